@@ -1,0 +1,80 @@
+"""Run the whole suite: what `make test` runs. On SQLite first, then what PostgreSQL could decide differently.
+
+Arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
+IN_CI = os.environ.get("CI", "").lower() == "true"
+# Tests that reach the database again on PostgreSQL: locks, constraints and lookups differ there.
+ON_POSTGRES = ("tests/annotation", "tests/training", "tests/webapp")
+NO_TESTS = 5
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    codes = [_pytest("SQLite", ["-m", "not postgres", *arguments], {})]
+    why_not = _postgres_refuses()
+    if not why_not:
+        codes.append(
+            _pytest(
+                "PostgreSQL",
+                ["-m", "not browser and not starter and not slow", *ON_POSTGRES, *arguments],
+                {"DATABASE_URL": POSTGRES},
+            )
+        )
+    else:
+        print(
+            f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
+            "  Install a server (Debian: apt install postgresql; macOS: brew install postgresql) that lets "
+            "you in,\n  and name it if it is not the usual one: "
+            "RONDO_TEST_POSTGRES=postgres://user:password@host:5432/rondo make test"
+        )
+        if IN_CI:
+            sys.exit("CI must run them: start PostgreSQL before the tests.")
+    sys.exit(max(codes))
+
+
+def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
+    print(f"\n── {title} " + "─" * (70 - len(title)), flush=True)
+    # One thread of torch for each of the processes: more than there are cores only waits.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
+    if not variables:
+        environment.pop("DATABASE_URL", None)
+    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile"]
+    command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    # With `-k` a run may well have nothing to do; without it that is a mistake.
+    return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
+
+
+def _postgres_refuses() -> str:
+    """Why PostgreSQL cannot be used; empty when it can. Asked of the server, in the tests' own words."""
+    import psycopg
+
+    parts = urlsplit(POSTGRES)
+    try:
+        psycopg.connect(
+            host=parts.hostname,
+            port=parts.port or 5432,
+            user=parts.username,
+            password=parts.password,
+            # The tests make a database of their own; any that is there will do to ask for one.
+            dbname="postgres",
+            connect_timeout=3,
+        ).close()
+    except psycopg.OperationalError as error:
+        return str(error).strip().splitlines()[-1]
+    return ""
+
+
+if __name__ == "__main__":
+    main()

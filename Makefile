@@ -1,0 +1,41 @@
+# `make run` starts everything; `make help` lists the rest.
+# PYTHON names the Python that .venv is made with (3.11 or newer); PIP_* variables reach pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev run test bench lint format
+
+help: ## Say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
+
+install: ## Make .venv and bring it up to requirements.txt; quick when nothing changed
+	@$(PYTHON) .ci/install.py
+
+install-dev: ## The same, with what tests and checks need
+	@$(PYTHON) .ci/install.py --group dev
+
+run: install ## Start web, worker and model server; Ctrl-C stops all of them
+	@$(BIN)/python manage.py up
+
+test: install-dev ## Run the whole test suite
+	@$(BIN)/python .ci/test.py
+
+lint: install-dev ## Run all static checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py makemigrations --check --dry-run
+	$(BIN)/python manage.py check
+	git ls-files -z 'templates/*.html' | xargs -0 $(BIN)/djade --check --target-version 5.2
+
+format: install-dev ## Lay out Python and templates
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	git ls-files -z 'templates/*.html' | xargs -0 $(BIN)/djade --target-version 5.2
+
+bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
+	$(BIN)/python -m tests.benchmarks.first_comparison

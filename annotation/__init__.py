@@ -1,0 +1,1 @@
+"""People judge text. Knows no model, no trainer and no torch."""

@@ -1,0 +1,70 @@
+"""Users and memberships."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
+
+from annotation.admin.base import BoundedAdmin, TabularInline
+from annotation.models import Membership, User
+
+if TYPE_CHECKING:
+    # Generic in the type stubs alone.
+    _CreationForm = AdminUserCreationForm[User]
+    _ChangeForm = UserChangeForm[User]
+    _UserAdmin = DjangoUserAdmin[User]
+else:
+    _CreationForm, _ChangeForm, _UserAdmin = AdminUserCreationForm, UserChangeForm, DjangoUserAdmin
+
+
+class _UserCreationForm(_CreationForm):
+    class Meta(AdminUserCreationForm.Meta):
+        model = User
+
+
+class _UserChangeForm(_ChangeForm):
+    class Meta(UserChangeForm.Meta):
+        model = User
+
+
+class MembershipOfUserInline(TabularInline):
+    model = Membership
+    extra = 0
+    autocomplete_fields = ["project"]
+
+
+@admin.register(User)
+class UserAdmin(_UserAdmin):
+    form = _UserChangeForm
+    add_form = _UserCreationForm
+    list_display = ["username", "first_name", "last_name", "email", "is_active", "is_staff", "last_login"]
+    list_filter = ["is_active", "is_staff", "is_superuser", "memberships__role"]
+    search_fields = ["username", "first_name", "last_name", "email", "pseudonym"]
+    list_per_page = 50
+    readonly_fields = ["pseudonym", "last_login", "date_joined"]
+    fieldsets = (
+        *(DjangoUserAdmin.fieldsets or ()),
+        ("Interface", {"fields": ["language", "keys"]}),
+        ("In exports", {"fields": ["pseudonym"]}),
+    )
+
+    def get_inlines(self, request: Any, obj: User | None) -> list[Any]:
+        # A person who is being added has no row yet for memberships to belong to.
+        return [MembershipOfUserInline] if obj else []
+
+
+@admin.register(Membership)
+class MembershipAdmin(BoundedAdmin):
+    list_display = ["user", "project", "role", "qualified_at", "joined_at"]
+    list_filter = ["role", "project"]
+    list_select_related = ["user", "project"]
+    search_fields = [
+        "user__username",
+        "user__first_name",
+        "user__last_name",
+        "project__name",
+        "project__slug",
+    ]
+    autocomplete_fields = ["user", "project"]
+    readonly_fields = ["guideline_seen", "joined_at"]

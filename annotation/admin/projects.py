@@ -1,0 +1,192 @@
+"""Projects with their members, categories and guidelines.
+
+A guideline is published by adding a version; versions that are there stay as they are.
+"""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db import transaction
+from django.http import HttpRequest
+
+from annotation.admin.base import BoundedAdmin, ModelForm, StackedInline, TabularInline
+from annotation.models import Category, Criterion, Guideline, Membership, Project
+from annotation.services.acquisition import score_open_comparisons
+from annotation.services.projects import publish_guideline
+
+
+class CategoryForm(ModelForm):
+    """Key and scope are what flags and exports go by: they are chosen once."""
+
+    class Meta:
+        model = Category
+        fields = [
+            *("project", "key", "label", "description", "scope", "granularity"),
+            *("colour", "shortcut", "polarity", "severity_steps", "position"),
+        ]
+        widgets = {
+            "description": forms.Textarea(attrs={"rows": 2, "cols": 40}),
+            "colour": forms.TextInput(attrs={"type": "color"}),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None:
+            for name in {"project", "key", "scope"} & set(self.fields):
+                self.fields[name].disabled = True
+
+
+class CategoryInline(TabularInline):
+    model = Category
+    form = CategoryForm
+    extra = 0
+
+
+class CriterionForm(ModelForm):
+    """Key and scale are what ratings go by: they are chosen once."""
+
+    class Meta:
+        model = Criterion
+        fields = ["project", "key", "label", "description", "scale", "position"]
+        widgets = {"description": forms.Textarea(attrs={"rows": 2, "cols": 40})}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None:
+            for name in {"project", "key", "scale"} & set(self.fields):
+                self.fields[name].disabled = True
+
+
+class CriterionInline(TabularInline):
+    model = Criterion
+    form = CriterionForm
+    extra = 0
+
+
+class MembershipOfProjectInline(TabularInline):
+    model = Membership
+    extra = 0
+    autocomplete_fields = ["user"]
+
+
+class GuidelineInline(StackedInline):
+    """The versions, newest first; adding one publishes it."""
+
+    model = Guideline
+    extra = 0
+    can_delete = False
+    fields = ["text", "version", "created_by", "created_at"]
+    readonly_fields = ["version", "created_by", "created_at"]
+    verbose_name = "guideline version"
+    ordering = ["-version"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("project", "created_by")
+
+
+@admin.register(Project)
+class ProjectAdmin(BoundedAdmin):
+    list_display = ["name", "slug", "overlap", "lease_minutes", "created_at"]
+    list_filter = ["overlap", "created_at"]
+    search_fields = ["name", "slug", "description"]
+    prepopulated_fields = {"slug": ["name"]}
+    readonly_fields = ["created_at"]
+    inlines = [CategoryInline, CriterionInline, MembershipOfProjectInline, GuidelineInline]
+    fieldsets = [
+        (None, {"fields": ["name", "slug", "description", "created_at"]}),
+        (
+            "What annotators are asked",
+            {
+                "fields": [
+                    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
+                    *("ask_critique", "ask_comment", "ask_demonstration", "rate_side_by_side"),
+                ]
+            },
+        ),
+        (
+            "Work",
+            {
+                "fields": [
+                    *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit"),
+                    *("acquisition", "control_share"),
+                ]
+            },
+        ),
+        (
+            "Trust",
+            {
+                "fields": [
+                    *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
+                    *("review_disagreements", "review_random_share"),
+                ]
+            },
+        ),
+    ]
+
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and "acquisition" in form.changed_data:
+            transaction.on_commit(lambda: score_open_comparisons(project=obj))
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        if formset.model is not Guideline:
+            super().save_formset(request, form, formset, change)
+            return
+        # Without a commit the formset only tells what is new; the service numbers and writes it.
+        for guideline in formset.save(commit=False):
+            published = publish_guideline(
+                project=form.instance,
+                text=guideline.text,
+                author=request.user,  # type: ignore[arg-type]  # the admin lets nobody in who is not signed in
+            )
+            guideline.pk, guideline.version = published.pk, published.version
+
+
+@admin.register(Category)
+class CategoryAdmin(BoundedAdmin):
+    form = CategoryForm
+    list_display = ["label", "project", "key", "scope", "granularity", "shortcut", "position"]
+    list_filter = ["scope", "granularity", "project"]
+    list_select_related = ["project"]
+    search_fields = ["label", "key", "description", "project__name"]
+    autocomplete_fields = ["project"]
+
+
+@admin.register(Criterion)
+class CriterionAdmin(BoundedAdmin):
+    form = CriterionForm
+    list_display = ["label", "project", "key", "scale", "position"]
+    list_filter = ["scale", "project"]
+    list_select_related = ["project"]
+    search_fields = ["label", "key", "description", "project__name"]
+    autocomplete_fields = ["project"]
+
+
+@admin.register(Guideline)
+class GuidelineAdmin(BoundedAdmin):
+    list_display = ["project", "version", "created_by", "created_at"]
+    list_filter = ["project", "created_at"]
+    list_select_related = ["project", "created_by"]
+    search_fields = ["text", "project__name", "project__slug"]
+    autocomplete_fields = ["project"]
+    fields = ["project", "text", "version", "created_by", "created_at"]
+    readonly_fields = ["version", "created_by", "created_at"]
+    actions = None
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Guideline, form: Any, change: bool) -> None:
+        published = publish_guideline(
+            project=obj.project,
+            text=obj.text,
+            author=request.user,  # type: ignore[arg-type]  # the admin lets nobody in who is not signed in
+        )
+        obj.pk, obj.version = published.pk, published.version

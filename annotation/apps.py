@@ -1,0 +1,10 @@
+from django.apps import AppConfig
+
+
+class AnnotationConfig(AppConfig):
+    name = "annotation"
+
+    def ready(self) -> None:
+        from annotation import configuration
+
+        configuration.listen()

@@ -1,0 +1,171 @@
+"""Every set of states and kinds in `annotation`, in one place."""
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Role(models.TextChoices):
+    """What a member may do in one project. Each includes what stands above it."""
+
+    ANNOTATOR = "annotator", _("annotator")
+    REVIEWER = "reviewer", _("reviewer")
+    MANAGER = "manager", _("manager")
+
+
+class Split(models.TextChoices):
+    """Which side of every experiment a prompt is on, for good."""
+
+    TRAIN = "train", _("train")
+    HELD_OUT = "held-out", _("held-out")
+
+
+class SourceKind(models.TextChoices):
+    """What wrote a completion."""
+
+    CHECKPOINT = "checkpoint", _("checkpoint")
+    IMPORT = "import", _("imported set")
+    PERSON = "person", _("person")
+
+
+class FinishReason(models.TextChoices):
+    """Why a completion ends where it ends."""
+
+    STOP = "stop", _("the model ended it")
+    LENGTH = "length", _("token limit")
+    UNKNOWN = "", _("unknown")
+
+
+class CategoryScope(models.TextChoices):
+    """What an error category is about."""
+
+    SPAN = "span", _("a stretch of the answer")
+    MISSING = "missing", _("something the answer leaves out")
+
+
+class Granularity(models.TextChoices):
+    """Over which stretch of text a reward for this category is given (Wu et al. 2023)."""
+
+    SUB_SENTENCE = "sub-sentence", _("sub-sentence")
+    SENTENCE = "sentence", _("sentence")
+    WHOLE = "whole", _("whole answer")
+
+
+class Polarity(models.TextChoices):
+    """Whether a mark blames or praises."""
+
+    ERROR = "error", _("an error")
+    NEUTRAL = "neutral", _("neither")
+    MERIT = "merit", _("a merit")
+
+
+class RatingScale(models.TextChoices):
+    """The steps on which a criterion is rated; `SCALE_VALUES` has their numbers."""
+
+    FIVE = "five", _("1 to 5")
+    SEVEN = "seven", _("1 to 7")
+    THUMBS = "thumbs", _("thumb down or up")
+
+
+SCALE_VALUES = {RatingScale.FIVE: range(1, 6), RatingScale.SEVEN: range(1, 8), RatingScale.THUMBS: range(2)}
+"""The values of each scale, worst first; a thumb down is 0 and a thumb up 1."""
+
+
+class Purpose(models.TextChoices):
+    """What a comparison is asked for. Only work is ever learned from."""
+
+    WORK = "work", _("work")
+    GOLD = "gold", _("gold: its answer is known, and it is mixed in unseen")
+    QUALIFICATION = "qualification", _("qualification: to be passed before real work")
+
+
+class AcquisitionStrategy(models.TextChoices):
+    """Which open comparison of a round and priority comes first."""
+
+    AGE = "age", _("the oldest")
+    RANDOM = "random", _("random")
+    UNCERTAINTY = "uncertainty", _("where the reward model is least certain")
+    DISAGREEMENT = "disagreement", _("where reward heads disagree most")
+    D_OPTIMAL = "d_optimal", _("D-optimal for the Bradley-Terry model")
+
+
+class AcquisitionArm(models.TextChoices):
+    """How an assignment was chosen, so that the gain of a strategy can be measured."""
+
+    STRATEGY = "strategy", _("by the project's strategy")
+    CONTROL = "control", _("at random, as control")
+
+
+class WithholdingState(models.TextChoices):
+    """What became of a comparison in which a model seems to name itself."""
+
+    PENDING = "pending", _("waits for the manager")
+    RELEASED = "released", _("released: nothing is given away")
+    DISCARDED = "discarded", _("discarded")
+
+
+class QualificationState(models.TextChoices):
+    """Where one person stands with the qualification set of a project."""
+
+    NOT_ASKED = "not_asked", _("not asked")
+    OPEN = "open", _("not finished")
+    PASSED = "passed", _("passed")
+    FAILED = "failed", _("not passed")
+
+
+class WhyNothing(models.TextChoices):
+    """Why somebody who asks for work gets none."""
+
+    NOTHING_LEFT = "nothing_left", _("nothing is left")
+    DAY_IS_FULL = "day_is_full", _("the day's limit is reached")
+    NOT_QUALIFIED = "not_qualified", _("the qualification was not passed")
+
+
+class ReviewReason(models.TextChoices):
+    """Why a comparison went to reviewers."""
+
+    DISAGREEMENT = "disagreement", _("annotators disagree")
+    FLAGGED = "flagged", _("it was flagged")
+    RANDOM = "random", _("drawn at random")
+
+
+class AssignmentState(models.TextChoices):
+    """Life of a lease: leased → submitted, skipped, released or expired."""
+
+    LEASED = "leased", _("leased")
+    SUBMITTED = "submitted", _("submitted")
+    SKIPPED = "skipped", _("skipped")
+    RELEASED = "released", _("given back")
+    EXPIRED = "expired", _("expired")
+
+
+SPENT_STATES = (AssignmentState.LEASED, AssignmentState.SUBMITTED, AssignmentState.SKIPPED)
+"""States of an assignment after which its comparison does not come to the same person again."""
+
+
+class Verdict(models.TextChoices):
+    """What an annotator said. The four non-wins are never the same thing."""
+
+    RANKED = "ranked", _("ranked")
+    EQUAL = "equal", _("equal")
+    BOTH_GOOD = "both_good", _("both good")
+    BOTH_BAD = "both_bad", _("both bad")
+    CANNOT_JUDGE = "cannot_judge", _("cannot judge")
+    NOT_ASKED = "not_asked", _("not asked")
+
+
+class Shown(models.TextChoices):
+    """Which comparisons a manager looks at: those behind one number of the statistics."""
+
+    JUDGED = "judged", _("all that were judged")
+    DISAGREE = "disagree", _("annotators disagree")
+    AGREE = "agree", _("annotators agree")
+    FIRST_WON = "first-won", _("what was shown first won")
+    LATER_WON = "later-won", _("what was shown later won")
+    NO_WINNER = "no-winner", _("somebody named no winner")
+    GOLD_RIGHT = "gold-right", _("gold, answered right")
+    GOLD_WRONG = "gold-wrong", _("gold, answered wrong")
+    RETEST_SAME = "retest-same", _("asked again, answered alike")
+    RETEST_CHANGED = "retest-changed", _("asked again, answered differently")
+    CIRCLES = "circles", _("preferences that go round in a circle")
+    FLAGGED = "flagged", _("with marks or missing information")
+    OPEN = "open", _("not fully judged yet")

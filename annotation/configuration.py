@@ -1,0 +1,71 @@
+"""What a project asks, read once: categories, criteria and rules change rarely and stand on every page.
+
+`Project.revision` is drawn anew whenever one of them changes, and every request reads the project's
+row. So what is kept here under a revision is what that revision says, in every process.
+"""
+
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+from django.db.models.signals import post_delete, post_save
+from django.utils.safestring import SafeString
+
+from annotation.models import Category, Criterion, Guideline, Project
+from annotation.rendering import render_markdown
+
+_KEPT = 128
+_kept: "OrderedDict[tuple[int, uuid.UUID], Configuration]" = OrderedDict()
+_lock = Lock()
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The parts of a project that its pages show and its answers are checked against."""
+
+    categories: tuple[Category, ...]
+    criteria: tuple[Criterion, ...]
+    guideline: Guideline | None
+    """The newest version of the rules."""
+
+    @cached_property
+    def guideline_markup(self) -> SafeString:
+        """The newest rules, rendered."""
+        return render_markdown(self.guideline.text if self.guideline else "")
+
+
+def configuration_of(project: Project) -> Configuration:
+    """The configuration of a project as its row was read. Asks the database once per revision."""
+    key = (project.pk, project.revision)
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    found = Configuration(
+        categories=tuple(Category.objects.filter(project_id=project.pk).order_by("position", "id")),
+        criteria=tuple(Criterion.objects.filter(project_id=project.pk).order_by("position", "id")),
+        guideline=Guideline.objects.filter(project_id=project.pk).order_by("-version").first(),
+    )
+    with _lock:
+        _kept[key] = found
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    return found
+
+
+def _changed(sender: Any, instance: Category | Criterion | Guideline, **_: Any) -> None:
+    """Whoever reads the project from now on reads its parts anew."""
+    revision = uuid.uuid4()
+    Project.objects.filter(pk=instance.project_id).update(revision=revision)
+    if "project" in instance._state.fields_cache:
+        instance.project.revision = revision
+
+
+def listen() -> None:
+    """Draw a new revision whenever a part of a project is written or deleted. Called once, at start."""
+    for model in (Category, Criterion, Guideline):
+        for signal in (post_save, post_delete):
+            signal.connect(_changed, sender=model, dispatch_uid=f"configuration of {model.__name__}")

@@ -1,0 +1,183 @@
+"""What stands in the fields of a labelling page, as it was typed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from django.http import QueryDict
+
+from annotation.choices import Verdict
+from annotation.configuration import configuration_of
+from annotation.models import Assignment, Draft, Judgment, MissingInfo
+from annotation.services.assignments import candidate_token, tokens_of
+
+_ROW = {
+    "candidate": "missing-candidate",
+    "category": "missing-category",
+    "text": "missing-text",
+    "evidence": "missing-evidence",
+    "further": "missing-further",
+    "insert_at": "missing-insert",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRow:
+    """One row of the missing-info part.
+
+    Evidence is "passage:sentence", counted from 0; "passage:" is the passage's title. `further` holds
+    more of the same, apart by spaces.
+    """
+
+    candidate: str
+    category: str = ""
+    text: str = ""
+    evidence: str = ""
+    further: str = ""
+    insert_at: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said in it."""
+        return not (self.text.strip() or self.evidence or self.further or self.insert_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """What stands in the fields of a labelling page."""
+
+    choice: str = ""
+    ranks: Mapping[str, str] = field(default_factory=dict)
+    span_flags: str = "[]"
+    missing: Sequence[MissingRow] = ()
+    ratings: Mapping[str, str] = field(default_factory=dict)
+    """Name of a rating's field → value; only those that were chosen."""
+    corrections: Mapping[str, str] = field(default_factory=dict)
+    """Token → the text in the answer's edit field, whether it was changed or not."""
+    critiques: Mapping[str, str] = field(default_factory=dict)
+    demonstration: str = ""
+    comment: str = ""
+    confirmed: str = ""
+    """The doubts that were asked already, by key, apart by spaces."""
+    active_seconds: str = "0"
+    idempotency_key: str = ""
+    draft: Draft | None = None
+    """The saved draft that these fields come from."""
+
+    @classmethod
+    def from_post(cls, data: QueryDict, assignment: Assignment) -> "Entered":
+        """What was sent, as it was sent."""
+        tokens = list(tokens_of(assignment))
+        criteria = configuration_of(assignment.comparison.project).criteria
+        ratings = [rating_field(token, criterion.key) for token in tokens for criterion in criteria]
+        edited = {token: data.get(f"correction-{token}") for token in tokens}
+        return cls(
+            choice=data.get("choice", ""),
+            ranks={token: data.get(f"rank-{token}", "") for token in tokens},
+            span_flags=data.get("span_flags", "") or "[]",
+            missing=_rows(data),
+            ratings={name: value for name in ratings if (value := data.get(name, ""))},
+            corrections={token: text for token, text in edited.items() if text is not None},
+            critiques={token: data.get(f"critique-{token}", "") for token in tokens},
+            demonstration=data.get("demonstration", ""),
+            comment=data.get("comment", ""),
+            confirmed=data.get("confirmed", ""),
+            active_seconds=data.get("active_seconds", "0"),
+            idempotency_key=data.get("idempotency_key", ""),
+        )
+
+    @classmethod
+    def from_draft(cls, draft: Draft) -> "Entered":
+        """What stood in the fields when the draft was saved, under a new name of the page."""
+        data = QueryDict(mutable=True)
+        for name, values in draft.fields.items():
+            data.setlist(name, values)
+        data["idempotency_key"] = ""
+        return replace(cls.from_post(data, draft.assignment), draft=draft)
+
+    @classmethod
+    def from_judgment(cls, judgment: Judgment) -> "Entered":
+        """What was submitted before, for a change of mind."""
+        assignment = judgment.assignment
+
+        def token(completion_id: int) -> str:
+            return candidate_token(assignment, completion_id)
+
+        ranks = {token(row.completion_id): str(row.rank) for row in judgment.ranks.all()}
+        demonstration = getattr(judgment, "demonstration", None)
+        return cls(
+            choice=_choice_of(judgment, ranks),
+            ranks=ranks if judgment.verdict == Verdict.RANKED else {},
+            span_flags=json.dumps(_spans(judgment)),
+            missing=[
+                _row(row, token(row.completion_id))
+                for row in judgment.missing_info.select_related("category")
+            ],
+            ratings={
+                rating_field(token(row.completion_id), row.criterion.key): str(row.value)
+                for row in judgment.ratings.select_related("criterion")
+            },
+            corrections={token(row.completion_id): row.text for row in judgment.corrections.all()},
+            critiques={token(row.completion_id): row.text for row in judgment.critiques.all()},
+            demonstration=demonstration.text if demonstration else "",
+            comment=judgment.comment,
+        )
+
+
+def rating_field(token: str, criterion_key: str) -> str:
+    """The name of the field in which one answer is rated on one criterion."""
+    return f"rating-{token}-{criterion_key}"
+
+
+def _rows(data: QueryDict) -> list[MissingRow]:
+    columns = {part: data.getlist(name) for part, name in _ROW.items()}
+    height = max(map(len, columns.values()))
+    rows = (
+        MissingRow(
+            **{part: values[number] if number < len(values) else "" for part, values in columns.items()}
+        )
+        for number in range(height)
+    )
+    return [row for row in rows if not row.is_empty]
+
+
+def _row(row: MissingInfo, token: str) -> MissingRow:
+    return MissingRow(
+        candidate=token,
+        category=row.category.key,
+        text=row.text,
+        evidence=_pointer(row.passage, row.sentence),
+        further=" ".join(_pointer(more["passage"], more["sentence"]) for more in row.further_evidence),
+        insert_at=_shown(row.insert_at),
+    )
+
+
+def _spans(judgment: Judgment) -> list[dict[str, object]]:
+    return [
+        {
+            "candidate": candidate_token(judgment.assignment, span.completion_id),
+            "category": span.category.key,
+            "start": span.start,
+            "end": span.end,
+            "quote": span.quote,
+            "text_hash": span.completion.text_hash,
+            "severity": span.severity,
+            "note": span.note,
+        }
+        for span in judgment.span_flags.select_related("category", "completion")
+    ]
+
+
+def _pointer(passage: int | None, sentence: int | None) -> str:
+    return "" if passage is None else f"{passage}:{_shown(sentence)}"
+
+
+def _shown(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
+    if judgment.verdict != Verdict.RANKED or len(ranks) != 2:
+        return judgment.verdict
+    winner = min(ranks, key=lambda token: int(ranks[token]))
+    return f"win:{winner}:{judgment.strength}" if judgment.strength else f"win:{winner}"

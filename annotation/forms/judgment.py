@@ -1,0 +1,251 @@
+"""A labelling page, read into the answer that the service takes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from annotation.choices import Verdict
+from annotation.configuration import configuration_of
+from annotation.corrections import with_own_line_breaks
+from annotation.errors import Refusal
+from annotation.forms.entered import Entered, MissingRow, rating_field
+from annotation.models import Assignment, Completion
+from annotation.services.answer_inputs import (
+    CorrectionInput,
+    CritiqueInput,
+    EvidencePointer,
+    JudgmentAnswer,
+    MissingInfoInput,
+    RatingInput,
+    SpanFlagInput,
+)
+from annotation.services.assignments import tokens_of
+
+STRENGTHS = {
+    1: gettext_lazy("slightly better"),
+    2: gettext_lazy("somewhat better"),
+    3: gettext_lazy("better"),
+    4: gettext_lazy("much better"),
+}
+"""How much better the winner of a pair is, in words."""
+
+_STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
+# Where a service's refusal is shown on the page.
+_SHOWN_AT = {
+    "verdict": "choice",
+    "ranks": "choice",
+    "strength": "choice",
+    **{
+        name: name
+        for name in (
+            *("span_flags", "missing_info", "ratings", "corrections"),
+            *("critiques", "demonstration", "comment"),
+        )
+    },
+}
+
+
+class JudgmentForm(forms.Form):
+    """Reads a labelling page; `answer` is what the service takes."""
+
+    idempotency_key = forms.UUIDField()
+    guideline = forms.IntegerField(required=False, min_value=1)
+    active_seconds = forms.IntegerField(required=False, min_value=0)
+    comment = forms.CharField(required=False, max_length=20_000)
+    choice = forms.CharField(required=False)
+    span_flags = forms.JSONField(required=False)
+    missing_info = forms.CharField(required=False)
+    ratings = forms.CharField(required=False)
+    corrections = forms.CharField(required=False)
+    critiques = forms.CharField(required=False)
+    demonstration = forms.CharField(required=False, strip=False)
+
+    def __init__(self, entered: Entered, data: QueryDict, *, assignment: Assignment) -> None:
+        super().__init__(data)
+        self.entered = entered
+        self._project = assignment.comparison.project
+        configured = configuration_of(self._project)
+        self._completions = tokens_of(assignment)
+        self._categories = {category.key: category.pk for category in configured.categories}
+        self._criteria = configured.criteria
+        self._letters = dict(zip(self._completions, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
+
+    @property
+    def answer(self) -> JudgmentAnswer:
+        """What the page says. Only after `is_valid()`."""
+        verdict, ranks, strength = self.cleaned_data["choice"]
+        return JudgmentAnswer(
+            verdict=verdict,
+            ranks=ranks,
+            strength=strength,
+            comment=_plain(self.cleaned_data["comment"]),
+            span_flags=self.cleaned_data["span_flags"],
+            missing_info=self.cleaned_data["missing_info"],
+            ratings=self.cleaned_data["ratings"],
+            corrections=self.cleaned_data["corrections"],
+            critiques=self.cleaned_data["critiques"],
+            demonstration=self.cleaned_data["demonstration"],
+            active_seconds=self.cleaned_data["active_seconds"],
+        )
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        """Show what a service refused, at the part of the page that it is about."""
+        self.add_error(_SHOWN_AT.get(refusal.field or ""), refusal.message)
+
+    def clean_choice(self) -> tuple[str, dict[int, int], int | None]:
+        """Verdict, ranks by completion id, strength."""
+        choice: str = self.cleaned_data["choice"]
+        ranks = {token: rank for token, rank in self.entered.ranks.items() if rank}
+        if not self._project.ask_verdict and choice in ("", Verdict.NOT_ASKED, Verdict.CANNOT_JUDGE):
+            return self._without_verdict(choice), {}, None
+        if choice.startswith("win:"):
+            return self._winner(choice)
+        if choice not in ("", *Verdict.values):
+            raise ValidationError(_STALE)
+        if choice not in ("", Verdict.RANKED):
+            if ranks:
+                raise ValidationError(_("You ranked answers and said that none wins. Take one of both away."))
+            return choice, {}, None
+        return self._ranking(choice, ranks)
+
+    def clean_span_flags(self) -> tuple[SpanFlagInput, ...]:
+        """The marks, as the script wrote them."""
+        spans = self.cleaned_data["span_flags"] or []
+        try:
+            return tuple(self._span(span) for span in spans)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValidationError(_STALE) from error
+
+    def clean_missing_info(self) -> tuple[MissingInfoInput, ...]:
+        """The rows in which something was said."""
+        try:
+            return tuple(self._missing(row) for row in self.entered.missing)
+        except (KeyError, ValueError) as error:
+            raise ValidationError(_STALE) from error
+
+    def clean_ratings(self) -> tuple[RatingInput, ...]:
+        """Every answer by every criterion, or nothing; else who is left out."""
+        found = []
+        left_out = []
+        for criterion in self._criteria:
+            lacking = []
+            for token, completion_id in self._completions.items():
+                value = self.entered.ratings.get(rating_field(token, criterion.key), "")
+                if not value:
+                    lacking.append(self._letters[token])
+                elif value.isascii() and value.isdigit():
+                    found.append(
+                        RatingInput(completion_id=completion_id, criterion_id=criterion.pk, value=int(value))
+                    )
+                else:
+                    raise ValidationError(_STALE)
+            if lacking:
+                left_out.append(f"{criterion.label} ({_listed(lacking)})")
+        if found and left_out:
+            raise ValidationError(_("Still to be rated: %(parts)s.") % {"parts": "; ".join(left_out)})
+        return tuple(found)
+
+    def clean_corrections(self) -> tuple[CorrectionInput, ...]:
+        """The answers whose text was changed; what the browser alone changed is undone."""
+        if not self._project.ask_correction or not self.entered.corrections:
+            return ()
+        texts = Completion.objects.in_bulk(self._completions.values())
+        corrected = {
+            self._completions[token]: with_own_line_breaks(texts[self._completions[token]].text, sent)
+            for token, sent in self.entered.corrections.items()
+        }
+        return tuple(
+            CorrectionInput(completion_id=pk, text=text)
+            for pk, text in corrected.items()
+            if text != texts[pk].text
+        )
+
+    def clean_critiques(self) -> tuple[CritiqueInput, ...]:
+        """What was said of single answers."""
+        return tuple(
+            CritiqueInput(completion_id=self._completions[token], text=_plain(text).strip())
+            for token, text in self.entered.critiques.items()
+            if text.strip()
+        )
+
+    def clean_demonstration(self) -> str:
+        """The annotator's own answer; blank is none."""
+        text = _plain(self.cleaned_data["demonstration"])
+        return text if text.strip() else ""
+
+    def _without_verdict(self, choice: str) -> str:
+        # Where nothing else has to be filled in, one says that one has looked: nothing is sent untouched.
+        if not choice and not self._criteria and not self._project.ask_demonstration:
+            raise ValidationError(_("Say that you looked it through, or that you cannot judge."))
+        return choice or Verdict.NOT_ASKED
+
+    def _winner(self, choice: str) -> tuple[str, dict[int, int], int | None]:
+        _win, token, *strength = choice.split(":")
+        if token not in self._completions or len(self._completions) != 2:
+            raise ValidationError(_STALE)
+        if self._project.ask_strength != bool(strength) or (
+            strength and strength[0] not in map(str, STRENGTHS)
+        ):
+            raise ValidationError(_("Say how much better it is, in four steps."))
+        ranks = {pk: 1 if name == token else 2 for name, pk in self._completions.items()}
+        return Verdict.RANKED, ranks, int(strength[0]) if strength else None
+
+    def _ranking(self, choice: str, ranks: Mapping[str, str]) -> tuple[str, dict[int, int], None]:
+        if len(self._completions) == 1 and choice:
+            return Verdict.RANKED, dict.fromkeys(self._completions.values(), 1), None
+        if len(self._completions) == 2 and not ranks:
+            raise ValidationError(_("Choose which answer is better, or why neither is."))
+        if not choice and not ranks:
+            raise ValidationError(_("Rank the answers, or choose why none wins."))
+        unranked = [self._letters[token] for token in self._completions if token not in ranks]
+        if unranked:
+            raise ValidationError(_("Rank %(letters)s too.") % {"letters": _listed(unranked)})
+        if not all(rank.isascii() and rank.isdigit() for rank in ranks.values()):
+            raise ValidationError(_("Ranks are whole numbers from 1, the best."))
+        return Verdict.RANKED, {self._completions[token]: int(rank) for token, rank in ranks.items()}, None
+
+    def _span(self, span: Mapping[str, Any]) -> SpanFlagInput:
+        return SpanFlagInput(
+            completion_id=self._completions[span["candidate"]],
+            category_id=self._categories[span["category"]],
+            start=span["start"],
+            end=span["end"],
+            quote=str(span["quote"]),
+            text_hash=str(span["text_hash"]),
+            severity=span.get("severity"),
+            note=_plain(str(span.get("note") or "")).strip(),
+        )
+
+    def _missing(self, row: MissingRow) -> MissingInfoInput:
+        pointers = [_pointer(text) for text in (row.evidence, *row.further.split()) if text]
+        first = pointers[0] if pointers else None
+        return MissingInfoInput(
+            completion_id=self._completions[row.candidate],
+            category_id=self._categories[row.category],
+            text=_plain(row.text).strip(),
+            insert_at=int(row.insert_at) if row.insert_at else None,
+            passage=first.passage if first else None,
+            sentence=first.sentence if first else None,
+            further_evidence=tuple(pointers[1:]),
+        )
+
+
+def _pointer(text: str) -> EvidencePointer:
+    passage, _colon, sentence = text.partition(":")
+    return EvidencePointer(passage=int(passage), sentence=int(sentence) if sentence else None)
+
+
+def _plain(text: str) -> str:
+    """A field's text with line feeds alone: browsers send CRLF."""
+    return text.replace("\r\n", "\n")
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return _("%(first)s and %(second)s") % {"first": ", ".join(names[:-1]), "second": names[-1]}

@@ -1,0 +1,260 @@
+"""What annotators said. Rows are written once; a change of mind adds a row."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from annotation.choices import Verdict
+from annotation.models.written_once import WrittenOnce
+
+
+class Judgment(WrittenOnce):
+    """One annotator's verdict on the completions of one comparison.
+
+    Written once by `submit_judgment`; a change of mind adds a row that supersedes this one.
+    The current judgments are those with no `superseded_by`.
+    """
+
+    assignment = models.ForeignKey(
+        "annotation.Assignment", on_delete=models.PROTECT, related_name="judgments"
+    )
+    comparison = models.ForeignKey(
+        "annotation.Comparison", on_delete=models.PROTECT, related_name="judgments"
+    )
+    annotator = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="judgments"
+    )
+    guideline = models.ForeignKey(
+        "annotation.Guideline",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        help_text="The version that was on screen.",
+    )
+    verdict = models.CharField(max_length=20, choices=Verdict)
+    strength = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="How much better the winner of a pair is, 1 to 4."
+    )
+    comment = models.TextField(blank=True)
+    active_seconds = models.PositiveIntegerField(null=True, blank=True)
+    idempotency_key = models.UUIDField(
+        unique=True, help_text="Drawn with the page: a submit sent twice is one judgment."
+    )
+    supersedes = models.OneToOneField(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="superseded_by"
+    )
+    imported_from = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="For an imported judgment: the format, the item, and what it said beyond these fields.",
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["assignment"], condition=Q(supersedes__isnull=True), name="judgment_first_once"
+            ),
+            models.CheckConstraint(condition=Q(verdict__in=Verdict.values), name="judgment_verdict_known"),
+            models.CheckConstraint(
+                condition=Q(strength__isnull=True) | Q(strength__range=(1, 4)),
+                name="judgment_strength_one_to_four",
+            ),
+        ]
+        indexes = [models.Index(fields=["comparison", "annotator"], name="judgment_of_comparison")]
+
+    def __str__(self) -> str:
+        return f"Judgment {self.pk} by {self.annotator}"
+
+
+class RankedCompletion(WrittenOnce):
+    """One completion's rank in one judgment: 1 is best, equal numbers are tied."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="ranks")
+    completion = models.ForeignKey("annotation.Completion", on_delete=models.PROTECT, related_name="ranks")
+    rank = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ["judgment", "rank", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["judgment", "completion"], name="rank_once"),
+            models.CheckConstraint(condition=Q(rank__gte=1), name="rank_from_one"),
+        ]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} in judgment {self.judgment_id}"
+
+
+class SpanFlag(WrittenOnce):
+    """A stretch of one completion marked with a category, in code points, half open."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="span_flags")
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.PROTECT, related_name="span_flags"
+    )
+    category = models.ForeignKey("annotation.Category", on_delete=models.PROTECT, related_name="span_flags")
+    start = models.PositiveIntegerField()
+    end = models.PositiveIntegerField()
+    quote = models.TextField(help_text="The marked text; checked against the completion when written.")
+    severity = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="1 is the mildest; none where the category asks for none."
+    )
+    note = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["judgment", "completion", "start", "end"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(severity__isnull=True) | Q(severity__range=(1, 9)),
+                name="span_severity_in_range",
+            ),
+            models.CheckConstraint(condition=Q(end__gt=F("start")), name="span_not_empty"),
+            models.UniqueConstraint(
+                fields=["judgment", "completion", "category", "start", "end"], name="span_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.category}: {self.quote[:60]}"
+
+
+class MissingInfo(WrittenOnce):
+    """Something that a completion should have said, with its evidence in a passage if there is one.
+
+    Evidence is one sentence of a passage, or the passage's title when `sentence` is null.
+    """
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="missing_info")
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.PROTECT, related_name="missing_info"
+    )
+    category = models.ForeignKey("annotation.Category", on_delete=models.PROTECT, related_name="missing_info")
+    text = models.TextField(blank=True, help_text="What is missing, in the annotator's words.")
+    insert_at = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Where in the answer it belongs: before this code point."
+    )
+    passage = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Index of a context passage.")
+    sentence = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Index of its sentence; none points at the title."
+    )
+    quote = models.TextField(blank=True, help_text="The sentence or the title, as it stood.")
+    further_evidence = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="More of the same, where one sentence is not all: objects with passage, sentence, quote.",
+    )
+
+    class Meta:
+        verbose_name_plural = "missing info"
+        ordering = ["judgment", "id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(passage__isnull=False) | Q(sentence__isnull=True),
+                name="missing_info_sentence_of_a_passage",
+            ),
+            models.CheckConstraint(
+                condition=~Q(text="") | Q(passage__isnull=False), name="missing_info_says_something"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return (self.text or self.quote)[:80]
+
+
+class Correction(WrittenOnce):
+    """A completion's text as an annotator would have had it. Empty: nothing of it should stand."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="corrections")
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.PROTECT, related_name="corrections"
+    )
+    text = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["judgment", "completion"], name="correction_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class CorrectionEdit(WrittenOnce):
+    """One local change of a correction: [start, end) of the completion was replaced.
+
+    In order of `index` the edits give the corrected text from the completion's text.
+    """
+
+    correction = models.ForeignKey(Correction, on_delete=models.CASCADE, related_name="edits")
+    index = models.PositiveIntegerField()
+    start = models.PositiveIntegerField(help_text="In code points of the completion.")
+    end = models.PositiveIntegerField(help_text="Equal to `start` where text was only added.")
+    quote = models.TextField(blank=True, help_text="What stood there.")
+    replacement = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["correction", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["correction", "index"], name="correction_edit_once"),
+            models.CheckConstraint(condition=Q(end__gte=F("start")), name="correction_edit_in_order"),
+            models.CheckConstraint(
+                condition=~Q(quote="") | ~Q(replacement=""), name="correction_edit_changes_something"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.quote[:40]} → {self.replacement[:40]}"
+
+
+class Rating(WrittenOnce):
+    """One completion's rating on one criterion. The value is one of `SCALE_VALUES` of its scale."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="ratings")
+    completion = models.ForeignKey("annotation.Completion", on_delete=models.PROTECT, related_name="ratings")
+    criterion = models.ForeignKey("annotation.Criterion", on_delete=models.PROTECT, related_name="ratings")
+    value = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ["judgment", "criterion", "completion"]
+        constraints = [
+            models.UniqueConstraint(fields=["judgment", "completion", "criterion"], name="rating_once"),
+            models.CheckConstraint(condition=Q(value__range=(0, 7)), name="rating_in_range"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.criterion}: {self.value}"
+
+
+class Critique(WrittenOnce):
+    """What an annotator says of one completion in words; the comparison's is `Judgment.comment`."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="critiques")
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.PROTECT, related_name="critiques"
+    )
+    text = models.TextField()
+
+    class Meta:
+        ordering = ["judgment", "completion"]
+        constraints = [
+            models.UniqueConstraint(fields=["judgment", "completion"], name="critique_once"),
+            models.CheckConstraint(condition=~Q(text=""), name="critique_says_something"),
+        ]
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class Demonstration(WrittenOnce):
+    """The answer as an annotator would have written it, for supervised fine-tuning."""
+
+    judgment = models.OneToOneField(Judgment, on_delete=models.CASCADE, related_name="demonstration")
+    text = models.TextField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=~Q(text=""), name="demonstration_says_something"),
+        ]
+
+    def __str__(self) -> str:
+        return self.text[:80]

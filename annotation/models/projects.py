@@ -1,0 +1,228 @@
+"""What a labelling effort asks, and by which rules."""
+
+import uuid
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+
+from annotation.choices import AcquisitionStrategy, CategoryScope, Granularity, Polarity, RatingScale
+from annotation.models.written_once import WrittenOnce
+
+if TYPE_CHECKING:
+    from annotation.models.people import Membership
+
+_SHARE = [MinValueValidator(0.0), MaxValueValidator(1.0)]
+
+
+class Project(models.Model):
+    """One labelling effort: guidelines, error categories, questions, members."""
+
+    name = models.CharField(max_length=120)
+    slug = models.SlugField(max_length=80, unique=True)
+    description = models.TextField(blank=True)
+    overlap = models.PositiveSmallIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(50)],
+        help_text="How many annotators judge each comparison.",
+    )
+    lease_minutes = models.PositiveSmallIntegerField(
+        default=30,
+        validators=[MinValueValidator(1)],
+        help_text="How long a comparison stays with one annotator who does nothing; then others may get it.",
+    )
+    extra_overlap = models.PositiveSmallIntegerField(
+        default=0,
+        validators=[MaxValueValidator(50)],
+        help_text="How many annotators more judge each comparison of the share below.",
+    )
+    extra_overlap_share = models.FloatField(
+        default=0.0, validators=_SHARE, help_text="Share of comparisons that more annotators judge, 0 to 1."
+    )
+    daily_limit = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many comparisons one annotator may submit a day; empty for no limit.",
+    )
+    retest_share = models.FloatField(
+        default=0.05,
+        validators=_SHARE,
+        help_text="Share of an annotator's comparisons that come back later in another order (test-retest).",
+    )
+    gold_share = models.FloatField(
+        default=0.0, validators=_SHARE, help_text="Share of gold items among what an annotator gets."
+    )
+    gold_feedback = models.BooleanField(
+        default=False, help_text="Tell annotators after a gold item what was right, and why."
+    )
+    qualification_pass_share = models.FloatField(
+        null=True,
+        blank=True,
+        validators=_SHARE,
+        help_text="Share of the qualification set that must be right before real work; empty asks for none.",
+    )
+    acquisition = models.CharField(
+        max_length=20,
+        choices=AcquisitionStrategy,
+        default=AcquisitionStrategy.AGE,
+        help_text="Which open comparison comes first, among those of the newest round and highest priority.",
+    )
+    control_share = models.FloatField(
+        default=0.1,
+        validators=_SHARE,
+        help_text="Share of assignments drawn at random beside a strategy, so that its gain can be measured.",
+    )
+    review_disagreements = models.BooleanField(
+        default=False, help_text="Send comparisons on which annotators disagree to reviewers."
+    )
+    review_random_share = models.FloatField(
+        default=0.0, validators=_SHARE, help_text="Share of judged comparisons that reviewers see anyway."
+    )
+    ask_verdict = models.BooleanField(
+        default=True, help_text="Ask which answer is better: of two, or the order of more."
+    )
+    ask_strength = models.BooleanField(
+        default=True, help_text="Ask of a pair how much better the winner is, in four steps."
+    )
+    ask_span_flags = models.BooleanField(
+        default=True, help_text="Let annotators mark stretches of an answer."
+    )
+    ask_missing_info = models.BooleanField(
+        default=True, help_text="Let annotators say what an answer leaves out."
+    )
+    ask_correction = models.BooleanField(default=False, help_text="Let annotators edit each answer.")
+    ask_critique = models.BooleanField(
+        default=False, help_text="Ask for a critique of each answer, in words."
+    )
+    ask_comment = models.BooleanField(
+        default=True, help_text="Offer a critique of the comparison as a whole, in words."
+    )
+    ask_demonstration = models.BooleanField(
+        default=False, help_text="Ask annotators to write the answer themselves."
+    )
+    rate_side_by_side = models.BooleanField(
+        default=True, help_text="Rate all answers at once, each criterion in a row; else one at a time."
+    )
+    revision = models.UUIDField(
+        default=uuid.uuid4,
+        editable=False,
+        help_text="Drawn anew when a category, a criterion or the guidelines change.",
+    )
+    members = models.ManyToManyField(
+        settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    visitor: "tuple[int, Membership | None] | None" = None
+    """Within one request: the person who asks, and the row that makes them a member."""
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(overlap__gte=1), name="project_overlap_positive"),
+            models.CheckConstraint(
+                condition=models.Q(acquisition__in=AcquisitionStrategy.values),
+                name="project_acquisition_known",
+            ),
+            models.CheckConstraint(condition=models.Q(lease_minutes__gte=1), name="project_lease_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Guideline(WrittenOnce):
+    """One version of a project's rules, in Markdown. Never changed; a new version is a new row."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="guidelines")
+    version = models.PositiveIntegerField()
+    text = models.TextField(help_text="Markdown. Annotators see it beside their work.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["project", "-version"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "version"], name="guideline_version_once"),
+            models.CheckConstraint(condition=models.Q(version__gte=1), name="guideline_version_from_one"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}, version {self.version}"
+
+
+class Category(models.Model):
+    """One kind of error that can be marked on, or missed in, an answer."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="categories")
+    key = models.SlugField(max_length=60, help_text="Name in exports; stays when the label changes.")
+    label = models.CharField(max_length=80)
+    description = models.TextField(blank=True, help_text="One sentence that tells when to use it.")
+    scope = models.CharField(max_length=10, choices=CategoryScope, default=CategoryScope.SPAN)
+    granularity = models.CharField(max_length=20, choices=Granularity, default=Granularity.SENTENCE)
+    colour = models.CharField(
+        max_length=7,
+        default="#b45309",
+        validators=[RegexValidator(r"^#[0-9a-fA-F]{6}$", "Write a colour as #rrggbb.")],
+    )
+    shortcut = models.CharField(max_length=1, blank=True, help_text="The key that marks with this category.")
+    polarity = models.CharField(max_length=10, choices=Polarity, default=Polarity.ERROR)
+    severity_steps = models.PositiveSmallIntegerField(
+        default=0,
+        validators=[MaxValueValidator(9)],
+        help_text="How many steps of severity a mark has, 1 the mildest; 0 asks for none.",
+    )
+    position = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "categories"
+        ordering = ["project", "position", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "key"], name="category_key_once"),
+            models.UniqueConstraint(
+                fields=["project", "shortcut"],
+                condition=~models.Q(shortcut=""),
+                name="category_shortcut_once",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(scope__in=CategoryScope.values), name="category_scope_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(granularity__in=Granularity.values), name="category_granularity_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(polarity__in=Polarity.values), name="category_polarity_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(severity_steps__lte=9), name="category_severity_steps_in_range"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class Criterion(models.Model):
+    """One thing by which every answer is rated, such as how helpful it is."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="criteria")
+    key = models.SlugField(max_length=60, help_text="Name in exports; stays when the label changes.")
+    label = models.CharField(max_length=80)
+    description = models.TextField(blank=True, help_text="What the lowest and the highest step mean.")
+    scale = models.CharField(max_length=10, choices=RatingScale, default=RatingScale.FIVE)
+    position = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "criteria"
+        ordering = ["project", "position", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "key"], name="criterion_key_once"),
+            models.CheckConstraint(
+                condition=models.Q(scale__in=RatingScale.values), name="criterion_scale_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.label

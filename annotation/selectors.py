@@ -1,0 +1,150 @@
+"""What people may see, and where they stand. Reads only."""
+
+from collections.abc import Sequence
+
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import Prefetch, QuerySet
+
+from annotation.choices import SPENT_STATES as SPENT_STATES
+from annotation.choices import AssignmentState, Purpose, Role, WithholdingState
+from annotation.configuration import configuration_of
+from annotation.models import (
+    Assignment,
+    Candidate,
+    Category,
+    Comparison,
+    Guideline,
+    Judgment,
+    Membership,
+    Project,
+    User,
+    Withholding,
+)
+from annotation.progress import Progress as Progress
+from annotation.progress import progress_of as progress_of
+
+_RANK_OF_ROLE = {Role.ANNOTATOR: 1, Role.REVIEWER: 2, Role.MANAGER: 3}
+
+
+def projects_for(user: User | AnonymousUser) -> QuerySet[Project]:
+    """The projects of which `user` is a member; all of them for a superuser."""
+    if not user.is_authenticated:
+        return Project.objects.none()
+    if user.is_superuser:
+        return Project.objects.all()
+    return Project.objects.filter(memberships__user=user)
+
+
+def membership_of(user: User | AnonymousUser, project: Project) -> Membership | None:
+    """The row that makes `user` a member of `project`, or None for an outsider."""
+    if not user.is_authenticated:
+        return None
+    if project.visitor is not None and project.visitor[0] == user.pk:
+        return project.visitor[1]
+    return Membership.objects.filter(user=user, project=project).first()
+
+
+def may(user: User | AnonymousUser, project: Project, role: Role) -> bool:
+    """Whether `user` has `role` in `project`, or one that includes it. A superuser has every role."""
+    if not user.is_authenticated or not user.is_active:
+        return False
+    if user.is_superuser:
+        return True
+    return allows(user, membership_of(user, project), role)
+
+
+def allows(user: User, membership: Membership | None, role: Role) -> bool:
+    """Whether a person with this membership has `role`; `may` for who has looked it up already."""
+    if not user.is_active:
+        return False
+    if user.is_superuser:
+        return True
+    return membership is not None and _RANK_OF_ROLE[Role(membership.role)] >= _RANK_OF_ROLE[role]
+
+
+def current_guideline(project: Project) -> Guideline | None:
+    """The newest version of a project's rules."""
+    return configuration_of(project).guideline
+
+
+def categories_of(project: Project) -> list[Category]:
+    """A project's error categories, in the order in which they are shown."""
+    return list(configuration_of(project).categories)
+
+
+def current_round(project: Project) -> int:
+    """The number of the newest round for which there is work; 1 before there is any."""
+    newest = (
+        Comparison.objects.filter(project=project, purpose=Purpose.WORK)
+        .order_by("-round_number")
+        .values_list("round_number", flat=True)
+        .first()
+    )
+    return newest or 1
+
+
+def round_shown(assignment: Assignment) -> int:
+    """The round that an assignment's page may name: a known item or a retest looks like today's work."""
+    comparison = assignment.comparison
+    if comparison.purpose == Purpose.WORK and assignment.retest_of_id is None:
+        return comparison.round_number
+    return current_round(comparison.project)
+
+
+def withheld(project: Project) -> QuerySet[Withholding]:
+    """What waits for a manager's decision because a text in it seems to name its model, oldest first."""
+    return (
+        Withholding.objects.filter(comparison__project=project, state=WithholdingState.PENDING)
+        .select_related("comparison__prompt", "completion__source")
+        .order_by("id")
+    )
+
+
+def judgments_current(project: Project, round_numbers: Sequence[int] | None = None) -> QuerySet[Judgment]:
+    """The judgments of work that nothing supersedes, oldest first, with all that belongs to them.
+
+    Gold, qualification and retests are not among them: they measure, and nothing learns from them.
+    `round_numbers` restricts them to those rounds; None gives all. Iterate with
+    `.iterator(chunk_size=…)` when there may be many: the related rows come in batches.
+    """
+    judgments = Judgment.objects.filter(
+        comparison__project=project,
+        comparison__purpose=Purpose.WORK,
+        assignment__retest_of__isnull=True,
+        superseded_by__isnull=True,
+    )
+    if round_numbers is not None:
+        judgments = judgments.filter(comparison__round_number__in=round_numbers)
+    candidates = Candidate.objects.order_by("index").select_related("completion__source")
+    return (
+        judgments.select_related(
+            "annotator", "guideline", "assignment", "comparison__prompt", "demonstration"
+        )
+        .prefetch_related(
+            Prefetch("comparison__candidates", queryset=candidates),
+            "ranks",
+            "span_flags__category",
+            "missing_info__category",
+            "corrections__edits",
+            "ratings__criterion",
+            "critiques",
+        )
+        .order_by("id")
+    )
+
+
+def current_judgment(assignment: Assignment) -> Judgment | None:
+    """What stands for an assignment now, after all changes of mind."""
+    return assignment.judgments.filter(superseded_by__isnull=True).first()
+
+
+def last_submitted(annotator: User, project: Project) -> Assignment | None:
+    """The assignment that `annotator` submitted last: what "undo" opens again."""
+    return (
+        Assignment.objects.filter(
+            annotator=annotator, comparison__project=project, state=AssignmentState.SUBMITTED
+        )
+        .select_related("comparison__prompt")
+        .order_by("-closed_at", "-id")
+        .first()
+    )

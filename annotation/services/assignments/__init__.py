@@ -1,0 +1,31 @@
+"""Who judges what next. Decided by guarded updates and constraints, so that no luck is needed.
+
+`next` decides what a person gets: qualification, retest, gold or work; `queue` finds the work;
+`slots` counts the places of a comparison; `leases` gives, renews and takes back; `tokens` names
+completions on a page. Locks are always taken in the order person, assignment, comparison, tally,
+where the person is their row of `AnnotatorTally`.
+"""
+
+from annotation.services.assignments.leases import (
+    expire_leases,
+    release_assignment,
+    renew_lease,
+    skip_assignment,
+)
+from annotation.services.assignments.next import assign_ahead, assign_next, assign_next_in_transaction
+from annotation.services.assignments.slots import retake_slot, take_slot
+from annotation.services.assignments.tokens import candidate_token, tokens_of
+
+__all__ = [
+    "assign_ahead",
+    "assign_next",
+    "assign_next_in_transaction",
+    "candidate_token",
+    "expire_leases",
+    "release_assignment",
+    "renew_lease",
+    "retake_slot",
+    "skip_assignment",
+    "take_slot",
+    "tokens_of",
+]

@@ -1,0 +1,175 @@
+"""A comparison in one person's hands: given, renewed, given back, run out."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation.choices import AcquisitionArm, AssignmentState
+from annotation.errors import LeaseLost, NotAllowed, Refusal
+from annotation.models import Assignment, Candidate, Comparison, Project, User
+from annotation.services.assignments.slots import close, give_back, lease_time
+from annotation.services.display import draw_display_order
+from annotation.services.qualification import settle_qualification
+
+MOST_HELD = 2
+"""So many comparisons of a project are in one person's hands at most: the one on screen and the next."""
+
+_EXPIRED_PER_CALL = 200
+
+
+def expire_leases(*, project: Project, now: datetime | None = None) -> int:
+    """Give back what was leased and neither answered nor renewed in time; how many came back."""
+    moment = now or timezone.now()
+    stale = stale_leases(project, moment)
+    if not stale.exists():
+        return 0
+    with transaction.atomic():
+        # A lease that someone else handles right now is theirs to handle.
+        locked = list(
+            stale.select_for_update(skip_locked=True, no_key=True, of=only_self())
+            .order_by("comparison_id")
+            .only("pk", "comparison_id", "slot")[:_EXPIRED_PER_CALL]
+        )
+        expired = [
+            lease
+            for lease in locked
+            if close(lease.pk, AssignmentState.EXPIRED, moment, lease_expires_at__lt=moment)
+        ]
+        give_back(expired)
+    return len(expired)
+
+
+def stale_leases(project: Project, moment: datetime) -> QuerySet[Assignment]:
+    """The leases of a project that ran out before `moment`."""
+    # Not a join: with one, SQLite begins at the project's comparisons, of which there are many more.
+    of_project = Comparison.objects.filter(pk=OuterRef("comparison_id"), project=project)
+    return Assignment.objects.filter(
+        Exists(of_project), state=AssignmentState.LEASED, lease_expires_at__lt=moment
+    )
+
+
+def renew_lease(*, assignment: Assignment, annotator: User) -> Assignment:
+    """Begin the lease anew: its annotator is still at work. Refuses when it is no longer theirs.
+
+    What they hold beside it, loaded ahead, is renewed too.
+    """
+    require_owner(assignment, annotator)
+    if not extend(assignment):
+        raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))
+    # One row after the other, each in a transaction of its own: two tabs that renew crosswise
+    # never wait for each other in a ring.
+    for lease in held_by(annotator, assignment.comparison.project):
+        if lease.pk != assignment.pk:
+            extend(lease)
+    return assignment
+
+
+def skip_assignment(*, assignment: Assignment, annotator: User, reason: str) -> None:
+    """Give a comparison back for good: others get it, this person does not meet it again.
+
+    Skipping twice is skipping once. Refuses what is submitted or no longer held.
+    """
+    require_owner(assignment, annotator)
+    with transaction.atomic():
+        _end(assignment, AssignmentState.SKIPPED, reason=reason.replace("\x00", "").strip())
+        settle_qualification(assignment=assignment)
+
+
+def release_assignment(*, assignment: Assignment, annotator: User) -> None:
+    """Give a comparison back unanswered; anyone may get it, this person too.
+
+    Releasing twice is releasing once. Refuses what is submitted or no longer held.
+    """
+    require_owner(assignment, annotator)
+    _end(assignment, AssignmentState.RELEASED)
+
+
+def lease(
+    comparison: Comparison,
+    annotator: User,
+    *,
+    slot: int | None,
+    arm: AcquisitionArm | str = "",
+    retest_of: Assignment | None = None,
+    display_order: Sequence[int] | None = None,
+) -> Assignment:
+    """Write the assignment. Without a display order the next of the project is drawn."""
+    candidates = Candidate.objects.filter(comparison=comparison).order_by("index")
+    completions = [candidate.completion for candidate in candidates.select_related("completion")]
+    if display_order is None:
+        ids = [completion.pk for completion in completions]
+        display_order = draw_display_order(project=comparison.project, completion_ids=ids)
+    now = timezone.now()
+    leased = Assignment.objects.create(
+        comparison=comparison,
+        annotator=annotator,
+        slot=slot,
+        arm=arm,
+        retest_of=retest_of,
+        display_order=list(display_order),
+        leased_at=now,
+        lease_expires_at=now + lease_time(comparison.project),
+    )
+    leased.fresh_completions = completions
+    return leased
+
+
+def held_by(annotator: User, project: Project) -> list[Assignment]:
+    """What this person holds of a project, oldest first."""
+    held = list(
+        Assignment.objects.filter(
+            annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
+        )
+        .select_related("comparison__prompt")
+        .order_by("leased_at", "id")
+    )
+    for one in held:
+        one.comparison.project = project
+    return held
+
+
+def extend(assignment: Assignment) -> bool:
+    """Begin the lease anew unless it is over; a lease past its time counts until someone takes it back."""
+    ends = timezone.now() + lease_time(assignment.comparison.project)
+    extended = Assignment.objects.filter(pk=assignment.pk, state=AssignmentState.LEASED).update(
+        lease_expires_at=ends
+    )
+    if extended:
+        assignment.lease_expires_at = ends
+    return extended == 1
+
+
+def is_free(assignment: Assignment) -> bool:
+    """Lock a lease without waiting; False while another transaction has it, or when it is over."""
+    free = Assignment.objects.select_for_update(skip_locked=True, no_key=True).filter(
+        pk=assignment.pk, state=AssignmentState.LEASED
+    )
+    return bool(list(free.values_list("pk")))
+
+
+def require_owner(assignment: Assignment, annotator: User) -> None:
+    """Refuse who was not given this assignment."""
+    if assignment.annotator_id != annotator.pk:
+        raise NotAllowed(_("This comparison was given to someone else."))
+
+
+def only_self() -> tuple[str, ...]:
+    """`of=("self",)` where the database can lock one table of a join."""
+    return ("self",) if connection.features.has_select_for_update_of else ()
+
+
+@transaction.atomic
+def _end(assignment: Assignment, state: AssignmentState, *, reason: str = "") -> None:
+    ended = close(assignment.pk, state, timezone.now(), reason=reason)
+    assignment.refresh_from_db(fields=["slot", "state", "reason", "closed_at", "lease_expires_at"])
+    if ended:
+        give_back([assignment])
+        return
+    if assignment.state == AssignmentState.SUBMITTED:
+        raise Refusal(_("This comparison is submitted. Open it again to change the answer."))
+    if assignment.state != state:
+        raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))

@@ -1,0 +1,198 @@
+"""What one person gets next: what they hold, then qualification, a retest, gold, or work."""
+
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from annotation import selectors, standing
+from annotation.choices import AcquisitionArm, AcquisitionStrategy, Role
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Assignment, Comparison, Membership, Project, User
+from annotation.services import chance
+from annotation.services.assignments.leases import (
+    MOST_HELD,
+    expire_leases,
+    extend,
+    held_by,
+    is_free,
+    lease,
+    require_owner,
+)
+from annotation.services.assignments.queue import any_open, first_open
+from annotation.services.assignments.slots import take_slot
+from annotation.services.gold import next_gold_item
+from annotation.services.qualification import let_in_if_passed, next_qualification_item
+from annotation.services.retests import draw_retest, is_retest_due, other_order
+from annotation.services.tallies import Turn, count_retest, take_turn
+
+_ATTEMPTS = 20
+_SHUFFLE_NUMBERS = 2**31
+
+
+def assign_next(*, project: Project, annotator: User) -> Assignment | None:
+    """Lease the next comparison to `annotator`, or give the one that they hold longest.
+
+    Who has to qualify gets the qualification items in order and nothing else. Then, as the
+    project's shares say, a retest or a gold item comes in place of work. Work comes newest round
+    first, then by priority, by the project's strategy, by age; a share of it at random, as control.
+    Returns None when nothing is left for this person or their day is full: `standing.why_nothing`
+    says which. Leases that have run out come back first. Refuses who may not annotate here.
+    """
+    expire_leases(project=project)
+    return _assign(project, annotator, after=None)
+
+
+def assign_next_in_transaction(*, project: Project, annotator: User) -> Assignment | None:
+    """`assign_next` as a part of a larger transaction of the same person.
+
+    Leases that have run out must have come back before that transaction began: within it they would
+    lock comparisons out of order. For the same reason it waits for nobody: what is in someone's hands
+    right now is passed over, and None may mean no more than that. Ask `assign_next` afterwards.
+    """
+    return _assign(project, annotator, after=None, wait=False)
+
+
+def assign_ahead(*, project: Project, annotator: User, after: Assignment) -> Assignment | None:
+    """Lease the comparison that comes after the one in hand, or give it when it is leased already.
+
+    So the next can be loaded while one works. Nobody ever holds more than two. Returns None and
+    refuses as `assign_next` does; refuses another person's assignment.
+    """
+    require_owner(after, annotator)
+    expire_leases(project=project)
+    return _assign(project, annotator, after=after)
+
+
+def _assign(
+    project: Project, annotator: User, *, after: Assignment | None, wait: bool = True
+) -> Assignment | None:
+    membership = _require_annotator(annotator, project)
+    for _attempt in range(_ATTEMPTS):
+        try:
+            with transaction.atomic():
+                # One person's two tabs wait here for each other, and get the same comparison.
+                turn = take_turn(project_id=project.pk, annotator_id=annotator.pk)
+                held = held_by(annotator, project)
+                left = standing.left_today(project, annotator)
+                if left == 0:
+                    return None
+                for one in held:
+                    if after is not None and one.pk == after.pk:
+                        continue
+                    if not wait and not is_free(one):
+                        return None
+                    if extend(one):
+                        return one
+                if len(held) >= MOST_HELD or (left is not None and len(held) >= left):
+                    return None
+                got = _Hand(project, annotator, membership, turn, wait=wait).draw()
+                if not isinstance(got, _Lost):
+                    return got
+        except IntegrityError:
+            # Someone took the place between the look and the write; look again.
+            continue
+    raise Refusal(_("Too many people asked for work at the same moment. Reload the page to ask again."))
+
+
+class _Lost:
+    """Another person was faster: look again."""
+
+
+class _Hand:
+    """One draw for one person, inside the transaction of their turn."""
+
+    def __init__(
+        self,
+        project: Project,
+        annotator: User,
+        membership: Membership | None,
+        turn: Turn,
+        *,
+        wait: bool,
+    ) -> None:
+        self.project = project
+        self.annotator = annotator
+        self.membership = membership
+        self.turn = turn
+        self.reviews = selectors.allows(annotator, membership, Role.REVIEWER)
+        self.wait = wait
+
+    def draw(self) -> Assignment | _Lost | None:
+        if standing.has_to_qualify(self.annotator, self.project, self.membership):
+            item = next_qualification_item(project=self.project, annotator=self.annotator)
+            if item is not None:
+                return self._lease_known(item)
+            if not let_in_if_passed(project=self.project, annotator=self.annotator):
+                return None
+        if (retest := self._retest()) is not None:
+            return retest
+        comparison = first_open(self.project, self.annotator, wait=self.wait, reviews=self.reviews)
+        if comparison is None:
+            # Gold comes in place of work, never after it: the waiting page hands out nothing.
+            return None
+        if self._happens(self.project.gold_share, "gold"):
+            gold = next_gold_item(project=self.project, annotator=self.annotator, turn=self.turn.number)
+            if gold is not None:
+                return self._lease_known(gold)
+        return self._lease_work(comparison)
+
+    def _retest(self) -> Assignment | None:
+        if not is_retest_due(self.project, self.turn):
+            return None
+        first = draw_retest(self.project, self.annotator, self.turn)
+        if first is None:
+            return None
+        count_retest(turn=self.turn)
+        return lease(
+            first.comparison,
+            self.annotator,
+            slot=None,
+            retest_of=first,
+            display_order=other_order(first),
+        )
+
+    def _lease_known(self, item: Comparison) -> Assignment:
+        item.project = self.project
+        return lease(item, self.annotator, slot=None)
+
+    def _lease_work(self, comparison: Comparison) -> Assignment | _Lost:
+        arm: AcquisitionArm | str = ""
+        if self.project.acquisition != AcquisitionStrategy.AGE:
+            arm = AcquisitionArm.STRATEGY
+            if self._happens(self.project.control_share, "control"):
+                arm = AcquisitionArm.CONTROL
+                comparison = self._control(comparison)
+        slot = take_slot(comparison)
+        return _Lost() if slot is None else lease(comparison, self.annotator, slot=slot, arm=arm)
+
+    def _control(self, comparison: Comparison) -> Comparison:
+        start = chance.number_below(
+            _SHUFFLE_NUMBERS,
+            "control-start",
+            project=self.project,
+            annotator=self.annotator,
+            turn=self.turn.number,
+        )
+        drawn = any_open(
+            self.project,
+            self.annotator,
+            round_number=comparison.round_number,
+            start=start,
+            reviews=self.reviews,
+        )
+        return drawn or comparison
+
+    def _happens(self, share: float, what: str) -> bool:
+        return chance.happens(
+            share, what, project=self.project, annotator=self.annotator, turn=self.turn.number
+        )
+
+
+def _require_annotator(annotator: User, project: Project) -> Membership | None:
+    """Their membership; None for a superuser who is no member."""
+    membership = selectors.membership_of(annotator, project)
+    if not selectors.allows(annotator, membership, Role.ANNOTATOR):
+        raise NotAllowed(
+            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you.")
+            % {"annotator": annotator, "project": project}
+        )
+    return membership

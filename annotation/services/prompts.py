@@ -1,0 +1,153 @@
+"""Prompts come in from files."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils import timezone
+
+from annotation import bulk
+from annotation.choices import AcquisitionStrategy
+from annotation.content import content_hash, split_of
+from annotation.errors import ImportErrors
+from annotation.formats.prompts_jsonl import ParsedPrompt, PromptError, parse_line
+from annotation.models import Project, Prompt
+from annotation.services.acquisition import score_open_comparisons
+from annotation.services.tasks import Task, create_tasks
+
+LISTED_ERRORS = 50
+"""So many faults of a file are told at once; reading stops there."""
+
+_BATCH = 2_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportReport:
+    """What an import did."""
+
+    added: int
+    already_there: int
+    """Prompts that the project had, and repetitions within the file."""
+    comparisons: int = 0
+    """Comparisons added, of answers that came with their prompts."""
+
+
+def import_prompts(*, project: Project, lines: Iterable[str], name: str) -> ImportReport:
+    """Add the prompts of a JSONL file (see `annotation.formats.prompts_jsonl`) to a project.
+
+    Answers that come with a prompt are put before annotators together, in the newest round.
+
+    One transaction: with a single faulty line nothing is added and `ImportErrors` lists
+    line, field and remedy of every fault, up to `LISTED_ERRORS`. A prompt with the same
+    messages and context as one in the project counts as already there, whatever its
+    references and tags, so importing a file twice adds nothing. Lines are read as they
+    come and held in batches. `name` is what errors call the file.
+    """
+    with transaction.atomic():
+        # Two imports into one project take turns; what the first adds the second finds.
+        Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+        added = already_there = comparisons = 0
+        for batch in _batches(_parsed(lines, name)):
+            new, put_up = _store(project, batch)
+            added += new
+            already_there += len(batch) - new
+            comparisons += put_up
+    if comparisons and project.acquisition != AcquisitionStrategy.AGE:
+        score_open_comparisons(project=project)
+    return ImportReport(added=added, already_there=already_there, comparisons=comparisons)
+
+
+def find_or_add_prompt(*, project: Project, parsed: ParsedPrompt) -> Prompt:
+    """The project's prompt with this content, added when there is none."""
+    row = _row(project, parsed)
+    found, _ = Prompt.objects.get_or_create(
+        project=project,
+        content_hash=row.content_hash,
+        defaults={
+            "messages": row.messages,
+            "context": row.context,
+            "references": row.references,
+            "tags": row.tags,
+            "split": row.split,
+        },
+    )
+    return found
+
+
+def _parsed(lines: Iterable[str], name: str) -> Iterator[ParsedPrompt]:
+    """Give prompts until the first fault; from there on only collect faults, and raise them at the end."""
+    errors: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if len(errors) == LISTED_ERRORS:
+            raise ImportErrors(name, errors, more=True)
+        try:
+            parsed = parse_line(line.removeprefix("\ufeff") if number == 1 else line)
+        except PromptError as error:
+            errors.append(f"line {number}, {error}")
+            continue
+        if parsed is not None and not errors:
+            yield parsed
+    if errors:
+        raise ImportErrors(name, errors)
+
+
+def _batches(prompts: Iterator[ParsedPrompt]) -> Iterator[list[ParsedPrompt]]:
+    batch: list[ParsedPrompt] = []
+    for prompt in prompts:
+        batch.append(prompt)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
+    """Write what is new of a batch; how many prompts and how many comparisons were."""
+    digests = [content_hash(parsed.messages, parsed.context) for parsed in batch]
+    known = dict(
+        Prompt.objects.filter(project=project, content_hash__in=set(digests)).values_list(
+            "content_hash", "pk"
+        )
+    )
+    # The first of several lines with the same content is the one that is stored.
+    new = {digest: parsed for digest, parsed in zip(digests, batch, strict=True) if digest not in known}
+    for digest, parsed in zip(reversed(digests), reversed(batch), strict=True):
+        if digest in new:
+            new[digest] = parsed
+    ids = dict(zip(new, bulk.reserve_ids(Prompt, len(new)), strict=True))
+    now = bulk.time_value(timezone.now())
+    bulk.insert(
+        Prompt,
+        [
+            *("id", "project_id", "messages", "context", "references", "tags"),
+            *("content_hash", "split", "created_at"),
+        ],
+        (
+            (
+                *(ids[digest], project.pk, bulk.json_value(parsed.messages), bulk.json_value(parsed.context)),
+                *(bulk.json_value(parsed.references), bulk.json_value(parsed.tags)),
+                *(digest, str(split_of(digest)), now),
+            )
+            for digest, parsed in new.items()
+        ),
+    )
+    tasks = [
+        Task(prompt_id=known.get(digest) or ids[digest], completions=parsed.completions)
+        for digest, parsed in zip(digests, batch, strict=True)
+        if parsed.completions
+    ]
+    return len(new), create_tasks(project=project, tasks=tasks, new_prompts=set(ids.values())) if tasks else 0
+
+
+def _row(project: Project, parsed: ParsedPrompt) -> Prompt:
+    digest = content_hash(parsed.messages, parsed.context)
+    return Prompt(
+        project=project,
+        messages=parsed.messages,
+        context=parsed.context,
+        references=parsed.references,
+        tags=parsed.tags,
+        content_hash=digest,
+        split=split_of(digest),
+    )

@@ -1,0 +1,329 @@
+"""How each figure of a report comes about. Loads NumPy, so import it when a report is wanted."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from itertools import combinations
+from statistics import median
+
+from django.utils import timezone
+
+from annotation.agreement.alpha import Level, krippendorff_alpha
+from annotation.agreement.circles import circles_among
+from annotation.agreement.estimate import Estimate, Missing, absent
+from annotation.agreement.pairs import cohen_kappa, fleiss_kappa, percent_agreement
+from annotation.agreement.position import position_bias, win_share_by_position
+from annotation.agreement.rankings import mean_tau_b
+from annotation.agreement.shares import share_of, share_of_independent
+from annotation.agreement.spans import MarkedText, Span, span_matches
+from annotation.agreement.unitizing import unitizing_alpha
+from annotation.models import Project
+from annotation.statistics import readings
+from annotation.statistics.records import (
+    Judged,
+    Mark,
+    gold_answered_in,
+    judged_in,
+    lengths_in,
+    marks_in,
+    ratings_in,
+)
+from annotation.statistics.reliability import project_reliability
+from annotation.statistics.report import (
+    Cost,
+    Figure,
+    PeopleAgreement,
+    Person,
+    Report,
+    RoundAgreement,
+)
+from annotation.statistics.selection import Selection
+
+MOST_PAIRS_OF_PEOPLE = 45
+"""Of so many pairs of annotators, those who share most, the agreement is told one by one."""
+
+_MOST_DAYS = 90
+
+ItemUnits = Mapping[int, readings.Units]
+"""Comparison → what people said of its pairs: read once, used for several figures."""
+
+
+def compute_report(project: Project, selection: Selection) -> Report:
+    """Every figure of the selected part of a project, computed now."""
+    started = time.monotonic()
+    everyone = judged_in(project, selection.rounds)
+    own = [one for one in everyone if selection.is_of(one.annotator)]
+    items = readings.together(everyone, selection)
+    units = {pk: readings.pair_units(item) for pk, item in items.items()}
+    position_items = list(readings.by_comparison(own).values())
+    outcomes = [readings.position_outcomes(item) for item in position_items]
+    figures = _Consistency(project, selection, own)
+    pairs, left_out = _people_pairs(items, units)
+    return Report(
+        selection=selection,
+        computed_at=timezone.now(),
+        judgments=len(own),
+        comparisons=len({one.comparison for one in own}),
+        days=_days(own),
+        hours=_hours(own),
+        cost=_cost(own),
+        agreement=(*_pair_figures(items, units, selection), *_rating_figures(project, items, selection)),
+        spans=_span_figures(project, items, selection),
+        rounds=_by_round(items, units),
+        people_pairs=pairs,
+        people_pairs_left_out=left_out,
+        position=position_bias(outcomes),
+        by_position=tuple(win_share_by_position(outcomes)),
+        consistency=figures.figures,
+        triples=figures.triples,
+        circles=figures.circles,
+        people=_people(everyone, own, figures),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _pair_figures(items: readings.Items, of_items: ItemUnits, selection: Selection) -> list[Figure]:
+    units = list(of_items.values())
+    chosen = selection.annotator_ids
+    kappa = (
+        Figure(key="pair-cohen", estimate=cohen_kappa(units, *chosen), show="disagree")
+        if len(chosen) == 2
+        else Figure(key="pair-fleiss", estimate=fleiss_kappa(units), show="disagree")
+    )
+
+    def alpha(key: str, level: Level, found: Iterable[list[list[float]]]) -> Figure:
+        return Figure(key=key, estimate=krippendorff_alpha(list(found), level), show="disagree")
+
+    every = list(items.values())
+    strengths = [readings.strength_units(item) for item in every]
+    return [
+        Figure(key="pair-percent", estimate=percent_agreement(units), show="disagree"),
+        kappa,
+        alpha("pair-alpha", "nominal", (readings.numbers(unit) for unit in units)),
+        alpha("verdict-alpha", "nominal", (readings.verdict_units(item) for item in every)),
+        alpha("strength-ordinal", "ordinal", strengths),
+        alpha("strength-interval", "interval", strengths),
+        alpha("rank-alpha", "ordinal", (readings.rank_units(item) for item in every)),
+        Figure(
+            key="tau",
+            estimate=mean_tau_b([readings.rankings(item) for item in every]),
+            show="disagree",
+        ),
+    ]
+
+
+def _rating_figures(project: Project, items: readings.Items, selection: Selection) -> list[Figure]:
+    criteria = list(project.criteria.order_by("position", "id"))
+    if not criteria:
+        return []
+    item_of = {one.pk: pk for pk, item in items.items() for one in item}
+    units: dict[int, dict[int, dict[int, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for rated in ratings_in(project, selection.rounds):
+        if rated.judgment in item_of:
+            found = units[rated.criterion][item_of[rated.judgment]]
+            found[rated.completion].append(float(rated.value))
+    figures = []
+    levels: tuple[Level, ...] = ("ordinal", "interval")
+    for criterion in criteria:
+        of_items = [list(by_completion.values()) for by_completion in units[criterion.pk].values()]
+        figures += [
+            Figure(
+                key=f"rating-{level}",
+                estimate=krippendorff_alpha(of_items, level),
+                criterion=criterion.label,
+                show="judged",
+            )
+            for level in levels
+        ]
+    return figures
+
+
+def _span_figures(project: Project, items: readings.Items, selection: Selection) -> tuple[Figure, ...]:
+    marks = marks_in(project, selection.rounds, category_id=selection.category_id)
+    keys = ["span-alpha", "span-exact", "span-overlap"]
+    if selection.category_id is None:
+        keys += ["span-category", "span-category-alpha"]
+    if not marks:
+        asked = project.ask_span_flags
+        return tuple(Figure(key=key, estimate=absent(Missing.NO_MARKS)) for key in keys if asked)
+    texts = _marked_texts(items, marks, lengths_in(project, selection.rounds))
+    matches = span_matches(texts)
+    estimates = [
+        unitizing_alpha(texts),
+        matches.exact,
+        matches.overlapping,
+        matches.category,
+        matches.category_alpha,
+    ]
+    return tuple(
+        Figure(key=key, estimate=estimate, show="flagged")
+        for key, estimate in zip(keys, estimates, strict=False)
+    )
+
+
+def _marked_texts(
+    items: readings.Items, marks: Sequence[Mark], lengths: Mapping[int, int]
+) -> list[MarkedText]:
+    """Each completion of each comparison that two or more looked through."""
+    placed: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for mark in marks:
+        placed[mark.judgment, mark.completion].append(Span(mark.start, mark.end, mark.category))
+    return [
+        MarkedText(
+            item=pk,
+            length=lengths[completion],
+            marks={one.annotator: placed.get((one.pk, completion), []) for one in item},
+        )
+        for pk, item in items.items()
+        if len(item) > 1
+        for completion in item[0].completions
+    ]
+
+
+def _by_round(items: readings.Items, of_items: ItemUnits) -> tuple[RoundAgreement, ...]:
+    rounds: dict[int, list[readings.Units]] = defaultdict(list)
+    for pk, item in items.items():
+        rounds[item[0].round_number].append(of_items[pk])
+    return tuple(
+        RoundAgreement(round_number=number, percent=percent_agreement(units), kappa=fleiss_kappa(units))
+        for number, units in sorted(rounds.items())
+    )
+
+
+def _people_pairs(items: readings.Items, of_items: ItemUnits) -> tuple[tuple[PeopleAgreement, ...], int]:
+    """Agreement of those pairs of annotators who share most comparisons, and how many pairs are left out."""
+    shared: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for pk, item in items.items():
+        for pair in combinations(sorted({one.annotator for one in item}), 2):
+            shared[pair].append(pk)
+    most = sorted(shared, key=lambda pair: (-len(shared[pair]), pair))[:MOST_PAIRS_OF_PEOPLE]
+    return (
+        tuple(_two_people(pair, items, of_items, shared[pair]) for pair in most),
+        len(shared) - len(most),
+    )
+
+
+def _two_people(
+    pair: tuple[int, int], items: readings.Items, of_items: ItemUnits, shared: Sequence[int]
+) -> PeopleAgreement:
+    units = [
+        [{pk: unit[pk] for pk in pair if pk in unit} for unit in of_items[comparison]]
+        for comparison in shared
+    ]
+    rankings = [
+        readings.rankings([one for one in items[comparison] if one.annotator in pair])
+        for comparison in shared
+    ]
+    return PeopleAgreement(
+        first=pair[0],
+        second=pair[1],
+        percent=percent_agreement(units),
+        kappa=cohen_kappa(units, *pair),
+        tau=mean_tau_b(rankings),
+    )
+
+
+class _Consistency:
+    """Whether people agree with themselves, and with what is known."""
+
+    def __init__(self, project: Project, selection: Selection, own: Sequence[Judged]) -> None:
+        self.retests: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for again, same, pairs in readings.retest_matches(own):
+            self.retests[again.annotator].append((float(same), float(pairs)))
+        self.golds: dict[int, list[bool]] = defaultdict(list)
+        for answered in gold_answered_in(project, selection.rounds):
+            if selection.is_of(answered.annotator):
+                self.golds[answered.annotator].append(answered.right)
+        found = [
+            circles_among(said.wins, said.asked_together)
+            for said in readings.said_of_prompts(own)
+            if len(said.comparisons) > 1
+        ]
+        self.triples = sum(one.triples for one in found)
+        self.circles = sum(len(one.cyclic) for one in found)
+        self._circle_rows = [(float(len(one.cyclic)), float(one.triples)) for one in found]
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Gold, test-retest and circles over everyone."""
+        return (
+            Figure(
+                key="gold",
+                estimate=share_of_independent([right for found in self.golds.values() for right in found]),
+                show="gold-wrong",
+            ),
+            Figure(
+                key="retest",
+                estimate=share_of([row for found in self.retests.values() for row in found]),
+                show="retest-changed",
+            ),
+            Figure(key="circles", estimate=share_of(self._circle_rows), show="circles"),
+        )
+
+
+def _people(
+    everyone: Sequence[Judged], own: Sequence[Judged], consistency: _Consistency
+) -> tuple[Person, ...]:
+    reliabilities = project_reliability(everyone)
+    by_person: dict[int, list[Judged]] = defaultdict(list)
+    for one in own:
+        by_person[one.annotator].append(one)
+    found = []
+    for pk, judged in sorted(by_person.items()):
+        reliability = reliabilities.get(pk)
+        found.append(
+            Person(
+                pk=pk,
+                judgments=len(judged),
+                median_seconds=_median(judged),
+                reliability=absent(Missing.NO_DATA)
+                if reliability is None
+                else Estimate(
+                    value=reliability.value,
+                    low=reliability.low,
+                    high=reliability.high,
+                    items=reliability.shared_pairs,
+                )
+                if reliability.shared_pairs
+                else absent(Missing.NOBODY_SHARED),
+                gold=share_of_independent(consistency.golds.get(pk, [])),
+                retest=share_of(consistency.retests.get(pk, [])),
+            )
+        )
+    return tuple(found)
+
+
+def _cost(judged: Sequence[Judged]) -> Cost:
+    seconds = [one.seconds for one in judged if one.seconds is not None]
+    comparisons = {one.comparison for one in judged if one.seconds is not None}
+    return Cost(
+        judgments=len(judged),
+        measured=len(seconds),
+        total_seconds=sum(seconds),
+        median_seconds=_median(judged),
+        seconds_per_item=sum(seconds) / len(comparisons) if comparisons else None,
+    )
+
+
+def _median(judged: Sequence[Judged]) -> float | None:
+    seconds = [one.seconds for one in judged if one.seconds is not None]
+    return float(median(seconds)) if seconds else None
+
+
+def _days(judged: Sequence[Judged]) -> tuple[tuple[date, int], ...]:
+    """Judgments a day, without gaps, for the last days on which there were any."""
+    counted = Counter(timezone.localtime(one.at).date() for one in judged)
+    if not counted:
+        return ()
+    last = max(counted)
+    first = max(min(counted), last - timedelta(days=_MOST_DAYS - 1))
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    return tuple((day, counted[day]) for day in days)
+
+
+def _hours(judged: Sequence[Judged]) -> tuple[int, ...]:
+    counted = Counter(timezone.localtime(one.at).hour for one in judged)
+    return tuple(counted[hour] for hour in range(24))

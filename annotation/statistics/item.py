@@ -1,0 +1,163 @@
+"""One comparison with all that was said of it, for a manager's page."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from django.db.models import Prefetch, QuerySet
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from annotation.choices import Verdict
+from annotation.models import Assignment, Comparison, ItemFlag, Judgment, RankedCompletion
+from annotation.rendering import render_answer, render_markdown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """One mark, omission, rating, critique or correction, about one answer or about all."""
+
+    about: str
+    """The letter of the answer."""
+    kind: str
+    quote: str
+    text: str
+    category: str = ""
+    """The key of the category, for its colour."""
+
+
+class Said:
+    """One judgment as a manager reads it."""
+
+    def __init__(self, judgment: Judgment, letters: dict[int, str]) -> None:
+        self.judgment = judgment
+        self.letters = letters
+        self.superseded = hasattr(judgment, "superseded_by")
+
+    @property
+    def verdict(self) -> str:
+        """`B > A = C`, or what was said in place of an order."""
+        if self.judgment.verdict != Verdict.RANKED:
+            return str(self.judgment.get_verdict_display())
+        return order_in_letters(
+            [(row.rank, self.letters[row.completion_id]) for row in self.judgment.ranks.all()]
+        )
+
+    @property
+    def shown(self) -> str:
+        """The letters in the order in which this person saw the answers."""
+        return ", ".join(self.letters.get(pk, "?") for pk in self.judgment.assignment.display_order)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """Everything beside the order."""
+        said = self.judgment
+        found = [
+            self._remark(mark.completion_id, str(mark.category), mark.note, mark.quote, mark.category.key)
+            for mark in said.span_flags.all()
+        ]
+        found += [
+            self._remark(row.completion_id, str(row.category), row.text, row.quote, row.category.key)
+            for row in said.missing_info.all()
+        ]
+        found += [
+            self._remark(row.completion_id, str(row.criterion), str(row.value)) for row in said.ratings.all()
+        ]
+        found += [self._remark(row.completion_id, _("Critique"), row.text) for row in said.critiques.all()]
+        found += [
+            self._remark(row.completion_id, _("Correction"), row.text or _("(nothing should stand)"))
+            for row in said.corrections.all()
+        ]
+        if hasattr(said, "demonstration"):
+            found.append(self._remark(None, _("Demonstration"), said.demonstration.text))
+        if said.comment:
+            found.append(self._remark(None, _("Comment"), said.comment))
+        return found
+
+    def _remark(
+        self, completion: int | None, kind: str, text: str, quote: str = "", category: str = ""
+    ) -> Remark:
+        about = "" if completion is None else self.letters[completion]
+        return Remark(about=about, kind=kind, text=text, quote=quote, category=category)
+
+
+def order_in_letters(places: Sequence[tuple[int, str]]) -> str:
+    """`[(1, "B"), (2, "A"), (2, "C")]` → `B > A = C`."""
+    ordered = sorted(places)
+    text = ordered[0][1] if ordered else ""
+    for (before, _letter), (rank, letter) in pairwise(ordered):
+        text += f" {'=' if rank == before else '>'} {letter}"
+    return text
+
+
+class ItemPage:
+    """One comparison: prompt, answers under letters in the order in which they were added, judgments."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.completions = [
+            candidate.completion for candidate in comparison.candidates.select_related("completion")
+        ]
+        self.letters = {
+            completion.pk: letter
+            for letter, completion in zip(string.ascii_uppercase, self.completions, strict=False)
+        }
+
+    @cached_property
+    def turns(self) -> list[tuple[str, SafeString]]:
+        """Role and rendered content of every turn of the prompt."""
+        return [
+            (message["role"], render_markdown(message["content"]))
+            for message in self.comparison.prompt.messages
+        ]
+
+    @cached_property
+    def answers(self) -> list[tuple[str, SafeString]]:
+        """Letter and rendered text of every completion."""
+        return [(self.letters[one.pk], render_answer(one.text)) for one in self.completions]
+
+    @cached_property
+    def said(self) -> list[Said]:
+        """Every judgment, the superseded ones included, oldest first."""
+        return [Said(judgment, self.letters) for judgment in _judgments_of(self.comparison)]
+
+    @cached_property
+    def flags(self) -> list[ItemFlag]:
+        """What annotators reported about it."""
+        found = ItemFlag.objects.filter(assignment__comparison=self.comparison)
+        return list(found.select_related("assignment__annotator"))
+
+    @cached_property
+    def skipped(self) -> list[Assignment]:
+        """Who gave it back, and why."""
+        found = self.comparison.assignments.exclude(reason="")
+        return list(found.select_related("annotator").order_by("pk"))
+
+    @property
+    def known(self) -> str:
+        """The known answer of a gold item; empty for others."""
+        gold = getattr(self.comparison, "gold_answer", None)
+        if gold is None:
+            return ""
+        if gold.verdict != Verdict.RANKED:
+            return str(gold.get_verdict_display())
+        return order_in_letters([(rank, self.letters[int(pk)]) for pk, rank in gold.ranks.items()])
+
+
+def _judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
+    ranks = RankedCompletion.objects.order_by("rank", "id")
+    return (
+        Judgment.objects.filter(comparison=comparison)
+        .select_related("annotator", "assignment", "guideline", "superseded_by", "demonstration")
+        .prefetch_related(
+            Prefetch("ranks", queryset=ranks),
+            "span_flags__category",
+            "missing_info__category",
+            "ratings__criterion",
+            "critiques",
+            "corrections",
+        )
+        .order_by("id")
+    )

@@ -1,0 +1,119 @@
+"""What each figure is called, what it says, and why one may be missing."""
+
+from django.utils.translation import gettext_lazy as _
+
+from annotation.agreement.estimate import Missing
+
+FIGURES = {
+    "pair-percent": (
+        _("Percent agreement on pairs"),
+        _("Of two annotators and one pair: how often both say the same. A tie is an answer of its own."),
+    ),
+    "pair-fleiss": (
+        _("Fleiss’ κ on pairs"),
+        _(
+            "The same beyond chance; for any number of annotators (Gwet’s generalisation; for two it is "
+            "Scott’s π)."
+        ),
+    ),
+    "pair-cohen": (
+        _("Cohen’s κ on pairs"),
+        _("The same beyond chance, for these two annotators; each may have their own leanings."),
+    ),
+    "pair-alpha": (
+        _("Krippendorff’s α on pairs, nominal"),
+        _("Better, worse or neither, beyond chance."),
+    ),
+    "verdict-alpha": (
+        _("Krippendorff’s α on verdicts, nominal"),
+        _("Pairs only; equal, both good, both bad and cannot judge are kept apart."),
+    ),
+    "strength-ordinal": (
+        _("Krippendorff’s α on strength, ordinal"),
+        _("Pairs only: how much better, from −4 to 4."),
+    ),
+    "strength-interval": (
+        _("Krippendorff’s α on strength, interval"),
+        _("The same, with steps of equal size."),
+    ),
+    "rank-alpha": (
+        _("Krippendorff’s α on ranks, ordinal"),
+        _("Rankings of three or more: the rank of each answer."),
+    ),
+    "tau": (
+        _("Kendall’s τ-b of rankings"),
+        _("Rankings of three or more, with ties; mean over pairs of annotators, then over comparisons."),
+    ),
+    "rating-ordinal": (
+        _("Krippendorff’s α on ratings, ordinal"),
+        _("The rating of each answer on this criterion."),
+    ),
+    "rating-interval": (
+        _("Krippendorff’s α on ratings, interval"),
+        _("The same, with steps of equal size."),
+    ),
+    "span-alpha": (
+        _("Krippendorff’s αᵤ of marked characters"),
+        _("Whether the same characters are marked, beyond chance (Krippendorff 1995)."),
+    ),
+    "span-exact": (
+        _("Marks with the same start and end"),
+        _("F1 over pairs of annotators, whatever the category."),
+    ),
+    "span-overlap": (
+        _("Marks that overlap"),
+        _("F1 over pairs of annotators: a mark meets at most one of the other’s."),
+    ),
+    "span-category": (
+        _("Same category of marks that overlap"),
+        _("How often two marks that meet say the same."),
+    ),
+    "span-category-alpha": (
+        _("Krippendorff’s α on categories, nominal"),
+        _("The same beyond chance."),
+    ),
+    "position": (
+        _("Won by what was shown first"),
+        _("Share of decided pairs that the answer shown earlier won; one half without bias."),
+    ),
+    "gold": (
+        _("Gold items answered right"),
+        _(
+            "Right is to decide every pair that the known answer decides, the same way; the first answer "
+            "counts. Wilson’s interval."
+        ),
+    ),
+    "retest": (
+        _("Said alike when asked again"),
+        _("Share of pairs on which an annotator said the same again, with the order changed."),
+    ),
+    "circles": (
+        _("Preferences that go round in a circle"),
+        _(
+            "Of three answers of one prompt that an annotator compared in different comparisons. One in four "
+            "would be cyclic if they tossed a coin."
+        ),
+    ),
+}
+"""Key of a figure → its name, and one sentence that tells what it is."""
+
+REASONS = {
+    Missing.NO_DATA: _("Nothing yet that it could be told of."),
+    Missing.NOBODY_SHARED: _("No two annotators judged the same."),
+    Missing.ONE_VALUE: _("Everyone always said the same: agreement cannot be told from chance."),
+    Missing.NO_MARKS: _("Nobody marked anything."),
+    Missing.NO_MATCHES: _("No two marks overlap."),
+    Missing.ALL_TIED: _("Nothing was decided: all were ties."),
+}
+
+SHARES = {
+    "pair-percent",
+    "span-exact",
+    "span-overlap",
+    "span-category",
+    "position",
+    "gold",
+    "retest",
+    "circles",
+}
+"""Figures that are shares, written as percent; the others are coefficients, where 1 is perfect."""

@@ -1,0 +1,359 @@
+"""The report as rows for its templates: names, numbers as text, places in plots, links to the items."""
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.db.models import Count, Q, Sum
+from django.urls import reverse
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from annotation.agreement.estimate import Estimate
+from annotation.choices import AssignmentState, Purpose, Shown
+from annotation.models import Assignment, Comparison, Project
+from annotation.statistics.labels import FIGURES, REASONS, SHARES
+from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, IntervalMark, bars, interval_mark
+from annotation.statistics.report import Figure, Report
+from annotation.statistics.selection import Selection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """One estimate as it is written: value, interval, how many items, or why there is none."""
+
+    value: str
+    interval: str
+    items: int
+    reason: str
+    mark: IntervalMark | None
+    link: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of a table: a name, a sentence, and one or more numbers."""
+
+    name: str
+    note: str
+    numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersonRow:
+    """One annotator."""
+
+    name: str
+    judgments: int
+    link: str
+    median_seconds: float | None
+    reliability: Number
+    gold: Number
+    retest: Number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundProgress:
+    """How far one round is."""
+
+    number: int
+    comparisons: int
+    wanted: int
+    done: int
+    held: int
+    open: int
+    link: str
+    open_link: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """Judgments over time, as bars and as numbers."""
+
+    bars: tuple[Bar, ...]
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+    text: str
+
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """Label and number of those that are not 0."""
+        return [(label, count) for label, count in zip(self.labels, self.counts, strict=True) if count]
+
+
+def progress_by_round(project: Project) -> list[RoundProgress]:
+    """Where each round stands at this moment. Two queries."""
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
+    totals = work.values("round_number").annotate(
+        comparisons=Count("pk"), wanted=Sum("overlap"), open=Sum("open_slots")
+    )
+    slots = Assignment.objects.filter(
+        comparison__project=project, comparison__purpose=Purpose.WORK, slot__isnull=False
+    ).values_list("comparison__round_number")
+    held = {
+        number: (done, leased)
+        for number, done, leased in slots.annotate(
+            done=Count("pk", filter=Q(state=AssignmentState.SUBMITTED)),
+            leased=Count("pk", filter=Q(state=AssignmentState.LEASED)),
+        ).order_by("comparison__round_number")
+    }
+    return [
+        RoundProgress(
+            number=row["round_number"],
+            comparisons=row["comparisons"],
+            wanted=row["wanted"],
+            done=held.get(row["round_number"], (0, 0))[0],
+            held=held.get(row["round_number"], (0, 0))[1],
+            open=row["open"],
+            link=_link(project, Selection(round_number=row["round_number"]), Shown.JUDGED),
+            open_link=_link(project, Selection(round_number=row["round_number"]), Shown.OPEN),
+        )
+        for row in totals.order_by("round_number")
+    ]
+
+
+class ReportPage:
+    """One report with everything its template writes."""
+
+    def __init__(self, project: Project, report: Report, people: dict[int, str]) -> None:
+        self.project = project
+        self.report = report
+        self.people_names = people
+        self.selection = report.selection
+
+    @property
+    def judged_link(self) -> str:
+        """To all comparisons of the selection."""
+        return _link(self.project, self.selection, Shown.JUDGED)
+
+    @property
+    def agreement(self) -> list[Row]:
+        """Agreement on pairs, rankings and ratings."""
+        return self._rows(self.report.agreement, COEFFICIENT)
+
+    @property
+    def spans(self) -> list[Row]:
+        """Agreement on marks."""
+        return self._rows(self.report.spans, COEFFICIENT)
+
+    @property
+    def consistency(self) -> list[Row]:
+        """Gold, test-retest, circles."""
+        return self._rows(self.report.consistency, SHARE)
+
+    @property
+    def rounds(self) -> list[Row]:
+        """Agreement on pairs by round."""
+        return [
+            Row(
+                name=_("Round %(number)s") % {"number": one.round_number},
+                note="",
+                numbers=tuple(
+                    self._number(
+                        estimate,
+                        COEFFICIENT,
+                        share=share,
+                        shown=Shown.DISAGREE,
+                        selection=self._with(round_number=one.round_number),
+                    )
+                    for estimate, share in ((one.percent, True), (one.kappa, False))
+                ),
+            )
+            for one in self.report.rounds
+        ]
+
+    @property
+    def pairs_of_people(self) -> list[Row]:
+        """Agreement of annotators two by two."""
+        return [
+            Row(
+                name=_("%(first)s and %(second)s")
+                % {"first": self._name(one.first), "second": self._name(one.second)},
+                note="",
+                numbers=tuple(
+                    self._number(
+                        estimate,
+                        COEFFICIENT,
+                        share=share,
+                        shown=Shown.DISAGREE,
+                        selection=self._with(annotator_id=one.first, other_id=one.second),
+                    )
+                    for estimate, share in ((one.percent, True), (one.kappa, False), (one.tau, False))
+                ),
+            )
+            for one in self.report.people_pairs
+        ]
+
+    @property
+    def position(self) -> list[Row]:
+        """The share won by what was shown first, with both intervals, and the share of each place."""
+        found = self.report.position
+        overall = Row(
+            name=str(FIGURES["position"][0]),
+            note=_("Wilson’s interval: right where each comparison is a pair."),
+            numbers=(self._number(found.estimate, SHARE, share=True, shown=Shown.FIRST_WON),),
+        )
+        resampled = Row(
+            name=_("The same, interval over comparisons"),
+            note=_("Right for rankings, too: what one comparison holds stays together."),
+            numbers=(self._number(found.over_items, SHARE, share=True, shown=Shown.LATER_WON),),
+        )
+        places = [
+            Row(
+                name=_("Place %(number)s") % {"number": place},
+                note=_("Share of its decided pairs that the answer in this place won."),
+                numbers=(self._number(estimate, SHARE, share=True, shown=Shown.JUDGED),),
+            )
+            for place, estimate in enumerate(self.report.by_position, start=1)
+        ]
+        return [overall, resampled, *(places if len(places) > 2 else [])]
+
+    @property
+    def position_text(self) -> str:
+        """The counts behind the position bias, and how surprising they are."""
+        found = self.report.position
+        if found.p_value is None:
+            return ""
+        p = _("p < 0.001") if found.p_value < 0.001 else "p = " + number_format(found.p_value, 3)
+        return _(
+            "%(wins)s of %(decided)s decided pairs were won by what was shown first; %(tied)s more "
+            "were ties. Exact binomial test against one half: %(p)s."
+        ) % {"wins": found.wins, "decided": found.decided, "tied": found.tied, "p": p}
+
+    @property
+    def circles_text(self) -> str:
+        """The counts behind the circles."""
+        if not self.report.triples:
+            return ""
+        return ngettext(
+            "%(circles)s of %(triples)s triple goes round in a circle.",
+            "%(circles)s of %(triples)s triples go round in a circle.",
+            self.report.triples,
+        ) % {"circles": self.report.circles, "triples": self.report.triples}
+
+    @property
+    def people(self) -> list[PersonRow]:
+        """Annotators by name."""
+        rows = []
+        for one in self.report.people:
+            mine = self._with(annotator_id=one.pk, other_id=None)
+            rows.append(
+                PersonRow(
+                    name=self._name(one.pk),
+                    judgments=one.judgments,
+                    link=_link(self.project, mine, Shown.JUDGED),
+                    median_seconds=one.median_seconds,
+                    reliability=self._number(
+                        one.reliability, SHARE, share=False, shown=Shown.DISAGREE, selection=mine
+                    ),
+                    gold=self._number(one.gold, SHARE, share=True, shown=Shown.GOLD_WRONG, selection=mine),
+                    retest=self._number(
+                        one.retest, SHARE, share=True, shown=Shown.RETEST_CHANGED, selection=mine
+                    ),
+                )
+            )
+        return sorted(rows, key=lambda row: row.name.casefold())
+
+    @property
+    def days(self) -> Pace | None:
+        """Judgments a day."""
+        days = self.report.days
+        if not days:
+            return None
+        counts = tuple(count for _day, count in days)
+        return Pace(
+            bars=tuple(bars(counts)),
+            labels=tuple(date_format(day, "j M Y") for day, _count in days),
+            counts=counts,
+            text=_("Judgments a day from %(first)s to %(last)s: %(most)s at most.")
+            % {
+                "first": date_format(days[0][0], "j M Y"),
+                "last": date_format(days[-1][0], "j M Y"),
+                "most": max(counts),
+            },
+        )
+
+    @property
+    def hours(self) -> Pace | None:
+        """Judgments by hour of the day."""
+        counts = self.report.hours
+        if not any(counts):
+            return None
+        busiest = counts.index(max(counts))
+        return Pace(
+            bars=tuple(bars(counts)),
+            labels=tuple(f"{hour:02}:00" for hour in range(24)),
+            counts=counts,
+            text=_("Judgments by hour of the day: most, %(most)s, from %(hour)s on.")
+            % {"most": counts[busiest], "hour": f"{busiest:02}:00"},
+        )
+
+    def _rows(self, figures: tuple[Figure, ...], axis: Axis) -> list[Row]:
+        rows = []
+        for figure in figures:
+            name, note = FIGURES[figure.key]
+            number = self._number(
+                figure.estimate,
+                axis,
+                share=figure.key in SHARES,
+                shown=Shown(figure.show) if figure.show else None,
+            )
+            label = f"{figure.criterion}: {name}" if figure.criterion else str(name)
+            rows.append(Row(name=label, note=str(note), numbers=(number,)))
+        return rows
+
+    def _number(
+        self,
+        estimate: Estimate,
+        axis: Axis,
+        *,
+        share: bool,
+        shown: Shown | None = None,
+        selection: Selection | None = None,
+    ) -> Number:
+        return Number(
+            value=written(estimate.value, share=share),
+            interval=""
+            if estimate.low is None
+            else _("%(low)s to %(high)s")
+            % {
+                "low": written(estimate.low, share=share),
+                "high": written(estimate.high, share=share),
+            },
+            items=estimate.items,
+            reason="" if estimate.missing is None else str(REASONS[estimate.missing]),
+            mark=interval_mark(estimate, axis),
+            link=_link(self.project, selection or self.selection, shown) if shown else "",
+        )
+
+    def _with(self, **changes: int | None) -> Selection:
+        chosen = self.selection
+        fields = {
+            "round_number": chosen.round_number,
+            "category_id": chosen.category_id,
+            "annotator_id": chosen.annotator_id,
+            "other_id": chosen.other_id,
+        }
+        return Selection(**{**fields, **changes})
+
+    def _name(self, pk: int) -> str:
+        return self.people_names.get(pk, str(pk))
+
+
+def written(value: float | None, *, share: bool) -> str:
+    """A share as percent with one decimal, a coefficient with three; nothing for None."""
+    if value is None:
+        return ""
+    return number_format(100 * value, 1) + "\N{NO-BREAK SPACE}%" if share else number_format(value, 3)
+
+
+def _link(project: Project, selection: Selection, shown: Shown) -> str:
+    chosen = {
+        "show": shown.value,
+        "round": selection.round_number,
+        "category": selection.category_id,
+        "annotator": selection.annotator_id,
+        "other": selection.other_id,
+    }
+    query = urlencode({name: value for name, value in chosen.items() if value is not None})
+    return f"{reverse('statistics-items', args=[project.slug])}?{query}"

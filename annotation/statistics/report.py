@@ -1,0 +1,99 @@
+"""The report that a manager reads, as plain values: it loads no NumPy and fits into a cache."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from annotation.agreement.estimate import Estimate, PositionBias
+from annotation.statistics.selection import Selection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One statistic of the report. `key` is its name in labels.py, `show` the items behind it."""
+
+    key: str
+    estimate: Estimate
+    show: str = ""
+    criterion: str = ""
+    """The label of the criterion, for a figure about ratings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """Active time, over judgments that measured it."""
+
+    judgments: int
+    measured: int
+    total_seconds: int
+    median_seconds: float | None
+    seconds_per_item: float | None
+    """Total over the comparisons that were judged: what one comparison costs with its overlap."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundAgreement:
+    """Agreement on pairs in one round."""
+
+    round_number: int
+    percent: Estimate
+    kappa: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeopleAgreement:
+    """Agreement on pairs between two annotators."""
+
+    first: int
+    second: int
+    percent: Estimate
+    kappa: Estimate
+    tau: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Person:
+    """One annotator: how much, how quickly, and how far to be relied on."""
+
+    pk: int
+    judgments: int
+    median_seconds: float | None
+    reliability: Estimate
+    """η of Crowd-BT; `items` counts the pairs shared with others."""
+    gold: Estimate
+    retest: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """All figures of one selection."""
+
+    selection: Selection
+    computed_at: datetime
+    seconds: float
+    judgments: int
+    comparisons: int
+    days: tuple[tuple[date, int], ...]
+    hours: tuple[int, ...]
+    """Judgments by hour of the day, 24 numbers."""
+    cost: Cost
+    agreement: tuple[Figure, ...]
+    spans: tuple[Figure, ...]
+    rounds: tuple[RoundAgreement, ...]
+    people_pairs: tuple[PeopleAgreement, ...]
+    people_pairs_left_out: int
+    position: PositionBias
+    by_position: tuple[Estimate, ...]
+    consistency: tuple[Figure, ...]
+    triples: int
+    circles: int
+    people: tuple[Person, ...]
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Every statistic with a name."""
+        return (
+            *self.agreement,
+            *self.spans,
+            Figure(key="position", estimate=self.position.estimate, show="first-won"),
+            *self.consistency,
+        )

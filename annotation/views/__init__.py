@@ -1,0 +1,1 @@
+"""Pages: each parses, authorises, makes one call and renders."""

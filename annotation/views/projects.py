@@ -1,0 +1,102 @@
+"""The pages around the work: one's projects, a project's home, its guidelines, its colours."""
+
+import re
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import cache_control
+from django.views.decorators.http import require_POST, require_safe
+
+from annotation import selectors
+from annotation.acquisition_gain import gain_of_strategy
+from annotation.choices import AcquisitionStrategy, Role
+from annotation.errors import Refusal
+from annotation.models import Project
+from annotation.own_work import announced_guideline, pace_of
+from annotation.rendering import render_markdown
+from annotation.services.projects import acknowledge_guideline
+from annotation.views.access import Request, project_page
+
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+
+
+@require_safe
+def projects(request: HttpRequest) -> HttpResponse:
+    """The projects of whoever is signed in. For everyone."""
+    user = request.user
+    own = selectors.projects_for(user).order_by("name")
+    roles = {m.project_id: m.get_role_display() for m in user.memberships.all()} if user.pk else {}
+    listed = [(project, roles.get(project.pk, "")) for project in own]
+    return render(request, "annotation/projects.html", {"projects": listed})
+
+
+@require_safe
+@project_page(role=Role.ANNOTATOR)
+def project(request: Request, project: Project) -> HttpResponse:
+    """A project's home: where one stands, and the way to the work. For members."""
+    round_number = selectors.current_round(project)
+    is_manager = selectors.may(request.user, project, Role.MANAGER)
+    follows_strategy = project.acquisition != AcquisitionStrategy.AGE
+    context = {
+        "project": project,
+        "round_number": round_number,
+        "progress": selectors.progress_of(project, request.user, round_number),
+        "guideline": selectors.current_guideline(project),
+        "last": selectors.last_submitted(request.user, project),
+        "pace": pace_of(project, request.user),
+        "announced": announced_guideline(project, request.membership),
+        "is_reviewer": selectors.may(request.user, project, Role.REVIEWER),
+        "is_manager": is_manager,
+        "arms": gain_of_strategy(project, round_number) if is_manager and follows_strategy else [],
+    }
+    return render(request, "annotation/project.html", context)
+
+
+@require_safe
+@project_page(role=Role.ANNOTATOR)
+def guidelines(request: Request, project: Project) -> HttpResponse:
+    """The rules: the newest version, or the one in `?version=`. For members."""
+    versions = list(project.guidelines.order_by("-version"))
+    wanted = request.GET.get("version", "")
+    chosen = next((g for g in versions if not wanted or str(g.version) == wanted), None)
+    if wanted and chosen is None:
+        raise Http404
+    context = {
+        "project": project,
+        "guideline": chosen,
+        "announced": announced_guideline(project, request.membership),
+        "versions": versions,
+        "markup": render_markdown(chosen.text, heading_level=2) if chosen else "",
+        "categories": selectors.categories_of(project),
+    }
+    return render(request, "annotation/guidelines.html", context)
+
+
+@require_POST
+@project_page(role=Role.ANNOTATOR)
+def guidelines_read(request: Request, project: Project) -> HttpResponse:
+    """Say that one has read a version of the rules, and go back to work. For members."""
+    version = request.POST.get("version", "")
+    try:
+        acknowledge_guideline(project=project, user=request.user, version=int(version))
+    except (ValueError, Refusal):
+        return HttpResponseBadRequest(
+            _("Say which version was read, one that there is."), content_type="text/plain; charset=utf-8"
+        )
+    if request.htmx:
+        return render(request, "annotation/rules_changed.html", {"project": project, "announced": None})
+    return redirect("label", project.slug)
+
+
+@require_safe
+@cache_control(private=True, max_age=300)
+@project_page(role=Role.ANNOTATOR)
+def category_colours(request: Request, project: Project) -> HttpResponse:
+    """A stylesheet with the colours of a project's categories: pages hold no inline style. For members."""
+    rules = [
+        f'[data-category="{category.key}"]{{--category:{category.colour}}}'
+        for category in selectors.categories_of(project)
+        if _COLOUR.fullmatch(category.colour)
+    ]
+    return HttpResponse("\n".join(rules), content_type="text/css; charset=utf-8")

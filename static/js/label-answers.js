@@ -1,0 +1,203 @@
+/* Labelling screen: ratings by digits, corrections with their difference, more evidence, the place where
+   missing info belongs, notices. Without JavaScript all but the place and the live difference is there.
+   What compares and what points at places comes when it is first needed. */
+const DIFFERENCE_AFTER = 120;
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const plain = (text) => text.replace(/\r\n?/g, "\n");
+
+export class Answers {
+  constructor(screen, data, { announce, onChange }) {
+    Object.assign(this, { screen, data, announce, onChange, places: null });
+    this.form = $("#judgment", screen);
+    this.sources = new Map(data.candidates.map(({ token, source }) => [token, plain(source)]));
+    if ($$('[name="missing-insert"]', screen).some((field) => field.value)) this.openPlaces();
+    screen.addEventListener("keydown", (event) => this.key(event));
+    screen.addEventListener("click", (event) => this.clicked(event));
+    screen.addEventListener("input", (event) => this.typed(event));
+    screen.addEventListener("toggle", (event) => this.opened(event.target), true);
+    for (const row of $$(".missing__row", screen)) this.showFurther(row);
+  }
+
+  /** What a part needs is there before it is asked for. */
+  opened(details) {
+    if (details.matches(".missing[open]")) this.openPlaces();
+    else if (details.matches(".correction[open]")) import("./label-difference.js");
+  }
+
+  // ── What is still missing ───────────────────────────────────────────────────────────
+
+  groups() {
+    return $$("[data-rating]", this.form);
+  }
+
+  /** Why it cannot be submitted yet, in words; empty when it can. */
+  lacks() {
+    if ($('input[name="choice"][value="cannot_judge"]:checked', this.form)) return "";
+    const groups = this.groups();
+    const left = groups.filter((group) => !$("input:checked", group));
+    const asksVerdict = Boolean($('input[name="choice"]:not([value="cannot_judge"])', this.form));
+    if (left.length && left.length < groups.length) return left.length === 1
+      ? translate("Still to be rated: {name}.", { name: left[0].getAttribute("aria-label") })
+      : translate("Still to be rated: {left} of {all}.", { left: left.length, all: groups.length });
+    if (asksVerdict || $("#order", this.form)) return "";
+    if (left.length) return translate("Rate the answers, or say that you cannot judge.");
+    const own = $("#demonstration", this.form);
+    return own && !groups.length && !own.value.trim() ? translate("Write your own answer, or say that you cannot judge.") : "";
+  }
+
+  focusLack() {
+    const group = this.groups().find((each) => !$("input:checked", each));
+    (group ? $("input", group) : $("#demonstration", this.form))?.focus();
+  }
+
+  // ── Keys of the screen ──────────────────────────────────────────────────────────────
+
+  rate(card) {
+    const groups = card ? $$("[data-rating]", card) : [];
+    const candidates = groups.length ? groups : this.groups();
+    const group = candidates.find((each) => !$("input:checked", each)) ?? candidates[0];
+    if (group) $("input:checked, input", group).focus();
+  }
+
+  edit(card) {
+    const details = $(".correction", card ?? this.screen);
+    if (!details) return;
+    details.open = true;
+    $("textarea", details).focus();
+  }
+
+  critique(card) {
+    ($(".critique textarea", card ?? this.screen) ?? $(".critique textarea", this.screen))?.focus();
+  }
+
+  demonstrate() {
+    $("#demonstration", this.screen)?.focus();
+  }
+
+  /** In a row of ratings a digit rates and goes on to the next; Backspace takes the rating back. */
+  key(event) {
+    const group = event.target.closest?.("[data-rating]");
+    if (!group || event.ctrlKey || event.metaKey || event.altKey) return;
+    const thumbs = { "-": "0", "+": "1" };
+    const value = thumbs[event.key] ?? event.key;
+    if (event.key === "Backspace" || event.key === "Delete") {
+      for (const radio of $$("input", group)) radio.checked = false;
+      $("input", group).focus();
+    } else {
+      const radio = $$("input", group).find((each) => each.value === value);
+      if (!radio) return;
+      radio.checked = true;
+      radio.focus();
+      const groups = this.groups();
+      const next = groups[groups.indexOf(group) + 1];
+      if (next) $("input:checked, input", next).focus();
+    }
+    event.preventDefault();
+    group.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  // ── Corrections ─────────────────────────────────────────────────────────────────────
+
+  typed(event) {
+    const details = event.target.closest(".correction");
+    if (!details) return;
+    clearTimeout(this.comparing);
+    this.comparing = setTimeout(() => this.compare(details), DIFFERENCE_AFTER);
+  }
+
+  async compare(details) {
+    const { difference } = await import("./label-difference.js");
+    const field = $("textarea", details);
+    const source = this.sources.get(details.closest(".candidate").dataset.candidate);
+    const pieces = field.value === source ? [] : difference(source, field.value);
+    const shown = $("[data-changes]", details);
+    shown.replaceChildren(...pieces.map(([kind, text]) => {
+      if (kind === "same") return document.createTextNode(text);
+      const element = document.createElement(kind === "inserted" ? "ins" : "del");
+      element.textContent = text;
+      return element;
+    }));
+    for (const element of [shown, $("[data-restores]", details), $("[data-edited]", details)]) element.hidden = !pieces.length;
+  }
+
+  restore(details) {
+    const field = $("textarea", details);
+    field.value = this.sources.get(details.closest(".candidate").dataset.candidate);
+    this.compare(details);
+    field.focus();
+    this.onChange();
+  }
+
+  // ── Missing info ────────────────────────────────────────────────────────────────────
+
+  async openPlaces() {
+    this.places ??= import("./label-places.js").then(({ Places }) => new Places(this.screen, this.data, this));
+    return this.places;
+  }
+
+  clicked(event) {
+    const target = event.target.closest("[data-places], [data-restores], [data-adds-evidence], [data-removes-evidence], [data-dismisses]");
+    if (!target) return;
+    const row = target.closest(".missing__row");
+    if ("places" in target.dataset) this.openPlaces().then((places) => places.begin(row));
+    else if ("restores" in target.dataset) this.restore(target.closest(".correction"));
+    else if ("addsEvidence" in target.dataset) this.addEvidence(row);
+    else if ("removesEvidence" in target.dataset) this.removeEvidence(row, target.dataset.removesEvidence);
+    else {
+      $(target.dataset.dismisses, this.screen)?.remove();
+      $("[data-focus]", this.screen)?.focus({ preventScroll: true });
+    }
+  }
+
+  further(row) {
+    return $('[name="missing-further"]', row).value.split(" ").filter(Boolean);
+  }
+
+  /** What is chosen stays as one more piece of evidence, and another can be chosen. */
+  addEvidence(row) {
+    const field = $('[name="missing-evidence"]', row);
+    if (field.value) {
+      this.keepFurther(row, [...new Set([...this.further(row), field.value])]);
+      field.value = "";
+    }
+    field.focus();
+  }
+
+  removeEvidence(row, value) {
+    this.keepFurther(row, this.further(row).filter((each) => each !== value));
+    $('[name="missing-evidence"]', row).focus();
+  }
+
+  keepFurther(row, values) {
+    $('[name="missing-further"]', row).value = values.join(" ");
+    this.showFurther(row);
+    this.onChange();
+  }
+
+  showFurther(row) {
+    const list = $("[data-further]", row);
+    if (!list) return;
+    const options = $$('[name="missing-evidence"] option', row);
+    list.replaceChildren(...this.further(row).map((value) => {
+      const text = options.find((option) => option.value === value)?.textContent ?? value;
+      const item = document.createElement("li");
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: "×" });
+      button.dataset.removesEvidence = value;
+      button.setAttribute("aria-label", translate("Remove the evidence “{text}”", { text }));
+      const name = document.createElement("span");
+      name.textContent = text;
+      item.append(name, button);
+      return item;
+    }));
+  }
+
+  /** A row that was copied or cleared says nothing yet: no further evidence, no place. */
+  emptied(row) {
+    $('[name="missing-further"]', row).value = "";
+    $('[name="missing-insert"]', row).value = "";
+    this.showFurther(row);
+    this.places?.then((places) => places.update());
+  }
+}

@@ -1,0 +1,370 @@
+/* The labelling screen: what is still missing, the clock, the keys, missing info, and one screen after
+   the other. Without JavaScript the form is a plain form: pairs and rankings can be judged, text cannot
+   be marked, and nothing is kept before the submit. */
+import { Answers } from "./label-answers.js";
+import { Desk, Keeper, ask, fragmentOf, listed } from "./label-desk.js";
+import { Order } from "./label-order.js";
+import { Marks } from "./label-spans.js";
+
+const IDLE_SECONDS = 60;
+const RENEW_SECONDS = 120;
+const LOOK_AGAIN = 3000;
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+let lastActivity = Date.now();
+for (const name of ["pointermove", "pointerdown", "keydown", "scroll", "wheel", "touchstart"]) {
+  document.addEventListener(name, () => { lastActivity = Date.now(); }, { passive: true, capture: true });
+}
+
+/** The name of a key press as people choose keys: "m", "?", "Enter", "Shift+ArrowLeft". */
+export function nameOfKey(event) {
+  if (event.key.length === 1) return event.key.toLowerCase();
+  return `${event.shiftKey ? "Shift+" : ""}${event.altKey ? "Alt+" : ""}${event.key}`;
+}
+
+/** One comparison on the screen. It may be put aside and come back as it was. */
+class Screen {
+  constructor(element, desk) {
+    Object.assign(this, { element, desk, touched: false, parked: false });
+    this.assignment = element.dataset.assignment;
+    this.form = $("#judgment", element);
+    this.button = $(".dock__submit button", element);
+    this.status = $("#submit-status", element);
+    this.keeper = new Keeper(element, this.form, desk.outbox);
+    const announce = (text) => { $("#announcer", element).textContent = text; };
+    const onChange = () => this.changed();
+    this.data = JSON.parse($("#screen-data", element).textContent);
+    this.keys = this.data.keys;
+    this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
+    this.answers = new Answers(element, this.data, { announce, onChange });
+    this.order = $("#order", element) ? new Order(element, { announce, onChange }) : null;
+    this.seconds = Number(this.form.elements.active_seconds.value) || 0;
+    this.sinceRenewal = 0;
+    this.form.addEventListener("input", onChange);
+    this.form.addEventListener("change", onChange);
+    this.form.addEventListener("focusin", (event) => {
+      this.card = event.target.closest(".candidate") ?? this.card;
+    });
+    element.addEventListener("click", (event) => this.clicked(event));
+    this.update();
+  }
+
+  enter() {
+    this.timer = setInterval(() => this.tick(), 1000);
+    this.marks?.listen();
+    this.tick(0);
+  }
+
+  leave() {
+    clearInterval(this.timer);
+    this.marks?.close();
+    this.keeper.keep();
+  }
+
+  changed() {
+    this.touched = true;
+    this.update();
+    this.keeper.changed();
+  }
+
+  // ── What is still missing ───────────────────────────────────────────────────────────
+
+  /** Why it cannot be submitted yet, in words; empty when it can. */
+  lacks() {
+    return this.lacksVerdict() || this.answers.lacks() || this.marks?.lacks() || "";
+  }
+
+  lacksVerdict() {
+    if ($('input[name="choice"]:checked', this.form) || !$("#verdict", this.form)) return "";
+    if (!this.order) return this.element.dataset.size === "1" || $("#verdict[data-not-asked]", this.form) 
+      ? translate("Say that you looked it through, or why not.")
+      : translate("Choose which answer is better, or why neither is.");
+    if (this.order.error) return this.order.error;
+    const missing = this.order.missing();
+    if (!missing.length) return "";
+    return missing.length === this.order.letters.length
+      ? translate("Rank the answers, or choose why none wins.")
+      : translate("Rank {letters} too.", { letters: listed(missing) });
+  }
+
+  update() {
+    const lack = this.lacks();
+    this.button.setAttribute("aria-disabled", String(Boolean(lack)));
+    const chosen = $('input[name="choice"]:checked', this.form)?.dataset.label;
+    this.say(lack || (chosen ? `${chosen}.` : this.order ? this.order.input.value : ""));
+    for (const details of $$(".missing", this.element)) {
+      const rows = $$(".missing__row", details).filter((row) => !isEmpty(row)).length;
+      const badge = $("[data-missing-count]", details);
+      badge.textContent = String(rows);
+      badge.hidden = !rows;
+    }
+    const cited = new Set($$('[name="missing-evidence"]', this.form).map((field) => field.value).concat($$('[name="missing-further"]', this.form).flatMap((field) => field.value.split(" "))));
+    for (const sentence of $$(".sentence", this.element)) sentence.toggleAttribute("data-cited", cited.has(sentence.dataset.evidence));
+  }
+
+  say(text, tone = "") {
+    if (this.status.textContent !== text) this.status.textContent = text;
+    this.status.dataset.tone = tone;
+  }
+
+  /** What lacks is said, else the time is written down and it goes to the server. */
+  submit() {
+    if (this.parked) return;
+    const lack = this.lacks();
+    if (!lack) {
+      this.writeTime();
+      this.desk.submit(this);
+      return;
+    }
+    this.say(lack, "bad");
+    if (this.lacksVerdict()) (this.order?.input ?? $('input[name="choice"]', this.form))?.focus();
+    else if (this.answers.lacks()) this.answers.focusLack();
+    else this.marks?.focusLack();
+  }
+
+  /** Sent, not yet taken by the server: a change now would be an answer under the same name. */
+  park() {
+    this.parked = true;
+    this.form.inert = true;
+    this.say(translate("Sending…"));
+  }
+
+  unpark(text) {
+    this.parked = false;
+    this.form.inert = false;
+    this.say(text, "bad");
+  }
+
+  // ── Time at work ────────────────────────────────────────────────────────────────────
+
+  writeTime() {
+    this.form.elements.active_seconds.value = String(Math.round(this.seconds));
+  }
+
+  tick(by = 1) {
+    this.keeper.show();
+    const atWork = document.visibilityState === "visible" && Date.now() - lastActivity < IDLE_SECONDS * 1000;
+    if (!atWork) return;
+    this.seconds += by;
+    this.sinceRenewal += by;
+    this.writeTime();
+    const minutes = Math.floor(this.seconds / 60);
+    $("[data-clock]", this.element).textContent = `${String(minutes).padStart(2, "0")}:${String(this.seconds % 60).padStart(2, "0")}`;
+    if (this.sinceRenewal >= RENEW_SECONDS) this.renew();
+  }
+
+  /** Say that one is still at work on it. True unless it is someone else's now. */
+  async renew() {
+    this.sinceRenewal = 0;
+    const outcome = await ask(this.element.dataset.renew, { form: [] });
+    if (outcome.kind === "conflict") this.say(outcome.text, "bad");
+    return outcome.kind !== "conflict";
+  }
+
+  // ── Clicks ──────────────────────────────────────────────────────────────────────────
+
+  clicked(event) {
+    const target = event.target.closest("[data-opens], [data-leaves], [data-adds-missing], [data-removes-missing], [data-picks-evidence], .sentence[role]");
+    if (!target) {
+      if (event.target.matches("dialog")) event.target.close();
+      return;
+    }
+    if (target.dataset.opens) {
+      event.preventDefault();
+      $(`#${target.dataset.opens}`, this.element).showModal();
+    } else if ("leaves" in target.dataset) {
+      event.preventDefault();
+      this.desk.goTo(target.href);
+    } else if ("addsMissing" in target.dataset) {
+      this.addMissing(target.closest(".missing"));
+    } else if ("removesMissing" in target.dataset) {
+      this.removeMissing(target.closest(".missing__row"));
+    } else if ("picksEvidence" in target.dataset) {
+      this.pick(target.closest(".missing__row"));
+    } else {
+      this.picked(target.dataset.evidence);
+    }
+  }
+
+  // ── Missing info ────────────────────────────────────────────────────────────────────
+
+  openMissing() {
+    const details = $(".missing", this.card ?? this.element);
+    if (!details) return;
+    details.open = true;
+    const rows = $$(".missing__row", details);
+    $("textarea", rows.find(isEmpty) ?? this.addMissing(details)).focus();
+  }
+
+  addMissing(details) {
+    const row = $(".missing__row", details).cloneNode(true);
+    empty(row);
+    $(".missing__rows", details).append(row);
+    this.answers.emptied(row);
+    $("textarea", row).focus();
+    return row;
+  }
+
+  removeMissing(row) {
+    const details = row.closest(".missing");
+    if ($$(".missing__row", details).length > 1) row.remove();
+    else {
+      empty(row);
+      this.answers.emptied(row);
+    }
+    $("summary", details).focus();
+    this.changed();
+  }
+
+  /** Each sentence of the context becomes a button until one is chosen. */
+  pick(row) {
+    this.stopPicking();
+    this.picking = row;
+    const passages = $("#passages", this.element);
+    passages.open = true;
+    $(".passages__picking", passages).hidden = false;
+    for (const sentence of $$(".sentence", passages)) {
+      sentence.tabIndex = 0;
+      sentence.setAttribute("role", "button");
+    }
+    passages.scrollIntoView({ block: "nearest" });
+    $(".sentence", passages).focus();
+  }
+
+  picked(value) {
+    const row = this.picking;
+    $('[name="missing-evidence"]', row).value = value;
+    this.stopPicking();
+    this.changed();
+    $("textarea", row).focus();
+  }
+
+  stopPicking() {
+    if (!this.picking) return false;
+    $("[data-picks-evidence]", this.picking).focus();
+    this.picking = null;
+    $(".passages__picking", this.element).hidden = true;
+    for (const sentence of $$(".sentence", this.element)) {
+      sentence.removeAttribute("tabindex");
+      sentence.removeAttribute("role");
+    }
+    return true;
+  }
+
+  // ── Keys ────────────────────────────────────────────────────────────────────────────
+
+  key(event) {
+    if ($("dialog[open]") || event.isComposing || event.defaultPrevented || this.parked) return;
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => this.submit());
+    if (event.ctrlKey || event.metaKey) return;
+    if (event.target.closest('input:not([type="radio"]), textarea, select')) {
+      if (this.marks?.handleFieldKey(event)) return event.preventDefault();
+      if (event.key === "Escape" && !this.stopPicking()) event.target.blur();
+      return;
+    }
+    if (event.target.matches(".sentence[role]") && ["Enter", " "].includes(event.key)) return this.take(event, () => this.picked(event.target.dataset.evidence));
+    if (event.key === "Escape" && this.stopPicking()) return;
+    const name = nameOfKey(event);
+    if (this.marks?.handleKey(event, name)) return event.preventDefault();
+    if (this.order?.handleChipKey(event)) return event.preventDefault();
+    if (event.altKey || event.target.closest(".menu[open]")) return;
+    const action = this.action(event, name);
+    if (action) this.take(event, action);
+    else if (this.order?.handleKey(event, name, this.keys)) event.preventDefault();
+  }
+
+  take(event, action) {
+    event.preventDefault();
+    action();
+  }
+
+  action(event, name) {
+    const choice = $$('input[name="choice"]', this.form).find((radio) => radio.dataset.key === name);
+    const waitsForLetter = name === this.keys.equal && this.order?.placed.length;
+    const equal = name === "5" && !this.order && this.element.dataset.size === "2" ? $('input[value="equal"]', this.form) : null;
+    if ((choice || equal) && !waitsForLetter) return () => this.choose(choice ?? equal);
+    // For a moment after a dialog closed, its button still has the focus; the key is not the button's.
+    const onControl = !event.target.closest("dialog") && event.target.closest("a, button, summary");
+    const wanted = Object.keys(ACTIONS).find((action) => this.keys[action] === name);
+    if (!wanted || (["Enter", " "].includes(event.key) && onControl)) return null;
+    return () => ACTIONS[wanted](this);
+  }
+
+  choose(radio) {
+    radio.checked = radio.type === "radio" || !radio.checked;
+    radio.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+}
+
+/* What a key can do; the keys themselves are each person's: annotation/services/keys.py. */
+const ACTIONS = {
+  submit: (screen) => screen.submit(),
+  help: (screen) => $("#keys", screen.element).showModal(),
+  missing: (screen) => screen.openMissing(),
+  comment: (screen) => $("#comment", screen.element)?.focus(),
+  guidelines: (screen) => $("#guidelines", screen.element).showModal(),
+  passages: (screen) => { const passages = $("#passages", screen.element); if (passages) passages.open = !passages.open; },
+  skip: (screen) => openMenu($('[data-menu="skip"]', screen.element)),
+  flag: (screen) => openMenu($('[data-menu="flag"]', screen.element)),
+  rate: (screen) => screen.answers.rate(screen.card),
+  edit: (screen) => screen.answers.edit(screen.card),
+  critique: (screen) => screen.answers.critique(screen.card),
+  demonstrate: (screen) => screen.answers.demonstrate(),
+  undo: (screen) => $('[data-key-action="undo"]', screen.element)?.click(),
+};
+
+function openMenu(menu) {
+  if (!menu) return;
+  menu.open = true;
+  $("input[type=radio]", menu)?.focus();
+}
+
+const isEmpty = (row) => !$("textarea", row).value.trim() && !$$('[name="missing-evidence"], [name="missing-further"], [name="missing-insert"]', row).some((field) => field.value);
+
+function empty(row) {
+  $("textarea", row).value = "";
+  $('[name="missing-evidence"]', row).value = "";
+}
+
+/** Nothing to label right now: looks again by itself. */
+class Waiting {
+  constructor(element, desk) {
+    Object.assign(this, { element, desk, isWaiting: true });
+  }
+
+  enter() {
+    this.timer = setInterval(() => this.look(), LOOK_AGAIN);
+  }
+
+  leave() {
+    clearInterval(this.timer);
+  }
+
+  async look() {
+    if (this.looking) return;
+    this.looking = true;
+    const outcome = await ask(this.element.dataset.waiting);
+    this.looking = false;
+    const next = outcome.kind === "ok" && this.desk.current === this && fragmentOf(outcome.text);
+    if (next) this.desk.show(this.desk.open(next));
+  }
+
+  key() {}
+}
+
+const desk = new Desk((element, its) => "waiting" in element.dataset ? new Waiting(element, its) : new Screen(element, its));
+document.addEventListener("keydown", (event) => desk.current.key(event));
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.id !== "judgment" && !form.dataset.replaces) return;
+  event.preventDefault();
+  if (form.id === "judgment") desk.current.submit();
+  else desk.post(form);
+});
+// Whoever goes away may not come back: what stands in the fields is written down at once.
+addEventListener("pagehide", () => desk.current.keeper?.keep());
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "hidden") desk.current.keeper?.keep();
+  else desk.prepareSoon();
+});

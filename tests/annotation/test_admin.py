@@ -1,0 +1,347 @@
+"""The admin: every model is there, lists stay cheap, and what must not change cannot be changed."""
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+from django.apps import apps
+from django.contrib import admin as django_admin
+from django.db import connection, models
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from annotation.choices import AssignmentState, CategoryScope, ReviewReason, Role, Verdict
+from annotation.models import (
+    Assignment,
+    Category,
+    Comparison,
+    Completion,
+    CompletionScore,
+    Correction,
+    Criterion,
+    Draft,
+    GoldAnswer,
+    Guideline,
+    ItemFlag,
+    Judgment,
+    MissingInfo,
+    Project,
+    Prompt,
+    Review,
+    SpanFlag,
+    User,
+    Withholding,
+)
+from annotation.services.answers import (
+    CorrectionInput,
+    CritiqueInput,
+    MissingInfoInput,
+    RatingInput,
+    SpanFlagInput,
+)
+from annotation.services.assignments import assign_next
+from tests import factories
+
+MODELS = sorted(
+    apps.get_app_config("annotation").get_models(), key=lambda model: model._meta.model_name or ""
+)
+WRITTEN_ONCE = [
+    "judgment",
+    "rankedcompletion",
+    "spanflag",
+    "missinginfo",
+    "correction",
+    "correctionedit",
+    "rating",
+    "critique",
+    "demonstration",
+    "itemflag",
+    "assignment",
+    "completion",
+    "guideline",
+    "candidate",
+]
+LIST_BUDGET = 12
+"""Queries of one list page: session, user, the rows, their count, dates, and one for each related filter."""
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser(admin: User, client_of: Callable[[User], Client]) -> Client:
+    return client_of(admin)
+
+
+def judge_everything(project: Project, annotator: User) -> Judgment:
+    """One judgment with a row of every kind."""
+    project.ask_correction = project.ask_critique = project.ask_demonstration = True
+    project.save()
+    prompt = factories.make_prompt(project, f"Tea? {uuid.uuid4()}", context=[("Tea", ["Tea is a drink."])])
+    comparison = factories.make_comparison(project, ["Two minutes.", "Ten hours."], prompt=prompt)
+    first = comparison.candidates.order_by("index")[0].completion
+    criterion, _ = Criterion.objects.get_or_create(project=project, key="helpful", label="Helpful")
+    span = project.categories.get(key="untruthful")
+    missing = project.categories.get(key="missing")
+    judgment = factories.make_judgment(
+        comparison,
+        annotator,
+        (1, 2),
+        span_flags=(
+            SpanFlagInput(
+                completion_id=first.pk,
+                category_id=span.pk,
+                start=0,
+                end=3,
+                quote="Two",
+                text_hash=first.text_hash,
+            ),
+        ),
+        missing_info=(
+            MissingInfoInput(completion_id=first.pk, category_id=missing.pk, passage=0, sentence=0),
+        ),
+        corrections=(CorrectionInput(completion_id=first.pk, text="Three minutes."),),
+        ratings=tuple(
+            RatingInput(completion_id=pk, criterion_id=criterion.pk, value=4)
+            for pk in comparison.completions.values_list("pk", flat=True)
+        ),
+        critiques=(CritiqueInput(completion_id=first.pk, text="Short and right."),),
+        demonstration="Two to three minutes.",
+    )
+    assignment = judgment.assignment
+    ItemFlag.objects.create(assignment=assignment, reason="broken")
+    Draft.objects.create(assignment=assignment, fields={"comment": ["Hm"]}, saved_from=uuid.uuid4())
+    CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
+    Review.objects.create(comparison=comparison, reason=ReviewReason.FLAGGED)
+    GoldAnswer.objects.create(comparison=comparison, verdict=Verdict.RANKED, ranks={str(first.pk): 1})
+    Withholding.objects.create(comparison=comparison, completion=first, start=0, end=3, quote="Two")
+    return judgment
+
+
+def page(model: type[models.Model], name: str, *args: object) -> str:
+    return reverse(f"admin:annotation_{model._meta.model_name}_{name}", args=args)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_model_is_there_searchable_and_filterable(model: type[models.Model]):
+    registered = django_admin.site.get_model_admin(model)
+    assert registered.search_fields
+    assert registered.list_filter
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_a_list_page_costs_the_same_few_queries_for_many_rows(
+    model: type[models.Model], browser: Client, project: Project, alice: User, bob: User
+):
+    judge_everything(project, alice)
+    judge_everything(project, bob)
+
+    def cost() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            response = browser.get(page(model, "changelist"), {"q": "1"})
+            assert response.status_code == 200
+            response = browser.get(page(model, "changelist"))
+            assert response.status_code == 200
+        return len(queries)
+
+    cost()  # content types and the like are looked up once per process
+    few = cost()
+    for annotator in (alice, bob, alice):
+        judge_everything(project, annotator)
+    assert cost() == few
+    assert few <= 2 * LIST_BUDGET
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_a_row_opens(model: type[models.Model], browser: Client, project: Project, alice: User):
+    judge_everything(project, alice)
+    row = model._default_manager.first()
+    assert row is not None
+    assert browser.get(page(model, "change", row.pk)).status_code == 200
+
+
+@pytest.mark.parametrize("name", WRITTEN_ONCE)
+def test_what_is_written_once_can_be_neither_changed_nor_deleted(
+    name: str, browser: Client, project: Project, alice: User
+):
+    judge_everything(project, alice)
+    model = apps.get_model("annotation", name)
+    row = model._default_manager.first()
+    before = model._default_manager.filter(pk=row.pk).values().get()
+    assert (
+        browser.post(page(model, "change", row.pk), {"comment": "changed", "text": "changed"}).status_code
+        == 403
+    )
+    assert browser.post(page(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+    assert model._default_manager.filter(pk=row.pk).values().get() == before
+
+
+def test_the_content_of_a_prompt_stays_when_its_tags_are_changed(browser: Client, project: Project):
+    prompt = factories.make_prompt(project, "What is tea?")
+    answer = browser.post(
+        page(Prompt, "change", prompt.pk),
+        {
+            "messages": '[{"role": "user", "content": "What is coffee?"}]',
+            "tags": '["easy"]',
+            "references": "[]",
+        },
+    )
+    assert answer.status_code == 302
+    prompt.refresh_from_db()
+    assert prompt.messages == [{"role": "user", "content": "What is tea?"}]
+    assert prompt.tags == ["easy"]
+
+
+def test_only_the_priority_of_a_comparison_can_be_changed(browser: Client, project: Project):
+    comparison = factories.make_comparison(project)
+    sent = {"priority": "7", "overlap": "9", "round_number": "5"}
+    for prefix in ("candidates", "assignments"):
+        sent |= {f"{prefix}-TOTAL_FORMS": "0", f"{prefix}-INITIAL_FORMS": "0"}
+    answer = browser.post(page(Comparison, "change", comparison.pk), sent)
+    assert answer.status_code == 302
+    comparison.refresh_from_db()
+    assert (comparison.priority, comparison.overlap, comparison.round_number) == (7, 1, 1)
+
+
+def project_form(project: Project, **changes: str) -> dict[str, str]:
+    """What the project's page sends, with the formsets that nobody touched."""
+    sent = {
+        "name": project.name,
+        "slug": project.slug,
+        "description": project.description,
+        "overlap": str(project.overlap),
+        "lease_minutes": str(project.lease_minutes),
+        "extra_overlap": str(project.extra_overlap),
+        "extra_overlap_share": str(project.extra_overlap_share),
+        "retest_share": str(project.retest_share),
+        "gold_share": str(project.gold_share),
+        "acquisition": project.acquisition,
+        "control_share": str(project.control_share),
+        "review_random_share": str(project.review_random_share),
+    }
+    for prefix in ("categories", "criteria", "memberships", "guidelines"):
+        sent |= {f"{prefix}-TOTAL_FORMS": "0", f"{prefix}-INITIAL_FORMS": "0"}
+    return sent | changes
+
+
+def test_adding_a_guideline_on_the_page_of_a_project_publishes_the_next_version(
+    browser: Client, project: Project, admin: User
+):
+    sent = project_form(project, **{"guidelines-TOTAL_FORMS": "1", "guidelines-0-text": "Be kind."})
+    answer = browser.post(page(Project, "change", project.pk), sent)
+    assert answer.status_code == 302, answer.content.decode()
+    versions = list(project.guidelines.order_by("version").values_list("version", "text", "created_by"))
+    assert versions[1:] == [(2, "Be kind.", admin.pk)]
+    assert len(versions) == 2
+
+
+def test_a_guideline_can_be_published_from_its_own_page(browser: Client, project: Project):
+    answer = browser.post(page(Guideline, "add"), {"project": project.pk, "text": "Be brief."})
+    assert answer.status_code == 302
+    assert project.guidelines.get(version=2).text == "Be brief."
+
+
+def test_a_category_keeps_its_key_and_scope(browser: Client, project: Project):
+    category = project.categories.get(key="untruthful")
+    answer = browser.post(
+        page(Category, "change", category.pk),
+        {
+            "key": "other",
+            "scope": CategoryScope.MISSING,
+            "label": "Untrue",
+            "granularity": category.granularity,
+            "colour": "#123456",
+            "position": "4",
+            "polarity": "error",
+            "severity_steps": "0",
+            "shortcut": "x",
+        },
+    )
+    assert answer.status_code == 302
+    category.refresh_from_db()
+    assert (category.key, category.scope) == ("untruthful", CategoryScope.SPAN)
+    assert (category.label, category.shortcut) == ("Untrue", "x")
+
+
+def test_members_and_categories_can_be_added_on_the_page_of_a_project(
+    browser: Client, project: Project, oscar: User
+):
+    sent = project_form(
+        project,
+        **{
+            "memberships-TOTAL_FORMS": "1",
+            "memberships-0-user": str(oscar.pk),
+            "memberships-0-role": Role.REVIEWER,
+            "categories-TOTAL_FORMS": "1",
+            "categories-0-key": "rude",
+            "categories-0-label": "Rude",
+            "categories-0-scope": CategoryScope.SPAN,
+            "categories-0-granularity": "sentence",
+            "categories-0-colour": "#000000",
+            "categories-0-position": "9",
+            "categories-0-polarity": "error",
+            "categories-0-severity_steps": "3",
+        },
+    )
+    assert browser.post(page(Project, "change", project.pk), sent).status_code == 302
+    assert project.memberships.get(user=oscar).role == Role.REVIEWER
+    assert project.categories.get(key="rude").label == "Rude"
+
+
+def test_a_user_can_be_added_and_gets_a_pseudonym(browser: Client):
+    answer = browser.post(
+        page(User, "add"),
+        {
+            "username": "dora",
+            "usable_password": "true",
+            "password1": factories.PASSWORD,
+            "password2": factories.PASSWORD,
+        },
+    )
+    assert answer.status_code == 302, answer.content.decode()
+    assert User.objects.get(username="dora").pseudonym
+
+
+def test_a_lease_can_be_given_back_and_a_submitted_assignment_cannot(
+    browser: Client, project: Project, alice: User, bob: User
+):
+    submitted = judge_everything(project, alice).assignment
+    comparison = factories.make_comparison(project)
+    leased = assign_next(project=project, annotator=bob)
+    assert leased is not None
+    answer = browser.post(
+        page(Assignment, "changelist"),
+        {"action": "give_back", "_selected_action": [str(leased.pk), str(submitted.pk)]},
+        follow=True,
+    )
+    assert "1 given back." in answer.content.decode()
+    leased.refresh_from_db()
+    submitted.refresh_from_db()
+    comparison.refresh_from_db()
+    assert leased.state == AssignmentState.RELEASED
+    assert submitted.state == AssignmentState.SUBMITTED
+    assert comparison.open_slots == 1
+
+
+def test_a_project_that_was_judged_cannot_be_deleted(browser: Client, project: Project, alice: User):
+    judge_everything(project, alice)
+    browser.post(page(Project, "delete", project.pk), {"post": "yes"})
+    assert Project.objects.filter(pk=project.pk).exists()
+    assert Judgment.objects.count() == 1
+    for model in (SpanFlag, MissingInfo, Correction, Completion):
+        assert model.objects.exists()
+
+
+def test_an_annotator_does_not_get_into_the_admin(alice: User, client_of: Callable[[User], Client]):
+    assert client_of(alice).get(page(Judgment, "changelist")).status_code == 302
+
+
+def test_a_correction_shows_what_was_changed(browser: Client, project: Project, alice: User):
+    judgment = judge_everything(project, alice)
+    for address in (
+        page(Judgment, "change", judgment.pk),
+        page(Correction, "change", judgment.corrections.get().pk),
+    ):
+        assert "<del>Two</del><ins>Three</ins> minutes." in browser.get(address).content.decode()

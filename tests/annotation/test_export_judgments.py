@@ -1,0 +1,228 @@
+"""Judgments leave as JSON Lines: the current ones, whole, under pseudonyms."""
+
+import json
+import uuid
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from annotation.choices import Verdict
+from annotation.formats import rondo_jsonl
+from annotation.models import Criterion, Project, User
+from annotation.selectors import judgments_current
+from annotation.services.answers import (
+    CorrectionInput,
+    CritiqueInput,
+    JudgmentAnswer,
+    MissingInfoInput,
+    RatingInput,
+    SpanFlagInput,
+)
+from annotation.services.judgments import submit_judgment
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def export(*arguments: str) -> list[dict[str, Any]]:
+    told = StringIO()
+    call_command("export_judgments", "--format", "jsonl", *arguments, stdout=told, stderr=StringIO())
+    return [json.loads(line) for line in told.getvalue().splitlines()]
+
+
+def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
+    prompt = factories.make_prompt(
+        project, "Tea 🍵?", context=[("Tea", ["Hot."])], references=["Yes."], tags=["short"]
+    )
+    comparison = factories.make_comparison(project, ["Yes, tea.", "No."], prompt=prompt, round_number=3)
+    project.ask_correction = project.ask_critique = project.ask_demonstration = True
+    project.save()
+    helpful = Criterion.objects.create(project=project, key="helpful", label="Helpful", scale="seven")
+    severe = project.categories.get(key="untruthful")
+    severe.severity_steps = 3
+    severe.save()
+    first, second = [c.completion for c in comparison.candidates.order_by("index")]
+    judgment = factories.make_judgment(
+        comparison,
+        alice,
+        (2, 1),
+        strength=4,
+        comment="Hm.",
+        active_seconds=12,
+        span_flags=(
+            SpanFlagInput(
+                completion_id=first.pk,
+                category_id=project.categories.get(key="untruthful").pk,
+                start=5,
+                end=8,
+                quote="tea",
+                text_hash=first.text_hash,
+                severity=2,
+                note="no",
+            ),
+        ),
+        missing_info=(
+            MissingInfoInput(
+                completion_id=second.pk,
+                category_id=project.categories.get(key="missing").pk,
+                text="How hot?",
+                insert_at=2,
+                passage=0,
+                sentence=0,
+            ),
+        ),
+        corrections=(CorrectionInput(completion_id=second.pk, text="No!"),),
+        ratings=(
+            RatingInput(completion_id=first.pk, criterion_id=helpful.pk, value=7),
+            RatingInput(completion_id=second.pk, criterion_id=helpful.pk, value=1),
+        ),
+        critiques=(CritiqueInput(completion_id=first.pk, text="Too short."),),
+        demonstration="Yes: two minutes.",
+    )
+    a, b = str(first.pk), str(second.pk)
+    made_at = judgment.created_at.isoformat()
+    assert export("--project", "tea") == [
+        {
+            "judgment": str(judgment.pk),
+            "comparison": str(comparison.pk),
+            "annotator": str(alice.pseudonym),
+            "round": 3,
+            "prompt": str(prompt.pk),
+            "split": prompt.split,
+            "messages": [{"role": "user", "content": "Tea 🍵?"}],
+            "context": [{"title": "Tea", "sentences": ["Hot."]}],
+            "references": ["Yes."],
+            "tags": ["short"],
+            "completions": [
+                {
+                    "id": a,
+                    "text": "Yes, tea.",
+                    "source": "starter",
+                    "sampling": {"temperature": 1.0},
+                    "seed": 0,
+                    "finish_reason": "stop",
+                },
+                {
+                    "id": b,
+                    "text": "No.",
+                    "source": "starter",
+                    "sampling": {"temperature": 1.0},
+                    "seed": 1,
+                    "finish_reason": "stop",
+                },
+            ],
+            "display_order": [str(pk) for pk in judgment.assignment.display_order],
+            "verdict": "ranked",
+            "ranks": {a: 2, b: 1},
+            "strength": 4,
+            "spans": [
+                {
+                    "completion": a,
+                    "category": "untruthful",
+                    "start": 5,
+                    "end": 8,
+                    "quote": "tea",
+                    "severity": 2,
+                    "note": "no",
+                }
+            ],
+            "missing": [
+                {
+                    "completion": b,
+                    "category": "missing",
+                    "text": "How hot?",
+                    "insert_at": 2,
+                    "evidence": [{"passage": 0, "sentence": 0, "quote": "Hot."}],
+                }
+            ],
+            "corrections": [
+                {
+                    "completion": b,
+                    "text": "No!",
+                    "edits": [{"start": 2, "end": 3, "quote": ".", "replacement": "!"}],
+                    "preference": {"chosen": "No!", "rejected": b},
+                }
+            ],
+            "ratings": [
+                {"completion": a, "criterion": "helpful", "scale": "seven", "value": 7},
+                {"completion": b, "criterion": "helpful", "scale": "seven", "value": 1},
+            ],
+            "critiques": [{"completion": a, "text": "Too short."}],
+            "demonstration": "Yes: two minutes.",
+            "comment": "Hm.",
+            "guideline_version": 1,
+            "active_seconds": 12,
+            "created_at": made_at,
+            "imported_from": None,
+        }
+    ]
+
+
+def test_only_what_still_stands_leaves_and_no_name_does(project: Project, alice: User, bob: User):
+    first = factories.make_judgment(factories.make_comparison(project), alice)
+    submit_judgment(
+        assignment=first.assignment,
+        annotator=alice,
+        answer=JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE, comment="changed my mind"),
+        idempotency_key=uuid.uuid4(),
+    )
+    factories.make_judgment(factories.make_comparison(project, round_number=2), bob)
+    rows = export()
+    assert [row["comment"] for row in rows] == ["changed my mind", ""]
+    assert "alice" not in json.dumps(rows)
+    assert [row["round"] for row in export("--round", "2")] == [2]
+
+
+def test_judgments_of_another_project_stay(project: Project, alice: User):
+    other = factories.make_project(slug="coffee", annotators=[alice])
+    factories.make_judgment(factories.make_comparison(other), alice)
+    assert export("--project", "tea") == []
+    assert len(export("--project", "coffee")) == 1
+
+
+def test_a_file_appears_whole_and_only_then(project: Project, alice: User, tmp_path: Path, monkeypatch):
+    factories.make_judgment(factories.make_comparison(project), alice)
+    path = tmp_path / "out.jsonl"
+    call_command("export_judgments", "--format", "jsonl", "--output", str(path), stderr=StringIO())
+    before = path.read_bytes()
+    assert before.endswith(b"}\n")
+
+    def breaks(judgments: object):
+        yield "half a "
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rondo_jsonl, "lines", breaks)
+    with pytest.raises(CommandError, match="No space left on device"):
+        call_command("export_judgments", "--format", "jsonl", "--output", str(path))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_told(project: Project, tmp_path: Path):
+    with pytest.raises(CommandError, match="cannot be written"):
+        call_command("export_judgments", "--format", "jsonl", "--output", str(tmp_path / "no" / "x.jsonl"))
+
+
+def test_the_number_of_queries_does_not_grow_with_the_number_of_judgments(
+    project: Project, alice: User, django_assert_max_num_queries
+):
+    for _ in range(6):
+        factories.make_judgment(factories.make_comparison(project), alice)
+    # Their ids, the judgments, and one each for candidates, ranks, spans, missing info, corrections,
+    # ratings and critiques (edits too, where there are any).
+    with django_assert_max_num_queries(10):
+        assert len(list(rondo_jsonl.lines(judgments_current(project)))) == 6
+
+
+def test_the_lines_are_the_same_however_many_are_read_at_once(project: Project, alice: User, bob: User):
+    for ranks in ((1, 2), (2, 1), (1, 2)):
+        factories.make_judgment(factories.make_comparison(project), alice, ranks)
+        factories.make_judgment(factories.make_comparison(project), bob, ranks, comment="Hm")
+    at_once = list(rondo_jsonl.lines(judgments_current(project)))
+    assert list(rondo_jsonl.lines(judgments_current(project), rows_at_once=2)) == at_once
+    assert len(at_once) == 6
+    numbers = [int(json.loads(line)["judgment"]) for line in at_once]
+    assert numbers == sorted(numbers)

@@ -1,0 +1,131 @@
+"""How far one is in a round: exact where it matters, and cheap where there is much."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.core.cache import cache
+from django.utils import timezone
+
+from annotation.choices import AssignmentState
+from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
+from annotation.progress import EXACT_UP_TO, KEPT_SECONDS, progress_of
+from annotation.services.assignments import release_assignment, skip_assignment
+from annotation.services.tallies import forget_progress
+from tests import factories
+from tests.annotation.work import answer, lease, reversed_order, work
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def standing(project: Project, annotator: User, round_number: int = 1) -> tuple[int, int]:
+    progress = progress_of(project, annotator, round_number)
+    return progress.done, progress.total
+
+
+def many(project: Project, number: int) -> None:
+    """Open comparisons without candidates: there only to be counted."""
+    prompt = factories.make_prompt(project)
+    Comparison.objects.bulk_create(
+        Comparison(project=project, prompt=prompt, size=2, open_slots=1, completion_set=f"set {place}")
+        for place in range(number)
+    )
+
+
+def test_every_step_is_counted_as_it_happens(project: Project, alice: User, bob: User):
+    project.overlap = 2
+    project.save()
+    for _ in range(4):
+        factories.make_comparison(project)
+    assert standing(project, alice) == (0, 4)
+    assignment = lease(project, alice)
+    assert standing(project, alice) == (0, 4)
+    answer(assignment)
+    assert standing(project, alice) == (1, 4)
+    answer(assignment, reversed_order)  # a change of mind is no second one
+    assert standing(project, alice) == (1, 4)
+    skip_assignment(assignment=lease(project, alice), annotator=alice, reason="")
+    assert standing(project, alice) == (1, 3)
+    release_assignment(assignment=lease(project, alice), annotator=alice)
+    assert standing(project, alice) == (1, 3)
+    work(project, bob, 4)
+    assert standing(project, bob) == (4, 4)
+    assert standing(project, alice) == (1, 3)
+    carl = factories.make_user("carl")
+    assert standing(project, carl) == (0, 3)  # what Alice judged and Bob too is full
+
+
+def test_rounds_are_counted_apart_also_when_one_goes_back(project: Project, alice: User):
+    for round_number in (1, 1, 2):
+        factories.make_comparison(project, round_number=round_number)
+    work(project, alice, 2)  # the second round's, then one of the first
+    factories.make_comparison(project, round_number=2)
+    assert (standing(project, alice, 1), standing(project, alice, 2)) == ((1, 2), (1, 2))
+    work(project, alice, 2)
+    assert (standing(project, alice, 1), standing(project, alice, 2)) == ((2, 2), (2, 2))
+    assert AnnotatorTally.objects.get().submitted == 4
+
+
+def test_two_projects_are_counted_apart(project: Project, alice: User):
+    other = factories.make_project(slug="coffee", annotators=[alice])
+    for one in (project, project, other):
+        factories.make_comparison(one)
+    work(project, alice, 2)
+    work(other, alice, 1)
+    assert (standing(project, alice), standing(other, alice)) == ((2, 2), (1, 1))
+
+
+def test_judgments_that_came_in_by_another_way_are_counted_once_progress_is_forgotten(
+    project: Project, alice: User
+):
+    for _ in range(2):
+        factories.make_comparison(project)
+    work(project, alice, 1)
+    now = timezone.now()
+    left = Comparison.objects.get(open_slots=1)
+    Comparison.objects.filter(pk=left.pk).update(open_slots=0)
+    Assignment.objects.create(
+        comparison=left,
+        annotator=alice,
+        slot=0,
+        state=AssignmentState.SUBMITTED,
+        display_order=[],
+        leased_at=now,
+        lease_expires_at=now,
+        closed_at=now,
+    )
+    forget_progress(project=project)
+    assert standing(project, alice) == (2, 2)
+    factories.make_comparison(project)
+    work(project, alice, 1)
+    assert standing(project, alice) == (3, 3)
+
+
+def test_near_the_end_nothing_is_kept(project: Project, alice: User):
+    many(project, EXACT_UP_TO)
+    assert standing(project, alice) == (0, EXACT_UP_TO)
+    Comparison.objects.filter(completion_set="set 0").update(open_slots=0)
+    assert standing(project, alice) == (0, EXACT_UP_TO - 1)
+
+
+def test_with_many_open_the_total_is_kept_for_a_while_and_done_is_exact(
+    project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries
+):
+    for _ in range(2):
+        factories.make_comparison(project, priority=1)
+    many(project, EXACT_UP_TO)
+    assert standing(project, alice) == (0, EXACT_UP_TO + 2)
+    work(project, alice, 1)
+    work(project, bob, 1)
+    with django_assert_num_queries(1):
+        assert standing(project, alice) == (1, EXACT_UP_TO + 2)
+    # The kept number grows old, and is counted anew.
+    now = timezone.now().timestamp()
+    monkeypatch.setattr("time.time", lambda: now + KEPT_SECONDS + 1)
+    assert standing(project, alice) == (1, EXACT_UP_TO + 1)

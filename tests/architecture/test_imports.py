@@ -1,0 +1,65 @@
+"""Arrows between the parts run one way, and the web process stays small."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MEGABYTE = 1024**2
+
+# The web process as gunicorn makes it, with every page's module loaded.
+_LOAD_THE_WEB_PROCESS = """
+import json, sys
+import psutil
+import webapp.wsgi
+from django.urls import get_resolver
+
+get_resolver().reverse_dict  # loads every URL module, and with it every view
+heavy = sorted({name.split(".")[0] for name in sys.modules}
+               & {"torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "scipy"})
+rlhf = sorted(name for name in sys.modules if name.startswith(("training.rlhf", "training.serving")))
+print(json.dumps({"heavy": heavy, "rlhf": rlhf, "rss": psutil.Process().memory_info().rss}))
+"""
+
+
+def test_the_contracts_of_import_linter_hold():
+    lint = Path(sys.executable).with_name("lint-imports")
+    finished = subprocess.run(
+        [str(lint), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_the_web_process_loads_no_torch_and_stays_under_150_megabytes(tmp_path: Path):
+    finished = subprocess.run(
+        [sys.executable, "-c", _LOAD_THE_WEB_PROCESS],
+        cwd=ROOT,
+        env={"RONDO_HOME": str(tmp_path), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout.splitlines()[-1])
+    assert found["heavy"] == []
+    assert found["rlhf"] == []
+    assert found["rss"] < 150 * MEGABYTE
+
+
+def test_a_module_that_imports_torch_imports_no_django():
+    """import-linter reads imports; this one also sees what a module loads by a roundabout way."""
+    script = (
+        "import sys, pkgutil, importlib, training.rlhf\n"
+        "for found in pkgutil.walk_packages(training.rlhf.__path__, 'training.rlhf.'):\n"
+        "    if not found.name.endswith('__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in\n"
+        "             ('django', 'rest_framework', 'celery', 'annotation', 'webapp')))\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"

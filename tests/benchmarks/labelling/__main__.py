@@ -1,0 +1,94 @@
+"""How many labels a second, and how long one waits for the next: closed loop, no think time.
+
+    python -m tests.benchmarks.labelling [--database URL] [--annotators 1,8,16] [--seconds 30]
+
+On SQLite unless a PostgreSQL database is named (its tables are made; give it an empty one). Says one
+line of JSON per number of annotators. The client's processor time is part of the machine's, as it
+is in the script for Label Studio.
+"""
+
+import argparse
+import collections
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from tests.benchmarks.labelling.annotator import Annotator
+from tests.benchmarks.labelling.server import flush, serving
+
+COUNT = """
+import json, sys
+import django
+django.setup()
+from django.db.models import Count
+from annotation.models import Comparison, Judgment
+keys = {str(k) for k in Judgment.objects.values_list("idempotency_key", flat=True)}
+over = Comparison.objects.annotate(n=Count("judgments")).filter(n__gt=1).count()
+json.dump({"keys": sorted(keys), "over": over}, sys.stdout)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", default="")
+    parser.add_argument("--annotators", default="1,8,16")
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args()
+    for number in map(int, options.annotators.split(",")):
+        with tempfile.TemporaryDirectory(prefix="rondo-load-") as folder:
+            if options.database:
+                flush(options.database)
+            with serving(
+                Path(folder),
+                database_url=options.database,
+                tasks=options.tasks,
+                annotators=number,
+                workers=options.workers,
+                threads=options.threads,
+            ) as served:
+                people = [Annotator(served.port, key, seed) for seed, key in enumerate(served.sessions)]
+                began = time.monotonic()
+                before = os.times()
+                until = began + options.seconds
+                threads = [threading.Thread(target=one.work, args=(until,)) for one in people]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                wall = time.monotonic() - began
+                after = os.times()
+                stored = json.loads(served.python(COUNT))
+        print(json.dumps(_report(number, wall, people, stored, after.user - before.user)), flush=True)
+
+
+def _report(
+    number: int, wall: float, people: list[Annotator], stored: dict[str, object], client: float
+) -> dict[str, object]:
+    latencies = sorted(one for person in people for one in person.outcome.latencies)
+    acknowledged = [key for person in people for key in person.outcome.acknowledged]
+    handed = collections.Counter(address for person in people for address in person.outcome.handed)
+    errors = collections.Counter(error for person in people for error in person.outcome.errors)
+    return {
+        "annotators": number,
+        "labels_per_s": round(len(acknowledged) / wall, 1),
+        "next_and_submit_p50_ms": round(1000 * statistics.median(latencies), 1),
+        "next_and_submit_p95_ms": round(1000 * latencies[int(0.95 * (len(latencies) - 1))], 1),
+        "labels": len(acknowledged),
+        "lost": len(set(acknowledged) - set(stored["keys"])),  # type: ignore[call-overload]
+        "judged_twice": stored["over"],
+        "handed_twice": sum(count > 1 for count in handed.values()),
+        "errors": dict(errors),
+        "client_cores": round(client / wall, 2),
+        "load": os.getloadavg()[0],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""One annotator without think time: what the labelling page sends, as fast as the server answers.
+
+A label is one request: the page's script sends the answer, and the server's answer carries the next
+comparison (as htmx swaps it in). The first comparison comes with the page.
+"""
+
+import http.client
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
+ACTION = re.compile(r'id="judgment" method="post" action="([^"]+)"')
+CHOICE = re.compile(r'name="choice" value="(win:[^"]+)"')
+KEY = re.compile(r'name="idempotency_key" value="([^"]+)"')
+
+
+@dataclass
+class Outcome:
+    """What one annotator saw."""
+
+    latencies: list[float] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    """Idempotency keys of answers that the server has said it stored."""
+    handed: list[str] = field(default_factory=list)
+    """Addresses of the comparisons that were handed out."""
+    errors: list[str] = field(default_factory=list)
+
+
+class Annotator:
+    """A browser's part, with one connection that stays open."""
+
+    def __init__(self, port: int, session: str, seed: int) -> None:
+        self.port = port
+        self.session = session
+        self.chance = random.Random(seed)
+        self.outcome = Outcome()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def work(self, until: float) -> Outcome:
+        """Label until the clock (time.monotonic) says `until`, or nothing is left."""
+        page = self._ask("GET", "/projects/load/label/")
+        while time.monotonic() < until:
+            action = ACTION.search(page)
+            if action is None:
+                self.outcome.errors.append("no comparison: " + re.sub(r"<[^>]+>|\s+", " ", page)[:200])
+                break
+            self.outcome.handed.append(action[1])
+            key = KEY.search(page)[1]
+            form = {
+                "csrfmiddlewaretoken": TOKEN.search(page)[1],
+                "idempotency_key": key,
+                "guideline": "1",
+                "active_seconds": "1",
+                "span_flags": "[]",
+                "choice": self.chance.choice(CHOICE.findall(page)),
+                "comment": "",
+            }
+            began = time.monotonic()
+            page = self._ask("POST", action[1], urlencode(form))
+            if page:
+                self.outcome.latencies.append(time.monotonic() - began)
+                self.outcome.acknowledged.append(key)
+            else:
+                page = self._ask("GET", "/projects/load/label/")
+        return self.outcome
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> str:
+        headers = {
+            "Cookie": f"sessionid={self.session}; csrftoken={'a' * 32}",
+            "Host": f"127.0.0.1:{self.port}",
+            "HX-Request": "true",
+            "X-CSRFToken": "a" * 32,
+        }
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            if self._connection is None:
+                self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+            self._connection.request(method, path, body, headers)
+            answer = self._connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            self.outcome.errors.append(f"{method} {type(error).__name__}")
+            self._connection = None
+            return ""
+        if answer.status != 200:
+            self.outcome.errors.append(f"{method} {answer.status}")
+            return ""
+        return text

@@ -1,0 +1,80 @@
+"""Put the load's tasks and people into the database of the settings. Run where Django is set up."""
+
+from importlib import import_module
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.db import transaction
+
+from annotation.choices import Role, SourceKind, Split
+from annotation.content import content_hash, text_hash
+from annotation.models import Candidate, Comparison, Completion, CompletionSource, Prompt, User
+from annotation.services.completions import completion_set
+from annotation.services.projects import add_member, create_project
+from tests.benchmarks.labelling.tasks import make_tasks
+
+
+@transaction.atomic
+def fill(*, tasks: int, annotators: int, overlap: int, **project_settings: Any) -> list[str]:
+    """A project `load` with its pairs and its annotators; the annotators' session keys."""
+    project = create_project(
+        name="Load",
+        slug="load",
+        guideline="Prefer what helps.",
+        overlap=overlap,
+        **{"retest_share": 0.0, **project_settings},
+    )
+    source = CompletionSource.objects.create(name="load", kind=SourceKind.IMPORT)
+    made = make_tasks(tasks)
+    prompts = Prompt.objects.bulk_create(
+        [
+            Prompt(project=project, messages=messages, content_hash=content_hash(messages), split=Split.TRAIN)
+            for messages in ([{"role": "user", "content": task.prompt}] for task in made)
+        ],
+        batch_size=500,
+    )
+    completions = Completion.objects.bulk_create(
+        [
+            Completion(prompt=prompt, source=source, text=text, text_hash=text_hash(text), seed=seed)
+            for prompt, task in zip(prompts, made, strict=True)
+            for seed, text in enumerate(task.answers)
+        ],
+        batch_size=500,
+    )
+    pairs = list(zip(completions[::2], completions[1::2], strict=True))
+    comparisons = Comparison.objects.bulk_create(
+        [
+            Comparison(
+                project=project,
+                prompt=prompt,
+                size=2,
+                overlap=overlap,
+                open_slots=overlap,
+                completion_set=completion_set([pair[0].pk, pair[1].pk]),
+            )
+            for prompt, pair in zip(prompts, pairs, strict=True)
+        ],
+        batch_size=500,
+    )
+    Candidate.objects.bulk_create(
+        [
+            Candidate(comparison=comparison, completion=completion, index=index)
+            for comparison, pair in zip(comparisons, pairs, strict=True)
+            for index, completion in enumerate(pair)
+        ],
+        batch_size=500,
+    )
+    people = [User.objects.create_user(username=f"annotator{n}") for n in range(annotators)]
+    for person in people:
+        add_member(project=project, user=person, role=Role.ANNOTATOR)
+    return [_session(person) for person in people]
+
+
+def _session(user: User) -> str:
+    store = import_module(settings.SESSION_ENGINE).SessionStore()
+    store[SESSION_KEY] = str(user.pk)
+    store[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    store.create()
+    return str(store.session_key)

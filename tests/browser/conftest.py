@@ -1,0 +1,160 @@
+"""A real Chromium against a live server; every page is held to the content security policy.
+
+Playwright drives the Chromium that the system has (or the one in RONDO_CHROMIUM) and downloads none.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe as AxeCore
+from django.conf import settings as django_settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from pytest_django.live_server_helper import LiveServer
+
+from annotation.models import User
+
+# Playwright's synchronous interface runs an event loop in this thread; the ORM is used beside it, not in it.
+os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
+# Milliseconds. A slow machine is no failure; what is waited for comes at once on any other.
+_PATIENCE = 60_000
+expect.set_options(timeout=_PATIENCE)
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+
+# What the browser reports although it is meant: a refused form, a conflict, a network that a test took away.
+_MEANT = ("status of 422", "status of 409", "ERR_INTERNET_DISCONNECTED", "ERR_FAILED")
+
+Open = Callable[..., Page]
+Axe = Callable[[Page], list[str]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/browser/" in str(item.path):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests; each test gets a fresh context of it."""
+    found = os.environ.get("RONDO_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), _MAC)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=found,
+            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
+        )
+        yield chromium
+        chromium.close()
+
+
+class Gate:
+    """Lets requests through one at a time while a test runs, and none in between.
+
+    The threads of the live server share the test's one SQLite connection. Two transactions on it would
+    mix, and what a closed page had still under way would mix with the emptying of the tables: a
+    request may arrive as late as the next test.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+
+    def answer(
+        self, get_response: Callable[[HttpRequest], HttpResponseBase], request: HttpRequest
+    ) -> HttpResponseBase:
+        """What the server says, or 503."""
+        with self._lock:
+            return get_response(request) if self._is_open else HttpResponse(status=503)
+
+    def open(self) -> None:
+        """Let requests through from now on."""
+        with self._lock:
+            self._is_open = True
+
+    def shut(self) -> None:
+        """Wait for the request that is under way; refuse all that come later."""
+        with self._lock:
+            self._is_open = False
+
+
+@pytest.fixture(scope="session")
+def gate_of_the_server() -> Gate:
+    """The gate before the live server, for good: Django's test client does not pass through it."""
+    gate = Gate()
+    get_response = WSGIHandler.get_response
+
+    def gated(handler: WSGIHandler, request: HttpRequest) -> HttpResponseBase:
+        return gate.answer(lambda asked: get_response(handler, asked), request)
+
+    WSGIHandler.get_response = gated  # type: ignore[method-assign,assignment]
+    return gate
+
+
+@pytest.fixture
+def gate(gate_of_the_server: Gate) -> Iterator[Gate]:
+    """The gate, open while the test runs."""
+    gate_of_the_server.open()
+    yield gate_of_the_server
+    gate_of_the_server.shut()
+
+
+@pytest.fixture
+def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[Open]:
+    """`open_as(alice, "/projects/tea/")` is a page that Alice is signed in on; keywords go to the context.
+
+    At the end no page may have written an error to the console: a violation of the content
+    security policy is one, and so is an exception in a script.
+    """
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and not any(meant in message.text for meant in _MEANT):
+            complaints.append(message.text)
+
+    def open_page(user: User | None, path: str, **options: object) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})  # type: ignore[arg-type]
+        contexts.append(context)
+        if user is not None:
+            client = Client()
+            client.force_login(user)
+            session = client.cookies[django_settings.SESSION_COOKIE_NAME].value
+            context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
+        page = context.new_page()
+        page.set_default_timeout(_PATIENCE)
+        page.on("console", note)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(live_server.url + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    gate.shut()
+    assert not complaints
+
+
+@pytest.fixture(scope="session")
+def axe() -> Axe:
+    """`axe(page)` is what axe-core finds wrong with it, one line per rule and element."""
+    engine = AxeCore()
+
+    def violations(page: Page) -> list[str]:
+        found = engine.run(page).response["violations"]
+        return [
+            f"{rule['id']}: {rule['help']} at {node['target']}: {node.get('failureSummary', '')}"
+            for rule in found
+            for node in rule["nodes"]
+        ]
+
+    return violations

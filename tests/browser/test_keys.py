@@ -1,0 +1,93 @@
+"""Keys of one's own in a real browser: chosen by pressing them, shown on the screen, and obeyed."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from annotation.models import Project, User
+from annotation.services.keys import change_keys
+from tests.browser.conftest import Axe, Open
+from tests.browser.content import make_items
+
+LABEL = "/projects/tea/label/"
+
+
+@pytest.fixture
+def items(project: Project):
+    """A pair that comes first and a ranking of four after it, with context passages."""
+    return make_items(project)
+
+
+def test_a_key_is_chosen_by_pressing_it_and_then_obeyed(items, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    row = dialog.locator("dl > div").filter(has_text="open or fold the context")
+    expect(row).to_contain_text("P")
+    page.goto(page.url.replace(LABEL, "/account/keys/"))
+    field = page.get_by_label("Open or fold the context")
+    field.focus()
+    page.keyboard.press("y")
+    expect(field).to_have_value("y")
+    # Tab goes on to the next field, as in every form.
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Skip", exact=True)).to_be_focused()
+    page.get_by_role("button", name="Store my keys").click()
+    expect(page.get_by_text("Your keys are stored.")).to_be_visible()
+    page.goto(page.url.replace("/account/keys/", LABEL))
+    passages = page.locator("#passages")
+    page.keyboard.press("p")
+    expect(passages).not_to_have_attribute("open", "")
+    page.keyboard.press("y")
+    expect(passages).to_have_attribute("open", "")
+    page.keyboard.press("?")
+    expect(row).to_contain_text("Y")
+
+
+def test_ones_own_key_wins_over_a_category_and_the_screen_says_so(items, alice: User, open_as: Open):
+    change_keys(user=alice, keys={"both_bad": "u"})
+    page = open_as(alice, LABEL)
+    page.locator("[data-answer]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("u")
+    expect(page.get_by_label("Both bad")).to_be_checked()
+    expect(page.locator(".flag")).to_have_count(0)
+    page.keyboard.press("i")
+    expect(page.locator(".flag")).to_have_count(1)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text(
+        "Untruthful: you use this key for something else"
+    )
+
+
+def test_submit_may_have_another_key_and_control_enter_always_submits(items, alice: User, open_as: Open):
+    change_keys(user=alice, keys={"submit": "F2"})
+    page = open_as(alice, LABEL)
+    page.keyboard.press("2")
+    page.keyboard.press("Enter")
+    page.keyboard.press("F2")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    page.keyboard.press("-")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_of_keys_is_accessible_and_fits_on_a_phone(theme: str, alice: User, open_as: Open, axe: Axe):
+    page = open_as(alice, "/account/keys/", color_scheme=theme, viewport={"width": 360, "height": 740})
+    assert axe(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_label("Skip", exact=True).fill("z")
+    page.get_by_role("button", name="Store my keys").click()
+    expect(page.get_by_role("alert")).to_have_text(re.compile("Not stored yet.*already"))
+    assert axe(page) == []
+
+
+def test_keys_are_changed_without_javascript(alice: User, open_as: Open):
+    page = open_as(alice, "/account/keys/", java_script_enabled=False)
+    page.get_by_label("Change the last answer").fill("Insert")
+    page.get_by_role("button", name="Store my keys").click()
+    expect(page.get_by_text("Your keys are stored.")).to_be_visible()
+    alice.refresh_from_db()
+    assert alice.keys == {"undo": "Insert"}

@@ -1,0 +1,119 @@
+"""Reviews and the manager's queues in a browser: accessible, readable on a phone, done without scripts."""
+
+import pytest
+from playwright.sync_api import expect
+
+from annotation.choices import ReviewReason, Role, Verdict
+from annotation.models import ItemFlag, Membership, Project, Review, User
+from annotation.services.reviews import open_review
+from tests import factories
+from tests.browser.conftest import Axe, Open
+
+LONG = (
+    "Green tea wants **cooler water**: about 80 °C, for two to three minutes.\n\n"
+    "1. Boil the water and let it stand for five minutes.\n2. Pour it over the leaves.\n3. Wait.\n\n"
+    "Longer than that, and it tastes bitter, because more of the catechins dissolve."
+)
+
+
+@pytest.fixture
+def rita(project: Project) -> User:
+    """Reviews in `project` and labels nothing."""
+    user = factories.make_user("rita")
+    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
+    return user
+
+
+@pytest.fixture
+def busy(project: Project, alice: User, bob: User) -> Project:
+    """A disputed pair, a flagged ranking, a comparison of one mind, a gold item, a withheld text."""
+    project.overlap = 2
+    project.review_disagreements = True
+    project.save()
+    prompt = factories.make_prompt(
+        project,
+        "How long should green tea steep, and how hot may the water be?",
+        context=[("Green tea", ["Green tea is steeped at 80 °C.", "It takes two minutes."])],
+    )
+    pair = factories.make_comparison(project, [LONG, "Ten hours, in boiling water."], prompt=prompt)
+    factories.make_judgment(pair, alice, (1, 2), strength=4, comment="B would be undrinkable.")
+    factories.make_judgment(pair, bob, (2, 1), strength=1, comment="I like it strong.")
+    ranking = factories.make_comparison(
+        project, ["Two.", LONG, "I cannot say.", "It depends on the tea."], question="Which tea is green?"
+    )
+    judgment = factories.make_judgment(ranking, alice, (2, 1, 3, 2))
+    ItemFlag.objects.create(
+        assignment=judgment.assignment, reason="The prompt makes no sense", details="Several teas are green."
+    )
+    open_review(comparison=ranking, reason=ReviewReason.FLAGGED)
+    alike = factories.make_comparison(project, question="Does black tea want boiling water?")
+    for user in (alice, bob):
+        factories.make_judgment(alike, user, (1, 2))
+    factories.make_gold_item(project)
+    factories.make_comparison(
+        project,
+        [f"{LONG} As SmolLM2, I prefer it cool. {LONG}", "Two minutes."],
+        question="What do you drink?",
+    )
+    return project
+
+
+def paths(project: Project) -> list[str]:
+    reviews = Review.objects.filter(comparison__project=project).order_by("pk")
+    home = f"/projects/{project.slug}/"
+    return [
+        *(f"{home}{name}/" for name in ("reviews", "withheld", "gold")),
+        *(f"{home}reviews/{review.pk}/" for review in reviews),
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits_on_a_phone(
+    theme: str, busy: Project, carol: User, open_as: Open, axe: Axe
+):
+    for path in paths(busy):
+        page = open_as(carol, path, color_scheme=theme)
+        assert axe(page) == [], path
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        assert axe(page) == [], path
+        page.context.close()
+
+
+def test_a_review_is_decided_without_javascript(busy: Project, rita: User, open_as: Open):
+    page = open_as(rita, f"/projects/{busy.slug}/reviews/", java_script_enabled=False)
+    page.get_by_role("link", name="How long should green tea").click()
+    expect(page.get_by_role("heading", name="Votes")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("alice")
+    page.get_by_label("A is better").check()
+    page.get_by_label("Comment").fill("The other one would be bitter.")
+    page.get_by_role("button", name="Decide").click()
+    expect(page.get_by_role("status")).to_contain_text("Decided.")
+    expect(page.locator(".decision")).to_have_text("A > B")
+    expect(page.locator("main")).to_contain_text("alice")
+    expect(page.get_by_role("link", name="Next review")).to_be_visible()
+    assert Review.objects.get(decided_at__isnull=False).verdict == Verdict.RANKED
+
+
+def test_a_ranking_is_decided_with_the_keyboard_alone(busy: Project, rita: User, open_as: Open):
+    review = Review.objects.get(reason=ReviewReason.FLAGGED)
+    page = open_as(rita, f"/projects/{busy.slug}/reviews/{review.pk}/")
+    first = page.get_by_label("Rank of answer A")
+    first.focus()
+    for rank in ("1", "3", "2", "2"):
+        page.keyboard.type(rank)
+        page.keyboard.press("Tab")
+    page.get_by_label("Comment").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".decision")).to_have_text("A > C = D > B")
+
+
+def test_a_withheld_text_is_released_by_a_button_that_says_what_it_is_about(
+    busy: Project, carol: User, open_as: Open
+):
+    page = open_as(carol, f"/projects/{busy.slug}/withheld/", java_script_enabled=False)
+    expect(page.locator("mark")).to_contain_text("SmolLM2")
+    page.get_by_role("button", name="Release").click()
+    expect(page.get_by_role("status")).to_contain_text("Released")
+    expect(page.get_by_text("No text is withheld.")).to_be_visible()

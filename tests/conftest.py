@@ -1,0 +1,87 @@
+"""The named cast and the ground that every test stands on.
+
+Alice and Bob label, Carol manages, Oscar belongs to nothing, and `admin` is the superuser.
+All sign in with the password `PASSWORD`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from pytest_django import Settings
+
+from annotation.models import Project, User
+from tests import factories
+
+pytest_plugins = ["tests.skips"]
+
+# A property is not false because the machine is busy.
+hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("rondo")
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords(settings: Settings) -> None:
+    """Argon2 is slow on purpose; no test is about it."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def rondo_home(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that the code under test writes go to a folder of this test's own, never to var/."""
+    home = tmp_path_factory.mktemp("rondo")
+    settings.RONDO_HOME = home
+    for name in ("models", "snapshots", "runs", "checkpoints"):
+        setattr(settings, f"RONDO_{name.upper()}", home / name)
+    return home
+
+
+@pytest.fixture
+def alice(db: None) -> User:
+    """Annotates in `project`."""
+    return factories.make_user("alice")
+
+
+@pytest.fixture
+def bob(db: None) -> User:
+    """The second annotator in `project`."""
+    return factories.make_user("bob")
+
+
+@pytest.fixture
+def carol(db: None) -> User:
+    """Manages `project`."""
+    return factories.make_user("carol")
+
+
+@pytest.fixture
+def oscar(db: None) -> User:
+    """The outsider: signs in, but is a member of nothing."""
+    return factories.make_user("oscar")
+
+
+@pytest.fixture
+def admin(db: None) -> User:
+    """The superuser."""
+    return factories.make_user("admin", superuser=True)
+
+
+@pytest.fixture
+def project(alice: User, bob: User, carol: User) -> Project:
+    """A project of Alice, Bob and Carol, with a guideline and the three error categories and no prompt."""
+    return factories.make_project(annotators=[alice, bob], managers=[carol])
+
+
+@pytest.fixture
+def client_of() -> Callable[[User], Client]:
+    """`client_of(alice)` is a browser that Alice is signed in with."""
+
+    def sign_in(user: User) -> Client:
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return sign_in

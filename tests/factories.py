@@ -1,0 +1,193 @@
+"""Plain functions that build rows for tests. They go through the services where people would."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from annotation.choices import CategoryScope, FinishReason, Granularity, Purpose, Role, SourceKind, Verdict
+from annotation.content import content_hash, split_of, text_hash
+from annotation.models import (
+    Assignment,
+    Category,
+    Comparison,
+    Completion,
+    CompletionSource,
+    Guideline,
+    Judgment,
+    Membership,
+    Project,
+    Prompt,
+    User,
+)
+from annotation.services.assignments import assign_next
+from annotation.services.completions import create_comparison
+from annotation.services.gold import create_gold_item
+from annotation.services.judgments import JudgmentAnswer, submit_judgment
+
+PASSWORD = "correct horse battery staple"
+
+
+def make_user(username: str, *, superuser: bool = False, **fields: Any) -> User:
+    """A person who signs in with `PASSWORD`."""
+    create = User.objects.create_superuser if superuser else User.objects.create_user
+    return create(username=username, password=PASSWORD, email=f"{username}@example.org", **fields)
+
+
+def make_project(
+    *,
+    slug: str = "tea",
+    annotators: Sequence[User] = (),
+    managers: Sequence[User] = (),
+    guideline: str = "Prefer the answer that is right and to the point.",
+    **fields: Any,
+) -> Project:
+    """A project with a guideline, the three categories of fine-grained RLHF, and members."""
+    # Most tests count what comes; those about retests ask for them.
+    settings = {"name": slug.title(), "slug": slug, "retest_share": 0.0, **fields}
+    project = Project.objects.create(**settings)
+    Guideline.objects.create(project=project, version=1, text=guideline)
+    make_category(project, "irrelevant", shortcut="i", granularity=Granularity.SUB_SENTENCE, position=1)
+    make_category(project, "untruthful", shortcut="u", position=2, colour="#be123c")
+    make_category(
+        project,
+        "missing",
+        shortcut="m",
+        scope=CategoryScope.MISSING,
+        granularity=Granularity.WHOLE,
+        position=3,
+        colour="#0369a1",
+    )
+    for role, users in ((Role.ANNOTATOR, annotators), (Role.MANAGER, managers)):
+        for user in users:
+            Membership.objects.create(project=project, user=user, role=role)
+    return project
+
+
+def make_category(project: Project, key: str, **fields: Any) -> Category:
+    """An error category; by default about spans."""
+    return Category.objects.create(project=project, key=key, **{"label": key.title(), **fields})
+
+
+def make_prompt(
+    project: Project,
+    text: str = "How long should green tea steep?",
+    *,
+    context: Sequence[tuple[str, Sequence[str]]] = (),
+    **fields: Any,
+) -> Prompt:
+    """A prompt of one user turn; `context` as (title, sentences)."""
+    messages = [{"role": "user", "content": text}]
+    passages = [{"title": title, "sentences": list(sentences)} for title, sentences in context]
+    digest = content_hash(messages, passages)
+    return Prompt.objects.create(
+        **{
+            "project": project,
+            "messages": messages,
+            "context": passages,
+            "content_hash": digest,
+            "split": split_of(digest),
+            **fields,
+        }
+    )
+
+
+def make_source(name: str = "starter", *, kind: SourceKind = SourceKind.CHECKPOINT) -> CompletionSource:
+    """The source of that name, made once."""
+    return CompletionSource.objects.get_or_create(name=name, defaults={"kind": kind})[0]
+
+
+def make_completions(
+    prompt: Prompt, texts: Sequence[str], *, source: CompletionSource | None = None
+) -> list[Completion]:
+    """One completion for each text, with seeds from 0 on."""
+    written_by = source or make_source()
+    first = prompt.completions.filter(source=written_by).count()
+    return [
+        Completion.objects.create(
+            prompt=prompt,
+            source=written_by,
+            text=text,
+            text_hash=text_hash(text),
+            sampling={"temperature": 1.0},
+            seed=first + number,
+            finish_reason=FinishReason.STOP,
+            token_count=len(text.split()),
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+def make_comparison(
+    project: Project,
+    texts: Sequence[str] = ("Two minutes.", "Ten hours."),
+    *,
+    question: str | None = None,
+    prompt: Prompt | None = None,
+    round_number: int = 1,
+    priority: int = 0,
+) -> Comparison:
+    """A comparison of new completions with these texts, of a new prompt when none is given."""
+    asked = prompt or make_prompt(project, question or f"How long should tea steep? {uuid.uuid4()}")
+    return create_comparison(
+        prompt=asked,
+        completions=make_completions(asked, texts),
+        round_number=round_number,
+        priority=priority,
+    )
+
+
+def make_gold_item(
+    project: Project,
+    ranks: Sequence[int] = (1, 2),
+    *,
+    verdict: Verdict = Verdict.RANKED,
+    texts: Sequence[str] | None = None,
+    purpose: Purpose = Purpose.GOLD,
+    explanation: str = "Two minutes are enough.",
+) -> Comparison:
+    """A known item of a new prompt; `ranks` in the order of its candidates, () for no ranks."""
+    prompt = make_prompt(project, f"What is known of tea? {uuid.uuid4()}")
+    completions = make_completions(prompt, texts or [f"answer {n}" for n in range(max(len(ranks), 2))])
+    knows = User.objects.filter(memberships__project=project, memberships__role=Role.MANAGER).first()
+    return create_gold_item(
+        prompt=prompt,
+        completions=completions,
+        verdict=verdict,
+        ranks=dict(zip([one.pk for one in completions], ranks, strict=bool(ranks))),
+        explanation=explanation,
+        created_by=knows or make_user(f"knows-{uuid.uuid4()}", superuser=True),
+        purpose=purpose,
+    )
+
+
+def make_judgment(
+    comparison: Comparison, annotator: User, ranks: Sequence[int] = (1, 2), **answer: Any
+) -> Judgment:
+    """`annotator` is leased `comparison` and submits `ranks`, in the order of its candidates.
+
+    `answer` holds further fields of `JudgmentAnswer`; with `verdict=Verdict.CANNOT_JUDGE`
+    give `ranks=()`. Other open comparisons stay as they are.
+    """
+    assignment = lease_to(comparison, annotator)
+    ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
+    said = JudgmentAnswer(
+        **{"verdict": Verdict.RANKED, "ranks": dict(zip(ids, ranks, strict=bool(ranks))), **answer}
+    )
+    return submit_judgment(
+        assignment=assignment, annotator=annotator, answer=said, idempotency_key=uuid.uuid4()
+    )
+
+
+def lease_to(comparison: Comparison, annotator: User) -> Assignment:
+    """Lease this very comparison: the others of its project are out of reach for the moment."""
+    others = Comparison.objects.filter(project=comparison.project).exclude(pk=comparison.pk)
+    kept = dict(others.filter(open_slots__gt=0).values_list("pk", "open_slots"))
+    others.update(open_slots=0)
+    try:
+        assignment = assign_next(project=comparison.project, annotator=annotator)
+    finally:
+        for pk, open_slots in kept.items():
+            others.filter(pk=pk).update(open_slots=open_slots)
+    assert assignment is not None, f"{annotator} cannot be leased {comparison}"
+    assert assignment.comparison_id == comparison.pk, f"{annotator} holds another comparison already"
+    return assignment

@@ -1,0 +1,42 @@
+"""What a real worker finds: a database of its own with a judged round whose training was started.
+
+Run as a process with the worker's environment: `python -m tests.loop.scene STEPS`.
+"""
+
+import sys
+import uuid
+
+import django
+from django.core.management import call_command
+
+django.setup()
+
+from annotation.models import User  # noqa: E402 - models need set-up Django
+from annotation.services.assignments import assign_next  # noqa: E402
+from annotation.services.judgments import JudgmentAnswer, submit_judgment  # noqa: E402
+from tests import factories  # noqa: E402
+from tests.loop.recipe import tiny_recipe  # noqa: E402
+from training.services.rounds import open_first_round, start_round  # noqa: E402
+
+
+def main(steps: int) -> None:
+    call_command("migrate", verbosity=0)
+    alice = User.objects.create(username="alice")
+    project = factories.make_project(annotators=[alice])
+    for number in range(6):
+        prompt = factories.make_prompt(project, f"What is {number} and {number}?", split="train")
+        factories.make_comparison(project, [f"It is {2 * number}.", "I cannot say."], prompt=prompt)
+    while assignment := assign_next(project=project, annotator=alice):
+        best, other = sorted(assignment.display_order)
+        submit_judgment(
+            assignment=assignment,
+            annotator=alice,
+            answer=JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2}),
+            idempotency_key=uuid.uuid4(),
+        )
+    round_ = open_first_round(project=project, recipe=tiny_recipe(steps=steps))
+    start_round(round_=round_, started_by=alice)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,117 @@
+"""Prompts → answers → judgments → snapshot → reward model → policy → checkpoint → answers, all of it real."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from annotation.models import Comparison, Completion, Project, User
+from annotation.services.prompts import import_prompts
+from tests.loop.recipe import TINY, tiny_recipe
+from tests.model_server import RunningServer, running_model_server
+from tests.training.conftest import judge_all
+from training import doorbell
+from training.choices import RoundState
+from training.contract import read_manifest, read_snapshot
+from training.engine import Engine
+from training.models import Checkpoint, Round
+from training.selectors import request_of
+from training.services.rounds import advance_round, open_first_round, start_round
+
+QUESTIONS = (
+    "Why is the sky blue?",
+    "What is two and two?",
+    "Write a line about tea.",
+    "Who are you?",
+    "How?",
+)
+
+
+@pytest.fixture
+def server(tiny_models: Path, rondo_home: Path, settings: Settings) -> Iterator[RunningServer]:
+    """The real model server over the tiny model and this test's checkpoints."""
+    settings.RONDO_MODELS = tiny_models
+    settings.RONDO_STARTER_MODEL_NAME = TINY
+    with running_model_server(
+        tiny_models, rondo_home / "checkpoints", arguments=["--base", TINY, "--device", "cpu"]
+    ) as running:
+        settings.RONDO_MODEL_SERVER_URL = running.url
+        settings.RONDO_MODEL_SERVER_KEY = running.key
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+def test_a_tiny_model_goes_once_around_the_loop(
+    project: Project,
+    alice: User,
+    carol: User,
+    server: RunningServer,
+    rondo_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(doorbell, "ring", lambda round_id: None)
+
+    # Prompts are imported, and the starter answers them.
+    lines = [json.dumps({"prompt": question}) for question in QUESTIONS]
+    assert import_prompts(project=project, lines=lines, name="prompts.jsonl").added == 5
+    first = open_first_round(project=project, recipe=tiny_recipe())
+    advance_round(first.pk)
+    assert sorted(Comparison.objects.values_list("size", flat=True)) == [2, 2, 2, 4, 4]
+    assert set(Completion.objects.values_list("source__name", flat=True)) == {TINY}
+
+    # Alice judges all of them, Carol starts the training round.
+    assert len(judge_all(project, alice)) == 5
+    start_round(round_=first, started_by=carol)
+    advance_round(first.pk)
+    first.refresh_from_db()
+    assert [step.error for step in first.steps.order_by("position")] == [""] * 6
+    assert first.state == RoundState.FINISHED
+
+    # The snapshot holds what she said, and both checkpoints name it.
+    rows = list(read_snapshot(first.snapshot.path))
+    assert len(rows) == 5
+    assert {row.annotator for row in rows} == {str(alice.pseudonym)}
+    for kind in ("reward", "policy"):
+        checkpoint = Checkpoint.objects.get(name=f"tea-round-1-{kind}")
+        manifest = read_manifest(checkpoint.path, verify=True)
+        assert (manifest.kind, manifest.name, manifest.base_model) == (kind, checkpoint.name, TINY)
+        assert manifest.snapshot_digest == first.snapshot.digest
+        assert manifest.steps == checkpoint.run.total_steps == checkpoint.run.step == 6
+
+    # Round 2 is open: the new checkpoint's answers stand beside those of the starter.
+    second = Round.objects.get(number=2)
+    policy = Checkpoint.objects.get(name="tea-round-1-policy")
+    assert (second.state, second.policy) == (RoundState.LABELLING, policy)
+    for comparison in Comparison.objects.filter(round_number=2):
+        writers = {completion.source.name for completion in comparison.completions.all()}
+        assert writers == {TINY, policy.name}
+    assert Comparison.objects.filter(round_number=2).count() == 5
+
+    # An answer's record gives the same answer again, and the reward model scores it.
+    with Engine() as engine:
+        for completion in (policy.source.completions.first(), first.policy.source.completions.last()):
+            [answer] = engine.complete(**request_of(completion))
+            assert (answer.text, answer.finish_reason) == (completion.text, completion.finish_reason)
+            assert answer.token_count == completion.token_count
+        texts = [completion.text for completion in Comparison.objects.first().completions.all()]
+        scores = engine.score(
+            model="tea-round-1-reward",
+            messages=Comparison.objects.first().prompt.messages,
+            completions=texts,
+        )
+        assert len(set(scores)) == len(texts)
+
+    # Once more: the second round continues the first one's policy.
+    judge_all(project, alice)
+    start_round(round_=second, started_by=carol)
+    advance_round(second.pk)
+    second.refresh_from_db()
+    assert second.state == RoundState.FINISHED
+    continued = Checkpoint.objects.get(name="tea-round-2-policy")
+    assert continued.parent == policy
+    assert read_manifest(continued.path).parent_digest == policy.digest
+    assert second.snapshot.counts["judgments"] == 10

@@ -1,0 +1,140 @@
+"""A real worker is killed in the middle of training; the next one goes on from the last saved step."""
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from tests.loop.recipe import TINY
+from tests.skips import REDIS_URL
+from training.contract import read_metrics
+from webapp.supervision.programs import worker
+
+STEPS = 60
+PATIENCE = 180.0
+
+
+class Workshop:
+    """A home of its own with a started round, and the worker that is started and killed there."""
+
+    def __init__(self, home: Path, models: Path, broker: str) -> None:
+        self.home = home
+        self.run = home / "runs" / "tea-round-1-reward"
+        self.log = home / "worker.log"
+        (home / "models").symlink_to(models)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
+        kept.pop("DATABASE_URL", None)
+        self.environment = {
+            **kept,
+            "DJANGO_SETTINGS_MODULE": "webapp.settings",
+            "RONDO_HOME": str(home),
+            "RONDO_BROKER_URL": broker,
+            "RONDO_STARTER_MODEL_NAME": TINY,
+            "RONDO_HEARTBEAT_SECONDS": "0.5",
+            "RONDO_STALE_SECONDS": "3",
+            "RONDO_SWEEP_SECONDS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self) -> None:
+        scene = [sys.executable, "-m", "tests.loop.scene", str(STEPS)]
+        subprocess.run(scene, env=self.environment, cwd=settings.BASE_DIR, check=True)
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as stream:
+            process = subprocess.Popen(
+                worker().command,
+                env=self.environment,
+                cwd=settings.BASE_DIR,
+                stdout=stream,
+                stderr=stream,
+            )
+        self.processes.append(process)
+        return process
+
+    def step(self, kind: str) -> dict[str, object]:
+        with closing(sqlite3.connect(self.home / "rondo.sqlite3", timeout=20)) as database:
+            database.row_factory = sqlite3.Row
+            found = database.execute("SELECT * FROM training_roundstep WHERE kind = ?", [kind])
+            return dict(found.fetchone())
+
+    def steps_taken(self) -> int:
+        return len(read_metrics(self.run))
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < until, self.log.read_text()[-5000:]
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def redis_database() -> str:
+    """An empty database of the tests' Redis, so that no other worker takes our messages."""
+    import redis
+
+    address = REDIS_URL.rpartition("/")[0]
+    for number in range(15, 0, -1):
+        with redis.Redis.from_url(f"{address}/{number}") as client:
+            if client.dbsize() == 0:
+                return f"{address}/{number}"
+    raise AssertionError(f"every database of {address} holds something; empty one of them")
+
+
+@pytest.fixture(params=["filesystem", pytest.param("redis", marks=pytest.mark.redis)])
+def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) -> Iterator[Workshop]:
+    broker = "filesystem://" if request.param == "filesystem" else redis_database()
+    shop = Workshop(tmp_path, tiny_models, broker)
+    try:
+        yield shop
+    finally:
+        shop.close()
+        if request.param == "redis":
+            import redis
+
+            with redis.Redis.from_url(broker) as client:
+                client.flushdb()
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_the_last_saved_step_after_the_worker_was_killed(workshop: Workshop):
+    workshop.prepare()
+    first = workshop.start_worker()
+    workshop.wait(lambda: workshop.steps_taken() >= 3)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    held = workshop.step("train_reward_model")
+    assert held["state"] == "running"
+    assert held["worker"]
+
+    second = workshop.start_worker()
+    workshop.wait(lambda: workshop.step("train_reward_model")["state"] == "finished")
+    log = (workshop.run / "log.txt").read_text()
+    went_on = re.findall(rf"Going on after step (\d+) of {STEPS}", log)
+    assert len(went_on) == 1
+    assert int(went_on[0]) >= 3
+    # Every step was taken, and none between the kill and the end twice.
+    assert [row["step"] for row in read_metrics(workshop.run)] == list(range(1, STEPS + 1))
+    assert log.count(f"Step {went_on[0]} of {STEPS}:") == 1
+
+    # Told to end, a worker gives the step back and does not wait for the trainer's last step.
+    workshop.wait(lambda: workshop.step("train_policy")["state"] == "running")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(PATIENCE) == 0
+    assert workshop.step("train_policy")["state"] == "waiting"
+    assert workshop.step("train_policy")["worker"] == ""

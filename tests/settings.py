@@ -1,0 +1,26 @@
+"""Rondo's settings for tests: the defaults, in a folder of their own that goes away afterwards.
+
+What a developer has set for their own Rondo must neither change a test nor be changed by one.
+DATABASE_URL stays: `make test` runs some tests a second time on PostgreSQL.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+_STAYS = ("RONDO_STARTER_MODEL",)
+
+for _name in [name for name in os.environ if name.startswith("RONDO_") and name not in _STAYS]:
+    del os.environ[_name]
+os.environ["RONDO_HOME"] = tempfile.mkdtemp(prefix="rondo-tests-")
+os.mkdir(os.path.join(os.environ["RONDO_HOME"], "static"))
+atexit.register(shutil.rmtree, os.environ["RONDO_HOME"], ignore_errors=True)
+
+from webapp.settings import *  # noqa: E402, F403 - settings are read when they are imported
+
+if DATABASES["default"]["ENGINE"] == "webapp.sqlite":  # noqa: F405
+    # In memory, as Django does by itself for its own backend; the suffix of each test process comes last.
+    DATABASES["default"]["TEST"] = {  # noqa: F405
+        "NAME": "file:memorydb_default?mode=memory&cache=shared&process="
+    }

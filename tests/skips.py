@@ -1,0 +1,119 @@
+"""A pytest plugin: what may be left out, where, and that nothing else is.
+
+On a newcomer's machine a test whose service is not there is skipped, in words that say how to get
+it. With `--no-unexpected-skips`, which CI=true switches on, a skip whose reason is not listed here
+fails the run: a suite that silently stops testing something looks exactly like one that passes.
+"""
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+EXPECTED = (
+    # No machine of ours has all of them: a GPU, and the other operating system.
+    re.compile(r"needs a GPU"),
+    re.compile(r"needs macOS"),
+)
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/15")
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_CHROME_ON_A_MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+
+_unexpected: list[tuple[str, str]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-unexpected-skips",
+        action="store_true",
+        default=os.environ.get("CI", "").lower() == "true",
+        help="Fail when a test is skipped for a reason that tests/skips.py does not list (on when CI=true).",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose service is not there; say what to install."""
+    needs: tuple[tuple[str, Callable[[], bool], str], ...] = (
+        (
+            "redis",
+            _redis_answers,
+            "needs Redis (Debian: apt install redis-server; macOS: brew install redis)",
+        ),
+        ("postgres", _on_postgresql, "needs PostgreSQL: `make test` runs it so when a server is there"),
+        ("browser", _chromium_is_there, "needs Chromium (Debian: apt install chromium)"),
+    )
+    for marker, is_there, reason in needs:
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not is_there():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _note(report.nodeid, report.longrepr)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _note(report.nodeid, report.longrepr)
+
+
+def _note(nodeid: str, longrepr: object) -> None:
+    reason = str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not any(pattern.search(reason) for pattern in EXPECTED):
+        _unexpected.append((nodeid, reason))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _fails(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    if _fails(config):
+        terminalreporter.section("unexpected skips: these fail the run", red=True)
+        for nodeid, reason in _unexpected:
+            terminalreporter.line(f"{nodeid}: {reason}")
+
+
+def _fails(config: pytest.Config) -> bool:
+    # Under pytest-xdist the workers report to the first process, and that one decides.
+    return bool(
+        config.getoption("--no-unexpected-skips") and _unexpected and not hasattr(config, "workerinput")
+    )
+
+
+def _redis_answers() -> bool:
+    parts = urlsplit(REDIS_URL)
+    return _listens(parts.hostname or "127.0.0.1", parts.port or 6379)
+
+
+def _on_postgresql() -> bool:
+    from django.db import connection
+
+    return connection.vendor == "postgresql"
+
+
+def _chromium_is_there() -> bool:
+    named = bool(os.environ.get("RONDO_CHROMIUM"))
+    return named or any(map(shutil.which, _CHROMIUM)) or _CHROME_ON_A_MAC.exists()
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""Ground of the training tests: no broker, a trainer and a model server that are quick and scripted."""
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from pytest_django import Settings
+
+from annotation.models import Comparison, Judgment, Project, Prompt, User
+from annotation.services.assignments import assign_next
+from annotation.services.judgments import JudgmentAnswer, submit_judgment
+from tests import factories
+from tests.training.fake_server import FakeServer
+from tests.training.fake_trainer import train
+from training import doorbell, launcher
+from training.contract import RunStatus, read_status
+from training.engine import Engine
+from training.services import claims, steps
+
+
+@pytest.fixture
+def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ids of the rounds for which a worker was told to look. No message leaves the test."""
+    heard: list[int] = []
+
+    class Broker:
+        def send_task(self, name: str, args: list[int]) -> None:
+            assert name == "training.tasks.advance_round"
+            heard.extend(args)
+
+    monkeypatch.setattr(doorbell, "current_app", Broker())
+    return heard
+
+
+@pytest.fixture(autouse=True)
+def quick_heartbeats(settings: Settings, rings: list[int]) -> Iterator[None]:
+    """A pulse writes at every call, so that no test waits for a heartbeat."""
+    settings.RONDO_HEARTBEAT_SECONDS = 0
+    claims.worker_is_stopping.clear()
+    yield
+    claims.worker_is_stopping.clear()
+
+
+@pytest.fixture
+def fake_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests.training.fake_trainer` in place of the real one."""
+    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-m", "tests.training.fake_trainer"))
+    monkeypatch.setattr(launcher, "_POLL_SECONDS", 0.02)
+
+
+@pytest.fixture
+def quick_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same trainer without a process, for tests of what comes before and after training."""
+
+    def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> launcher.TrainerExit:
+        code = train(folder)
+        watch(read_status(folder))
+        return launcher.TrainerExit(code=code, status=read_status(folder), output_tail="")
+
+    monkeypatch.setattr(launcher, "run_trainer", run_trainer)
+
+
+@pytest.fixture
+def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """A model server that answers at once, wherever the code under test makes a client."""
+    server = FakeServer()
+    engine: Callable[[], Engine] = lambda: Engine(transport=httpx.MockTransport(server))  # noqa: E731
+    monkeypatch.setattr(steps, "Engine", engine)
+    return server
+
+
+@pytest.fixture
+def prompts(project: Project) -> list[Prompt]:
+    """Four prompts, all in the train split."""
+    return [factories.make_prompt(project, f"What is {n} and {n}?", split="train") for n in range(4)]
+
+
+def judge_all(project: Project, annotator: User) -> list[Judgment]:
+    """Judge what is open to `annotator`: the first recorded completion wins, the others tie."""
+    judgments = []
+    while assignment := assign_next(project=project, annotator=annotator):
+        judgments.append(judge(assignment.comparison, annotator))
+    return judgments
+
+
+def judge(comparison: Comparison, annotator: User) -> Judgment:
+    """Submit `annotator`'s held assignment of `comparison`: its first completion wins, the others tie."""
+    assignment = comparison.assignments.get(annotator=annotator, state="leased")
+    ids = sorted(assignment.display_order)
+    answer = JudgmentAnswer(verdict="ranked", ranks={pk: 1 if pk == ids[0] else 2 for pk in ids})
+    return submit_judgment(
+        assignment=assignment, annotator=annotator, answer=answer, idempotency_key=uuid.uuid4()
+    )

@@ -1,0 +1,137 @@
+"""The Django admin: the button that starts training, and what cannot be changed there."""
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.urls import reverse
+
+from annotation.models import Project, Prompt, User
+from tests import factories
+from tests.training.conftest import judge_all
+from tests.training.fake_server import FakeServer
+from training.choices import RoundState
+from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.services.rounds import advance_round, open_first_round
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
+
+SignIn = Callable[[User], Client]
+
+
+@pytest.fixture
+def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    judge_all(project, alice)
+    return round_
+
+
+def address(name: str, round_: Round) -> str:
+    return reverse(f"admin:training_round_{name}", args=[round_.pk])
+
+
+def test_the_admin_starts_a_round_after_a_question(labelled: Round, admin: User, client_of: SignIn):
+    client = client_of(admin)
+    page = client.get(address("change", labelled)).content.decode()
+    assert f'href="{address("start", labelled)}"' in page
+    question = client.get(address("start", labelled)).content.decode()
+    assert "4 judgments will be frozen into a snapshot" in question
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.LABELLING
+
+    response = client.post(address("start", labelled), follow=True)
+    labelled.refresh_from_db()
+    assert (labelled.state, labelled.started_by) == (RoundState.TRAINING, admin)
+    page = response.content.decode()
+    assert f'hx-get="{address("progress", labelled)}"' in page
+    assert "Train reward model" in page
+
+    advance_round(labelled.pk)
+    page = client.get(address("progress", labelled)).content.decode()
+    assert "hx-get" not in page
+    assert page.count('data-state="done"') == 6
+    assert "<polyline" in page
+
+
+def test_a_refusal_stands_on_the_page(project: Project, admin: User, client_of: SignIn):
+    round_ = open_first_round(project=project)
+    page = client_of(admin).post(address("start", round_), follow=True).content.decode()
+    assert "Tea has no judgments yet" in page
+
+
+@pytest.mark.parametrize("name", ["cancel", "again", "reopen"])
+def test_a_link_presses_no_button(labelled: Round, admin: User, client_of: SignIn, name: str):
+    assert client_of(admin).get(address(name, labelled)).status_code == 405
+
+
+@pytest.mark.parametrize("name", ["start", "cancel", "again", "reopen"])
+def test_who_may_only_look_at_rounds_starts_none(labelled: Round, client_of: SignIn, name: str):
+    dave = factories.make_user("dave", is_staff=True)
+    dave.user_permissions.add(Permission.objects.get(codename="view_round"))
+    client = client_of(dave)
+    page = client.get(address("change", labelled)).content.decode()
+    assert "Start training round" not in page
+    assert client.post(address(name, labelled)).status_code == 403
+    assert client.get(address("progress", labelled)).status_code == 200
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.LABELLING
+
+
+def test_a_manager_who_is_no_staff_is_not_let_into_the_admin(labelled: Round, carol: User, client_of: SignIn):
+    response = client_of(carol).post(address("start", labelled))
+    assert response.status_code == 302
+    assert "login" in response["Location"]
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.LABELLING
+
+
+def test_the_recipe_can_be_changed_until_training_and_is_checked(
+    labelled: Round, admin: User, client_of: SignIn
+):
+    client = client_of(admin)
+    inline = {"steps-TOTAL_FORMS": "0", "steps-INITIAL_FORMS": "0"}
+    wrong = client.post(address("change", labelled), {"recipe": '{"sampling": {"temperature": 9}}', **inline})
+    assert "sampling, temperature: must be a number from 0 to 2" in wrong.content.decode()
+    client.post(address("change", labelled), {"recipe": '{"sampling": {"temperature": 1.5}}', **inline})
+    labelled.refresh_from_db()
+    assert labelled.parsed_recipe.sampling.temperature == 1.5
+
+    Round.objects.update(state=RoundState.FINISHED)
+    client.post(address("change", labelled), {"recipe": "{}", **inline})
+    labelled.refresh_from_db()
+    assert labelled.parsed_recipe.sampling.temperature == 1.5
+
+
+def test_the_admin_opens_a_projects_first_round(project: Project, admin: User, client_of: SignIn):
+    response = client_of(admin).post(reverse("admin:training_round_add"), {"project": project.pk})
+    assert response.status_code == 302
+    round_ = Round.objects.get()
+    assert (round_.project, round_.number, round_.created_by) == (project, 1, admin)
+    assert round_.steps.count() == 1
+
+
+@pytest.mark.parametrize("model", [Snapshot, Run, Checkpoint, Round, RoundStep])
+def test_every_model_is_listed_searched_and_shown(labelled: Round, admin: User, client_of: SignIn, model):
+    client = client_of(admin)
+    client.post(address("start", labelled))
+    advance_round(labelled.pk)
+    name = model._meta.model_name
+    listing = client.get(reverse(f"admin:training_{name}_changelist"), {"q": "tea"})
+    assert listing.status_code == 200
+    assert client.get(reverse(f"admin:training_{name}_changelist")).context["cl"].has_filters
+    row = model.objects.first()
+    assert client.get(reverse(f"admin:training_{name}_change", args=[row.pk])).status_code == 200
+
+
+@pytest.mark.parametrize("model", [Snapshot, Run, Checkpoint, RoundStep])
+def test_what_services_wrote_is_read_only(labelled: Round, admin: User, client_of: SignIn, model):
+    client = client_of(admin)
+    client.post(address("start", labelled))
+    advance_round(labelled.pk)
+    name = model._meta.model_name
+    row = model.objects.first()
+    assert client.get(reverse(f"admin:training_{name}_add")).status_code == 403
+    assert client.post(reverse(f"admin:training_{name}_change", args=[row.pk]), {}).status_code == 403
+    assert client.post(reverse(f"admin:training_{name}_delete", args=[row.pk]), {}).status_code == 403

@@ -1,0 +1,93 @@
+"""Numbers that become curves, texts that are set side by side, recipes that are checked."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.contract import ContractError
+from training.curves import curve, curves
+from training.differences import differences
+from training.recipe import Recipe, default_recipe
+from training.templatetags.training import duration
+
+
+def test_a_curve_fills_its_box_from_top_to_bottom():
+    # Steps 1 to 3 over a width of 320: 0, 160, 320. Values 3, 1, 2 in a height of 96, the
+    # largest at y = 0, the least at 96, and the middle one half way at 48.
+    drawn = curve([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 1.0}, {"step": 3, "loss": 2.0}], "loss")
+    assert drawn.points == "0.0,0.0 160.0,96.0 320.0,48.0"
+    assert (drawn.first, drawn.last, drawn.lowest, drawn.highest) == (3.0, 2.0, 1.0, 3.0)
+
+
+def test_a_run_that_goes_on_leaves_room_for_what_is_to_come():
+    drawn = curve([{"step": 0, "loss": 1.0}, {"step": 5, "loss": 0.0}], "loss", total_steps=20)
+    assert drawn.points == "0.0,0.0 80.0,96.0"
+
+
+def test_steps_without_the_metric_or_with_no_number_are_left_out():
+    rows: list[dict[str, float]] = [{"step": 1, "loss": math.nan}, {"step": 2}, {"step": 3, "loss": 2.0}]
+    assert curve(rows, "loss").points == "0.0,48.0"
+    assert curve(rows, "accuracy") is None
+    assert [one.name for one in curves(rows, ("accuracy", "loss"))] == ["loss"]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end():
+    rows = [{"step": step, "loss": float(step)} for step in range(10_001)]
+    drawn = curve(rows, "loss")
+    assert len(drawn.points.split()) <= 402
+    assert drawn.points.endswith("320.0,0.0")
+
+
+def test_what_both_texts_have_is_common_and_the_rest_is_marked():
+    left, right = differences("Steep it two minutes.", "Steep it ten minutes!")
+    assert [(one.text, one.common) for one in left] == [
+        ("Steep it ", True),
+        ("two", False),
+        (" minutes", True),
+        (".", False),
+    ]
+    assert "".join(one.text for one in right if not one.common) == "ten!"
+
+
+@given(st.text(), st.text())
+def test_the_stretches_give_both_texts_back_to_the_letter(left: str, right: str):
+    on_left, on_right = differences(left, right)
+    assert "".join(one.text for one in on_left) == left
+    assert "".join(one.text for one in on_right) == right
+    assert [one.text for one in on_left if one.common] == [one.text for one in on_right if one.common] or (
+        "".join(one.text for one in on_left if one.common)
+        == "".join(one.text for one in on_right if one.common)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, ""), (0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (200, "3 min"), (4800, "1 h 20 min")],
+)
+def test_a_duration_is_said_as_people_say_it(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_the_default_recipe_survives_the_database():
+    assert Recipe.from_json(json.loads(json.dumps(default_recipe()))) == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"colour": "red"}, "recipe: unknown field 'colour'"),
+        ([], "an object is expected"),
+        ({"sampling": {"top_p": 0}}, "sampling, top_p: must be a number from 0.01 to 1"),
+        ({"sampling": {"max_tokens": True}}, "sampling, max_tokens: must be a whole number"),
+        ({"ranking_size": 2}, "ranking_size: must be a whole number from 3 to 9"),
+        ({"prompts": 0}, "prompts: must be a whole number from 1"),
+        ({"policy": {"beta": -1}}, "beta: must be positive"),
+        ({"reward": {"optimiser": {"batch": 3}}}, "unknown field 'batch'"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_names_its_field(values, message):
+    with pytest.raises(ContractError, match=message):
+        Recipe.from_json(values)

@@ -1,0 +1,330 @@
+"""The training pages: who may open them, what stands on them, where their links lead."""
+
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+
+import httpx
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from annotation.models import Completion, Project, Prompt, User
+from tests.training.conftest import judge_all
+from tests.training.fake_server import FakeServer
+from training.choices import RoundState
+from training.engine import Engine
+from training.models import Checkpoint, Round, Snapshot
+from training.services.rounds import advance_round, open_first_round, start_round
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
+
+SignIn = Callable[[User], Client]
+
+
+@pytest.fixture
+def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
+    """Round 1, answered and judged by Alice."""
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    judge_all(project, alice)
+    return round_
+
+
+@pytest.fixture
+def trained(labelled: Round, carol: User) -> Round:
+    """Round 1, trained to its end."""
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.FINISHED
+    return labelled
+
+
+def pages_of(round_: Round) -> list[str]:
+    policy = Checkpoint.objects.get(name="tea-round-1-policy")
+    return [
+        round_.get_absolute_url(),
+        reverse("round-progress", args=["tea", 1]),
+        reverse("round-start", args=["tea", 1]),
+        policy.get_absolute_url(),
+        policy.run.get_absolute_url(),
+        policy.run.snapshot.get_absolute_url(),
+        reverse("completion", args=[Completion.objects.first().pk]),
+        reverse("checkpoints"),
+        reverse("compare"),
+        reverse("compare") + "?project=tea",
+    ]
+
+
+def test_a_manager_opens_every_page(trained: Round, carol: User, client_of: SignIn):
+    client = client_of(carol)
+    assert {url: client.get(url).status_code for url in pages_of(trained)} == dict.fromkeys(
+        pages_of(trained), 200
+    )
+
+
+def test_an_annotator_opens_none_because_they_tell_who_wrote_what(
+    trained: Round, alice: User, client_of: SignIn
+):
+    client = client_of(alice)
+    for url in pages_of(trained):
+        response = client.get(url)
+        assert response.status_code == 403, url
+        assert b"tea-round-1-policy" not in response.content
+        assert b"SmolLM2" not in response.content
+
+
+def test_for_an_outsider_there_are_no_such_pages(trained: Round, oscar: User, client_of: SignIn):
+    client = client_of(oscar)
+    for url in pages_of(trained):
+        assert client.get(url).status_code == 404, url
+
+
+def test_who_is_not_signed_in_is_sent_to_the_sign_in_page(trained: Round, client: Client):
+    for url in pages_of(trained):
+        response = client.get(url)
+        assert (response.status_code, response["Location"].split("?")[0]) == (302, reverse("login")), url
+
+
+@pytest.mark.parametrize("name", ["round-start", "round-cancel", "round-again", "round-reopen"])
+def test_only_managers_press_buttons(labelled: Round, alice: User, oscar: User, client_of: SignIn, name: str):
+    url = reverse(name, args=["tea", 1])
+    assert client_of(alice).post(url).status_code == 403
+    assert client_of(oscar).post(url).status_code == 404
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.LABELLING
+
+
+@pytest.mark.parametrize("name", ["round-cancel", "round-again", "round-reopen", "compare-answer"])
+def test_a_link_presses_no_button(labelled: Round, carol: User, client_of: SignIn, name: str):
+    url = reverse(name) if name == "compare-answer" else reverse(name, args=["tea", 1])
+    assert client_of(carol).get(url).status_code == 405
+
+
+def test_a_manager_starts_watches_and_cancels(labelled: Round, carol: User, client_of: SignIn):
+    client = client_of(carol)
+    page = client.get(labelled.get_absolute_url()).content.decode()
+    assert "Start training round" in page
+    assert "hx-trigger" not in page  # nothing goes on, so nothing is asked for
+    question = client.get(reverse("round-start", args=["tea", 1])).content.decode()
+    assert "4 judgments will be frozen" in question
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.LABELLING
+
+    response = client.post(reverse("round-start", args=["tea", 1]), follow=True)
+    page = response.content.decode()
+    assert 'hx-trigger="every 2s"' in page
+    for step in ("Freeze snapshot", "Train reward model", "Train policy by DPO", "Register checkpoints"):
+        assert step in page
+
+    client.post(reverse("round-cancel", args=["tea", 1]))
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.CANCELLED
+    page = client.get(labelled.get_absolute_url()).content.decode()
+    assert "Start again" in page
+    assert "Back to labelling" in page
+    client.post(reverse("round-again", args=["tea", 1]))
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.TRAINING
+
+
+def test_a_start_that_is_refused_says_why(
+    project: Project, prompts: list[Prompt], carol: User, client_of: SignIn
+):
+    open_first_round(project=project)
+    response = client_of(carol).post(reverse("round-start", args=["tea", 1]), follow=True)
+    assert "Tea has no judgments yet: label some comparisons" in response.content.decode()
+
+
+def test_a_finished_round_shows_curves_and_asks_for_nothing(trained: Round, carol: User, client_of: SignIn):
+    page = client_of(carol).get(reverse("round-progress", args=["tea", 1])).content.decode()
+    assert "<polyline" in page
+    assert "hx-get" not in page
+    assert page.count('data-state="done"') == 6
+
+
+def test_a_failure_stands_on_the_page_in_the_words_of_the_trainer(
+    labelled: Round, carol: User, client_of: SignIn, rondo_home
+):
+    (rondo_home / "fake_trainer.json").write_text('{"fail_at": 1}')
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    page = client_of(carol).get(labelled.get_absolute_url()).content.decode()
+    assert "Train reward model failed." in page
+    assert "Loss was not finite at step 1. Lower the learning rate." in page
+
+
+def test_no_page_has_inline_style_or_script(trained: Round, carol: User, admin: User, client_of: SignIn):
+    pages = [client_of(carol).get(url) for url in pages_of(trained)]
+    pages.append(client_of(admin).get(reverse("admin:training_round_change", args=[trained.pk])))
+    for page in pages:
+        html = page.content.decode()
+        assert not re.search(r"<[^>]+\sstyle=", html)
+        assert not re.search(r"<[^>]+\son[a-z]+=", html)
+        assert not re.search(r"<script(?![^>]*\ssrc=)(?![^>]*type=\"application/json\")", html)
+
+
+def links(page: str) -> list[str]:
+    return [unescape(link) for link in re.findall(r'href="([^"]+)"', page)]
+
+
+def test_from_a_checkpoint_one_walks_to_the_seed_of_every_answer_it_learnt_from(
+    trained: Round, carol: User, client_of: SignIn
+):
+    client = client_of(carol)
+
+    def follow(page: str, pattern: str) -> str:
+        found = [link for link in links(page) if re.fullmatch(pattern, link)]
+        assert found, pattern
+        return client.get(found[0]).content.decode()
+
+    checkpoint = client.get(reverse("checkpoint", args=["tea-round-1-policy"])).content.decode()
+    run = follow(checkpoint, r"/runs/\d+/")
+    snapshot = follow(run, r"/snapshots/[0-9a-f]{64}/")
+    judged = {link for link in links(snapshot) if link.startswith("/completions/")}
+    # Two pairs and two rankings of four were judged: all twelve answers are linked.
+    assert len(judged) == 12
+    first = Completion.objects.get(pk=int(min(judged).split("/")[2]))
+    answer = client.get(min(judged)).content.decode()
+    assert str(first.seed) in answer
+    body = json.loads(unescape(re.search(r"<pre[^>]*>(.*?)</pre>", answer, re.DOTALL).group(1)))
+    assert body == {
+        "model": "SmolLM2-135M-Instruct",
+        "messages": first.prompt.messages,
+        "seed": first.seed,
+        "temperature": 0.8,
+        "top_p": 0.95,
+        "top_k": 0,
+        "max_tokens": 200,
+    }
+    writer = follow(answer, r"/checkpoints/SmolLM2-135M-Instruct/")
+    assert "starter model" in writer
+
+
+def test_pages_ask_the_database_as_often_for_many_rows_as_for_few(
+    trained: Round, carol: User, client_of: SignIn, django_assert_max_num_queries
+):
+    # Session, user, role twice, and then the rows: the numbers hold whatever the number of rows.
+    client = client_of(carol)
+    budgets = {
+        trained.get_absolute_url(): 14,
+        reverse("round-progress", args=["tea", 1]): 8,
+        reverse("checkpoints"): 7,
+        reverse("checkpoint", args=["tea-round-1-policy"]): 9,
+        Snapshot.objects.get().get_absolute_url(): 11,
+        reverse("completion", args=[Completion.objects.first().pk]): 7,
+    }
+    for url, budget in budgets.items():
+        with django_assert_max_num_queries(budget, info=url):
+            assert client.get(url).status_code == 200
+
+
+@pytest.fixture
+def compare_server(fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    monkeypatch.setattr(
+        "training.views.compare.Engine", lambda: Engine(transport=httpx.MockTransport(fake_server))
+    )
+    return fake_server
+
+
+def asked(**changes: object) -> dict[str, object]:
+    return {
+        "project": "tea",
+        "left": "SmolLM2-135M-Instruct",
+        "right": "tea-round-1-policy",
+        "reward": "tea-round-1-reward",
+        "text": "How hot?",
+        "temperature": "0.5",
+        "seed": "3",
+        "max_tokens": "50",
+        **changes,
+    }
+
+
+def test_two_checkpoints_answer_side_by_side_with_differences_and_scores(
+    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
+):
+    compare_server.text = lambda body: "Very hot." if "policy" in body["model"] else "Not <hot>."
+    compare_server.score = lambda text: 1.25 if text.startswith("Very") else -0.5
+    compare_server.asked.clear()
+    page = client_of(carol).post(reverse("compare-answer"), asked()).content.decode()
+    requests = {body["model"]: body for body in compare_server.asked}
+    assert requests["tea-round-1-policy"]["messages"] == [{"role": "user", "content": "How hot?"}]
+    assert requests["SmolLM2-135M-Instruct"]["seed"] == 3
+    assert requests["tea-round-1-policy"]["temperature"] == 0.5
+    assert requests["tea-round-1-reward"]["completions"] == ["Not <hot>.", "Very hot."]
+    assert "1.250" in page
+    assert "-0.500" in page
+    plain = re.sub(r'<span class="visually-hidden">[^<]*</span>', "", page)
+    assert "<del>Not &lt;</del>hot<del>&gt;</del>." in plain
+    assert "<ins>Very </ins>hot." in plain
+
+
+def test_a_prompt_of_the_project_is_asked_as_it_stands(
+    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer, prompts: list[Prompt]
+):
+    compare_server.asked.clear()
+    client_of(carol).post(reverse("compare-answer"), asked(text="", prompt=prompts[2].pk, reward=""))
+    assert [body["messages"] for body in compare_server.asked] == [prompts[2].messages] * 2
+
+
+def test_htmx_gets_the_answers_alone_and_a_browser_without_it_the_whole_page(
+    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
+):
+    client = client_of(carol)
+    fragment = client.post(reverse("compare-answer"), asked(), headers={"HX-Request": "true"})
+    assert fragment.content.decode().strip().startswith('<div id="answers"')
+    whole = client.post(reverse("compare-answer"), asked()).content.decode()
+    assert "<html" in whole
+    assert 'id="answers"' in whole
+    assert "How hot?" in whole  # what was typed is still there
+
+
+def test_a_model_server_that_is_not_ready_is_named_plainly(
+    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
+):
+    compare_server.trouble = lambda request: httpx.Response(
+        503, json={"state": "loading", "message": "loading the starter model", "progress": 0.43}
+    )
+    client = client_of(carol)
+    page = client.get(reverse("compare")).content.decode()
+    assert "The model server is not ready: loading the starter model (43 %)" in page
+    answer = client.post(reverse("compare-answer"), asked())
+    assert answer.status_code == 200
+    assert "loading the starter model" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": " "}, "Choose a prompt of the project or type one."),
+        ({"temperature": "9"}, "less than or equal to 2"),
+        ({"left": "nobody"}, "Select a valid choice"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_beside_the_form(
+    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer, changes, message
+):
+    compare_server.asked.clear()
+    page = client_of(carol).post(reverse("compare-answer"), asked(**changes)).content.decode()
+    assert message in unescape(page)
+    assert compare_server.asked == []
+
+
+def test_checkpoints_of_another_project_can_neither_be_seen_nor_asked(
+    trained: Round, oscar: User, client_of: SignIn, compare_server: FakeServer
+):
+    from tests import factories
+
+    factories.make_project(slug="coffee", managers=[oscar])
+    client = client_of(oscar)
+    listed = client.get(reverse("checkpoints")).content.decode()
+    assert "SmolLM2-135M-Instruct" in listed
+    assert "tea-round-1-policy" not in listed
+    assert client.get(reverse("checkpoint", args=["tea-round-1-policy"])).status_code == 404
+    assert client.post(reverse("compare-answer"), asked()).status_code == 404
+    compare_server.asked.clear()
+    client.post(reverse("compare-answer"), asked(project="coffee"))
+    assert compare_server.asked == []

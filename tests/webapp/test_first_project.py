@@ -1,0 +1,92 @@
+"""The project that a first start opens."""
+
+import json
+
+import pytest
+
+from annotation.choices import CategoryScope, Granularity, Role
+from annotation.models import Membership, Project, Prompt, User
+from training.models import Round
+from webapp.first_project import GUIDELINES, PROMPTS, SLUG, ensure_first_project
+from webapp.supervision.accounts import ensure_accounts
+
+pytestmark = pytest.mark.django_db
+
+
+def test_it_holds_about_sixty_prompts_with_guidelines_categories_members_and_an_open_round():
+    ensure_accounts()
+    ensure_first_project()
+    project = Project.objects.get(slug=SLUG)
+    lines = PROMPTS.read_text(encoding="utf-8").splitlines()
+    assert 55 <= len(lines) <= 70
+    assert project.prompts.count() == len(lines), "two prompts are the same"
+    assert project.guidelines.get().text == GUIDELINES.read_text(encoding="utf-8")
+    assert {(c.scope, c.granularity) for c in project.categories.all()} == {
+        (CategoryScope.SPAN, Granularity.SUB_SENTENCE),
+        (CategoryScope.SPAN, Granularity.SENTENCE),
+        (CategoryScope.MISSING, Granularity.WHOLE),
+    }
+    roles = dict(Membership.objects.filter(project=project).values_list("user__username", "role"))
+    assert roles == {"admin": Role.MANAGER, "annotator": Role.ANNOTATOR}
+    assert Round.objects.get(project=project).number == 1
+
+
+def test_a_second_start_adds_nothing():
+    ensure_accounts()
+    ensure_first_project()
+    counted = (Project, Prompt, Round, Membership)
+    before = [model.objects.count() for model in counted]
+    ensure_first_project()
+    assert [model.objects.count() for model in counted] == before
+
+
+def test_a_database_with_another_project_gets_no_first_one(project):
+    ensure_first_project()
+    assert list(Project.objects.all()) == [project]
+
+
+def test_both_splits_have_prompts_so_that_a_round_can_train_and_be_held_against_something():
+    ensure_first_project()
+    splits = list(Prompt.objects.values_list("split", flat=True))
+    assert splits.count("held-out") >= 3
+    assert splits.count("train") >= 40
+
+
+def test_the_prompts_are_diverse_and_some_have_passages_that_missing_info_can_point_at():
+    rows = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    tags = {tag for row in rows for tag in row["tags"]}
+    assert {"facts", "tone", "code", "maths", "formula", "context", "rewrite", "safety", "planning"} <= tags
+    with_context = [row for row in rows if row.get("context")]
+    assert len(with_context) >= 8
+    for row in with_context:
+        for passage in row["context"]:
+            assert 3 <= len(passage["sentences"]) <= 8, passage["title"]
+    several_turns = [row for row in rows if isinstance(row["prompt"], list)]
+    assert len(several_turns) >= 3
+    assert all(turns["prompt"][-1]["role"] == "user" for turns in several_turns)
+
+
+def test_admin_and_annotator_are_made_once_with_passwords_that_work():
+    made = {account.username: account.password for account in ensure_accounts()}
+    assert set(made) == {"admin", "annotator"}
+    admin, annotator = User.objects.get(username="admin"), User.objects.get(username="annotator")
+    assert admin.is_superuser
+    assert admin.is_staff
+    assert not annotator.is_superuser
+    assert not annotator.is_staff
+    assert admin.check_password(made["admin"])
+    assert annotator.check_password(made["annotator"])
+    assert ensure_accounts() == []
+
+
+def test_a_database_with_people_gets_no_annotator_of_ours(alice):
+    assert [account.username for account in ensure_accounts()] == ["admin"]
+    assert set(User.objects.values_list("username", flat=True)) == {"alice", "admin"}
+
+
+def test_somebody_called_admin_who_is_no_superuser_keeps_their_password(django_user_model):
+    django_user_model.objects.create_user("admin", password="their own")
+    made = ensure_accounts()
+    assert [account.username for account in made] == ["rondo-admin"]
+    assert User.objects.get(username="admin").check_password("their own")
+    assert not User.objects.get(username="admin").is_superuser

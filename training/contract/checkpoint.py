@@ -1,0 +1,83 @@
+"""Checkpoint folder: adapter, heads, and a manifest of how they came to be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from training.contract.files import (
+    FORMAT_VERSION,
+    known_fields,
+    read_json,
+    require,
+    sha256_of_file,
+    write_atomically,
+)
+
+MANIFEST_FILE = "manifest.json"
+HEADS_FILE = "heads.safetensors"
+
+CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A checkpoint's name is also its folder's name and its model id on the model server."""
+
+CheckpointKind = Literal["starter", "policy", "reward"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """How a checkpoint came to be. Holds no time and no machine: equal runs write equal bytes."""
+
+    kind: CheckpointKind
+    name: str
+    base_model: str
+    """Name of the base model: its folder's last part."""
+    base_digest: str
+    """Digest over the base model's weights and tokenizer; another base is refused."""
+    spec: dict[str, Any]
+    """The resolved spec of the run."""
+    snapshot_digest: str
+    seed: int
+    commit: str
+    steps: int
+    metrics: dict[str, float]
+    """Held-out figures at the end."""
+    dropped: list[dict[str, str]]
+    """What the run could not learn from, and why."""
+    heads: list[str]
+    """Names of the scalar heads in `heads.safetensors`."""
+    files: dict[str, str]
+    """SHA-256 of every other file in the folder."""
+    versions: dict[str, str]
+    """Versions of torch, transformers and peft."""
+    parent_digest: str | None = None
+    format: int = FORMAT_VERSION
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> str:
+    """Write `manifest.json`, last of a checkpoint's files; return its digest."""
+    path = folder / MANIFEST_FILE
+    write_atomically(path, json.dumps(dataclasses.asdict(manifest), indent=2, sort_keys=True) + "\n")
+    return sha256_of_file(path)
+
+
+def read_manifest(folder: Path, *, verify: bool = False) -> Manifest:
+    """Read a checkpoint's manifest; with `verify` check every file it names."""
+    path = folder / MANIFEST_FILE
+    manifest = Manifest(**known_fields(Manifest, read_json(path), str(path)))
+    require(manifest.format == FORMAT_VERSION, str(path), f"format {manifest.format} is not {FORMAT_VERSION}")
+    if verify:
+        for name, expected in manifest.files.items():
+            file = folder / name
+            require(file.is_file(), str(file), "the file is missing; the checkpoint is damaged")
+            found = sha256_of_file(file)
+            require(found == expected, str(file), f"digest {found} is not the manifest's {expected}")
+    return manifest
+
+
+def manifest_digest(folder: Path) -> str:
+    """A checkpoint's identity: the digest of its manifest, which names the digest of all else."""
+    return sha256_of_file(folder / MANIFEST_FILE)

@@ -1,0 +1,143 @@
+"""Run folder: what a trainer is told, and what it tells while it works."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from training.contract.files import (
+    FORMAT_VERSION,
+    canonical_json,
+    known_fields,
+    read_json,
+    require,
+    require_types,
+    write_atomically,
+)
+from training.contract.methods import Method, Settings, settings_from_json
+
+SPEC_FILE = "spec.json"
+STATUS_FILE = "status.json"
+METRICS_FILE = "metrics.jsonl"
+LOG_FILE = "log.txt"
+CANCEL_FILE = "cancel"
+STATE_FOLDER = "state"
+CHECKPOINT_FOLDER = "checkpoint"
+
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_STOPPED = 3
+"""Exit status of a trainer that saved its state and can be started again."""
+
+RunState = Literal["starting", "running", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """All that a trainer is told. `spec.json` in the run's folder."""
+
+    method: Method
+    base_model: str
+    """Folder of the base model in transformers' format."""
+    snapshot: str
+    """Folder of the snapshot; a relative path starts at the run's folder."""
+    snapshot_digest: str
+    """What the snapshot must hash to; the run refuses another."""
+    settings: Settings
+    seed: int = 0
+    """Seeds initialisation, order and dropout."""
+    parent: str | None = None
+    """Folder of the checkpoint whose adapter training continues; None starts from the base."""
+    parent_digest: str | None = None
+    """Digest of that checkpoint's manifest; the run refuses another."""
+    name: str = ""
+    """Name of the checkpoint to be."""
+    commit: str = ""
+    """Version of Rondo that wrote the spec."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train; auto takes a GPU when there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the frozen base; auto is float32 on a CPU and bfloat16 on a GPU.
+    Adapters and heads stay float32."""
+    format: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        require_types(self, "spec")
+        require(
+            self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
+        )
+        require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
+        require(self.device in ("auto", "cpu", "cuda", "mps"), "spec", f"device {self.device!r} is not known")
+        require(self.dtype in ("auto", "float32", "bfloat16"), "spec", f"dtype {self.dtype!r} is not known")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Build a spec from decoded JSON, settings resolved."""
+        known = known_fields(cls, values, SPEC_FILE)
+        known["settings"] = settings_from_json(known["method"], known["settings"])
+        return cls(**known)
+
+    def to_json(self) -> dict[str, Any]:
+        """The resolved spec, every default written out."""
+        return dataclasses.asdict(self)
+
+
+def write_spec(run_folder: Path, spec: RunSpec) -> None:
+    """Write `spec.json`: from now on the folder is a run that can be started."""
+    write_atomically(run_folder / SPEC_FILE, json.dumps(spec.to_json(), indent=2, sort_keys=True) + "\n")
+
+
+def read_spec(run_folder: Path) -> RunSpec:
+    """Read and validate `spec.json`."""
+    return RunSpec.from_json(read_json(run_folder / SPEC_FILE))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """Where a trainer is; `status.json`, replaced as a whole after every step."""
+
+    state: RunState
+    step: int = 0
+    total_steps: int = 0
+    seconds_left: float | None = None
+    message: str = ""
+    """What it is doing, or why it failed and what to do, in words for people."""
+    updated_at: float = 0.0
+    """Seconds since the epoch, by the trainer's clock."""
+
+
+def write_status(run_folder: Path, status: RunStatus) -> None:
+    """Replace the status."""
+    write_atomically(run_folder / STATUS_FILE, canonical_json(dataclasses.asdict(status)) + "\n")
+
+
+def read_status(run_folder: Path) -> RunStatus | None:
+    """The status, or None before the trainer has written one."""
+    path = run_folder / STATUS_FILE
+    if not path.is_file():
+        return None
+    return RunStatus(**known_fields(RunStatus, read_json(path), str(path)))
+
+
+def read_metrics(run_folder: Path, *, after_step: int = -1) -> list[dict[str, Any]]:
+    """Rows of `metrics.jsonl` with a later step than `after_step`, one per step, in order.
+
+    A last line that is still being written is left for the next call. Where a resumed run
+    took a step again, the newer row stands.
+    """
+    path = run_folder / METRICS_FILE
+    if not path.is_file():
+        return []
+    by_step: dict[int, dict[str, Any]] = {}
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            if not line.endswith("\n"):
+                break
+            row = json.loads(line)
+            if row["step"] > after_step:
+                by_step[row["step"]] = row
+    return [by_step[step] for step in sorted(by_step)]

@@ -1,0 +1,169 @@
+"""Starts a trainer as a process of its own and watches it. Knows folders, no database.
+
+The trainer's standard input is a pipe that this process holds open. When this process
+dies, however it dies, the pipe closes, and the trainer saves its state and stops.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from training.contract import CANCEL_FILE, EXIT_FINISHED, EXIT_STOPPED, ContractError, RunStatus, read_status
+
+TRAINER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf")
+OUTPUT_FILE = "output.txt"
+"""What the trainer's process itself says, apart from its log: warnings of libraries, a traceback."""
+
+_POLL_SECONDS = 0.2
+_LEAVE_AFTER_CANCEL_SECONDS = 180.0
+_LOCK_WAIT_SECONDS = 300
+"""An earlier trainer of the same folder may still finish its step and save."""
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "TEMP",
+    "USER",
+    "LOGNAME",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "DYLD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "TOKENIZERS_PARALLELISM",
+)
+_INHERITED_PREFIXES = (
+    "LC_",
+    "PYTHON",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "OPENBLAS_",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "XDG_",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerExit:
+    """How a trainer ended."""
+
+    code: int
+    status: RunStatus | None
+    """The last status that this very process wrote; None if it wrote none."""
+    output_tail: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether `checkpoint/` is there."""
+        return self.code == EXIT_FINISHED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether state was saved on request: the same folder can be started again."""
+        return self.code == EXIT_STOPPED
+
+    @property
+    def message(self) -> str:
+        """Why it ended as it did, for people."""
+        if self.status and self.status.message and self.status.state == "failed":
+            return self.status.message
+        if self.code < 0:
+            return (
+                f"The trainer was killed by signal {-self.code}. If the machine ran out of memory, lower "
+                "micro_batch_size or max_tokens in the recipe; otherwise start again: training goes on "
+                "from the last saved step."
+            )
+        return f"The trainer ended with status {self.code}. It said last: {self.output_tail or 'nothing'}"
+
+
+def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> TrainerExit:
+    """Start or resume the run in `folder` and stay until its trainer ends.
+
+    `watch` is called several times a second with the latest status; once it returns True
+    the trainer is asked to save and stop. When `watch` raises, the trainer is told to save
+    and stop too, is not waited for, and the exception goes on: the run's own lock keeps the
+    next trainer of this folder waiting until this one has ended.
+    """
+    (folder / CANCEL_FILE).unlink(missing_ok=True)
+    started_at = time.time()
+    asked_to_stop: float | None = None
+    with (folder / OUTPUT_FILE).open("wb") as output:
+        process = subprocess.Popen(
+            [*TRAINER_COMMAND, str(folder), "--stop-with-parent", f"--wait-for-lock={_LOCK_WAIT_SECONDS}"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=settings.BASE_DIR,
+            env=trainer_environment(os.environ),
+            # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
+            start_new_session=True,
+        )
+    assert process.stdin is not None  # noqa: S101 - asked for above
+    with process.stdin:
+        while process.poll() is None:
+            if watch(_fresh_status(folder, started_at)) and asked_to_stop is None:
+                (folder / CANCEL_FILE).touch()
+                asked_to_stop = time.monotonic()
+            if asked_to_stop is not None and time.monotonic() - asked_to_stop > _LEAVE_AFTER_CANCEL_SECONDS:
+                process.kill()
+            _wait(process, _POLL_SECONDS)
+    return TrainerExit(
+        code=process.returncode,
+        status=_fresh_status(folder, started_at),
+        output_tail=tail(folder / OUTPUT_FILE, lines=5),
+    )
+
+
+def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a trainer inherits: threads, devices, places of libraries. No key and no password.
+
+    Threads that wait sleep instead of spinning: the model server and the web process share
+    these cores, and beside another busy process spinning costs both a multiple of their time.
+    """
+    inherited = {
+        name: value
+        for name, value in environment.items()
+        if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+    }
+    return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def tail(path: Path, *, lines: int, most_bytes: int = 16_384) -> str:
+    """The last lines of a text file; nothing where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - most_bytes))
+        text = stream.read().decode("utf-8", errors="replace")
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+def _fresh_status(folder: Path, started_at: float) -> RunStatus | None:
+    try:
+        status = read_status(folder)
+    except ContractError:
+        return None
+    return status if status and status.updated_at >= started_at else None
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return

@@ -1,0 +1,48 @@
+"""Train the run in a folder: `python -m training.rlhf RUN_DIR`.
+
+Needs nothing but the folder and what its `spec.json` names; goes on from the last saved step;
+starts unchanged under `torchrun` and `accelerate launch`. Exit status: 0 finished, 1 failed
+(`status.json` and `log.txt` say why), 3 stopped on request with its state saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from training.rlhf.stopping import StopRequest
+from training.rlhf.train import train_run
+
+_LOCK_WAIT_SECONDS = 30.0
+
+
+def main() -> int:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.rlhf", description="Train the run in a folder, or go on with it."
+    )
+    parser.add_argument("run_folder", type=Path, metavar="RUN_DIR", help="folder that holds spec.json")
+    parser.add_argument(
+        "--stop-with-parent",
+        action="store_true",
+        help="save and stop when standard input ends, as it does when the process that holds it dies",
+    )
+    parser.add_argument(
+        "--wait-for-lock",
+        type=float,
+        default=_LOCK_WAIT_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait for another trainer of this folder to end (default: %(default)s)",
+    )
+    arguments = parser.parse_args()
+    folder = arguments.run_folder.resolve()
+    stop = StopRequest(folder)
+    stop.listen_to_signals()
+    if arguments.stop_with_parent:
+        stop.listen_to_parent()
+    return train_run(folder, stop=stop, lock_wait_seconds=arguments.wait_for_lock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Files of base models and of adapters: what identifies a base, what an adapter's folder says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig
+from safetensors.torch import load_file
+from torch import Tensor
+
+from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest, sha256_of_file
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+
+
+def base_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a base model's weights and tokenizer files."""
+    digest = hashlib.sha256()
+    tokenizer = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    for path in sorted([*folder.glob("*.safetensors"), *tokenizer]):
+        digest.update(f"{path.name} {sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def read_lora_settings(folder: Path) -> LoraSettings:
+    """How the adapter in a checkpoint folder is shaped. Raises `ContractError` if it is no LoRA."""
+    path = folder / ADAPTER_CONFIG_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        chosen = values.get("layers_to_transform")
+        return LoraSettings(
+            rank=values["r"],
+            alpha=float(values["lora_alpha"]),
+            dropout=float(values["lora_dropout"]),
+            targets=tuple(values["target_modules"]),
+            layers=None if chosen is None else len(chosen),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"{path}: no LoRA adapter is described here ({error})") from error
+
+
+def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
+    """peft's configuration of an adapter shaped as `settings` say, for a base of so many blocks."""
+    chosen = None if settings.layers is None else list(range(blocks - settings.layers, blocks))
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.targets),
+        layers_to_transform=chosen,
+        task_type="CAUSAL_LM",
+    )
+
+
+def load_heads(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """The heads in a checkpoint folder. Raises `ContractError` unless they are those of the manifest."""
+    heads = load_file(folder / HEADS_FILE) if manifest.heads else {}
+    if sorted(heads) != sorted(manifest.heads):
+        raise ContractError(f"{HEADS_FILE} holds heads {sorted(heads)}, the manifest names {manifest.heads}")
+    return heads

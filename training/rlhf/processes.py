@@ -1,0 +1,70 @@
+"""The processes that train one run together, as torchrun or accelerate start them; usually one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """This process's place among those of the run. The first one alone writes files."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the run's files."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The elementwise sum of `values` over all processes."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is up in any process; all get the same answer."""
+        if self.world == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace every gradient by its sum over the processes. One without examples adds 0."""
+        if self.world == 1:
+            return
+        trained = list(parameters)
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
+        flat = self.sum(torch.cat([grad.reshape(-1) for grad in grads]))
+        pieces = torch.split(flat, [parameter.numel() for parameter in trained])
+        for parameter, piece in zip(trained, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+
+    def wait(self) -> None:
+        """Return once every process has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Join the group that the launcher's environment variables describe; leave it at the end."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    place = Processes(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
+    # Both backends: gradients may be on a GPU while flags are on the CPU.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield place
+    finally:
+        dist.destroy_process_group()

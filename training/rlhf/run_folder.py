@@ -1,0 +1,129 @@
+"""A run's folder while a trainer works in it: its lock, log, status and metrics."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from training.contract import (
+    LOG_FILE,
+    METRICS_FILE,
+    ContractError,
+    RunState,
+    RunStatus,
+    read_status,
+    write_status,
+)
+
+LOCK_FILE = "lock"
+
+log = logging.getLogger("rondo.trainer")
+
+
+class FolderInUseError(ContractError):
+    """Another trainer works in the folder. Its status and log are its own: nothing may be written."""
+
+
+@contextmanager
+def locked(folder: Path, *, wait_seconds: float, give_up: Callable[[], bool]) -> Iterator[None]:
+    """Hold the folder alone. A second trainer waits for the first, then raises `FolderInUseError`.
+
+    The system lets go of the lock when its holder dies, however it dies. `give_up` is asked
+    while waiting.
+    """
+    deadline = time.monotonic() + wait_seconds
+    with (folder / LOCK_FILE).open("a+") as stream:
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline or give_up():
+                    stream.seek(0)
+                    holder = stream.read().strip() or "unknown"
+                    raise FolderInUseError(
+                        f"{folder}: another trainer (process {holder}) works in this folder; "
+                        "wait until it has ended or stop it"
+                    ) from None
+                time.sleep(0.1)
+        stream.truncate(0)
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        yield
+
+
+class RunFolder:
+    """Writes what a trainer tells. With `writes` off, as in all processes but the first, it is silent."""
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path = path
+        self.writes = writes
+        earlier = None
+        with suppress(ContractError):
+            earlier = read_status(path)
+        self._step = earlier.step if earlier else 0
+        self._total_steps = earlier.total_steps if earlier else 0
+
+    def open_log(self) -> None:
+        """Send the log to `log.txt` and to standard error."""
+        log.setLevel(logging.INFO if self.writes else logging.ERROR)
+        log.propagate = False
+        handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+        if self.writes:
+            handlers.append(logging.FileHandler(self.path / LOG_FILE, encoding="utf-8"))
+        for old in log.handlers[:]:
+            log.removeHandler(old)
+            old.close()
+        for handler in handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+            log.addHandler(handler)
+
+    def tell(
+        self,
+        state: RunState,
+        message: str = "",
+        *,
+        step: int | None = None,
+        total_steps: int | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        """Replace `status.json`. Steps left out are those told last, also by an earlier trainer."""
+        self._step = self._step if step is None else step
+        self._total_steps = self._total_steps if total_steps is None else total_steps
+        if self.writes:
+            status = RunStatus(
+                state=state,
+                step=self._step,
+                total_steps=self._total_steps,
+                seconds_left=seconds_left,
+                message=message,
+                updated_at=time.time(),
+            )
+            write_status(self.path, status)
+
+    def trim_metrics(self) -> None:
+        """Cut off a last line that a killed trainer left unfinished."""
+        path = self.path / METRICS_FILE
+        if self.writes and path.is_file():
+            with path.open("rb+") as stream:
+                whole = stream.read().rpartition(b"\n")
+                stream.truncate(len(whole[0]) + len(whole[1]))
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Append one line to `metrics.jsonl`. What is not finite is written as null."""
+        if self.writes:
+            plain = {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in row.items()
+            }
+            with (self.path / METRICS_FILE).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(plain, allow_nan=False) + "\n")

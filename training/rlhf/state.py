@@ -1,0 +1,147 @@
+"""What a run needs to go on where it stopped: `state/step-N/`, one folder per save.
+
+A save is written under another name and renamed, so a folder named `step-N` is whole. It
+holds the adapter, the heads, and AdamW's moments, bit for bit. The learning rate, the order
+of the examples and all random numbers follow from the seed and the step, so the step is all
+there is to save of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json
+from training.rlhf.backbone import Backbone
+
+_STEP_FOLDER = re.compile(r"step-(\d+)")
+_TENSORS = "state.safetensors"
+_HEADER = "state.json"
+_FREE_TO_CHANGE = frozenset({"base_model", "snapshot", "parent", "device", "commit", "name"})
+_FREE_OPTIMISER_SETTINGS = frozenset({"micro_batch_size", "save_every", "evaluate_every"})
+"""Settings that change where files are or how fast it goes, not what is computed."""
+
+
+def what_is_trained(spec: RunSpec, base_digest: str) -> dict[str, Any]:
+    """The part of a spec that a saved state depends on: another one cannot be continued from it."""
+    values = {key: value for key, value in spec.to_json().items() if key not in _FREE_TO_CHANGE}
+    settings = dict(values["settings"])
+    settings["optimiser"] = {
+        key: value for key, value in settings["optimiser"].items() if key not in _FREE_OPTIMISER_SETTINGS
+    }
+    decoded: dict[str, Any] = json.loads(
+        canonical_json({**values, "settings": settings, "base_digest": base_digest})
+    )
+    return decoded
+
+
+def save_state(
+    run_folder: Path,
+    *,
+    step: int,
+    backbone: Backbone,
+    adapter: str,
+    optimiser: torch.optim.Optimizer,
+    trained: dict[str, Any],
+) -> None:
+    """Save the run after `step` optimiser steps, then remove older saves."""
+    states = run_folder / STATE_FOLDER
+    partial = states / ".partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    tensors = {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()}
+    tensors |= {f"head.{name}": value for name, value in backbone.head_state(adapter).items()}
+    for index, moments in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
+    save_file(
+        {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial / _TENSORS
+    )
+    (partial / _HEADER).write_text(
+        canonical_json({"step": step, "trained": trained}) + "\n", encoding="utf-8"
+    )
+    for path in (partial / _TENSORS, partial / _HEADER, partial):
+        _sync(path)
+    final = states / f"step-{step}"
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync(states)
+    for older in _saves(states)[:-1]:
+        shutil.rmtree(older)
+
+
+def load_state(
+    run_folder: Path,
+    *,
+    backbone: Backbone,
+    adapter: str,
+    parameters: list[nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    trained: dict[str, Any],
+) -> int:
+    """Bring the last saved state back; the step it was saved after, 0 where there is none.
+
+    Raises `ContractError` where the state is unreadable or belongs to another spec.
+    """
+    saves = _saves(run_folder / STATE_FOLDER)
+    if not saves:
+        return 0
+    folder = saves[-1]
+    try:
+        header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
+        tensors = load_file(folder / _TENSORS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ContractError(
+            f"{folder}: the saved state cannot be read ({error}); delete it to go on from the one before, "
+            "or from the beginning"
+        ) from error
+    _refuse_another_spec(folder, header["trained"], trained)
+    backbone.restore(adapter, _under(tensors, "adapter."), {})
+    named = backbone.parameters(adapter)
+    with torch.no_grad():
+        for head, weight in _under(tensors, "head.").items():
+            named[f"heads.{head}"].copy_(weight)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under(tensors, "optimiser.").items():
+        index, _, key = name.partition(".")
+        moments.setdefault(int(index), {})[key] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    return int(header["step"])
+
+
+def _refuse_another_spec(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    differing = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
+    if differing:
+        raise ContractError(
+            f"{folder}: the state was saved under another {', '.join(differing)}; put that back into "
+            "spec.json, or delete the state to train from the beginning"
+        )
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _saves(states: Path) -> list[Path]:
+    if not states.is_dir():
+        return []
+    found = [
+        (int(match[1]), path) for path in states.iterdir() if (match := _STEP_FOLDER.fullmatch(path.name))
+    ]
+    return [path for _, path in sorted(found)]
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,206 @@
+"""One run from its folder to its checkpoint: read, load, train, write; and how each failure is told."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from pathlib import Path
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from training.contract import (
+    CHECKPOINT_FOLDER,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    MANIFEST_FILE,
+    ContractError,
+    RewardSettings,
+    RunSpec,
+    manifest_digest,
+    read_manifest,
+    read_snapshot,
+    read_snapshot_header,
+    read_spec,
+)
+from training.rlhf.backbone import Backbone
+from training.rlhf.checkpoints import save_checkpoint
+from training.rlhf.config import make_deterministic, resolve_device, resolve_dtype
+from training.rlhf.data import Examples, build_examples
+from training.rlhf.loop import DivergedError, TrainingLoop
+from training.rlhf.methods import TrainingMethod
+from training.rlhf.methods.preference import DirectPreference
+from training.rlhf.methods.reward import RewardModelling
+from training.rlhf.processes import Processes, join_processes
+from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
+from training.rlhf.state import what_is_trained
+from training.rlhf.stopping import StoppedError, StopRequest
+
+
+def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int:
+    """Train the run in `path` until it ends or `stop` asks to stop; the exit status for the process."""
+    if not path.is_dir():
+        sys.stderr.write(f"{path}: there is no such run folder\n")
+        return EXIT_FAILED
+    transformers_logging.disable_progress_bar()
+    writes = int(os.environ.get("RANK", "0")) == 0
+    lock = locked(path, wait_seconds=lock_wait_seconds, give_up=lambda: bool(stop.reason))
+    try:
+        with lock if writes else contextlib.nullcontext():
+            folder = RunFolder(path, writes=writes)
+            folder.open_log()
+            return _train_and_tell(folder, stop)
+    except FolderInUseError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_FAILED
+
+
+def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
+    """Train; whatever comes of it stands in the status and the log in words."""
+    try:
+        with join_processes() as processes:
+            message = _train(folder, stop, processes)
+    except StoppedError as stopped:
+        log.info("Stopped (%s); start again to go on", stopped)
+        folder.tell("stopped", str(stopped))
+        if folder.writes:
+            stop.honoured()
+        return EXIT_STOPPED
+    except (ContractError, DivergedError) as error:
+        log.error("Failed: %s", error)
+        folder.tell("failed", str(error))
+        return EXIT_FAILED
+    except Exception as error:
+        message = explain(error)
+        log.exception("Failed: %s", message)
+        # The disk may be what failed: the log then has to be enough.
+        with contextlib.suppress(OSError):
+            folder.tell("failed", message)
+        return EXIT_FAILED
+    folder.tell("finished", message, seconds_left=0.0)
+    log.info("Finished: %s", message)
+    return EXIT_FINISHED
+
+
+def explain(error: Exception) -> str:
+    """An unforeseen error in words, with the remedy where one is known."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"the disk is full ({text}); free some space and start again: training goes on from the last save"
+        )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return f"out of memory ({text}); lower micro_batch_size or max_tokens and start again"
+    return f"{text}; the traceback is in log.txt"
+
+
+def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
+    """From the spec to `checkpoint/`. Returns what to say at the end."""
+    folder.tell("starting", "reading the run")
+    spec = read_spec(folder.path)
+    if _already_finished(folder.path, spec):
+        return "the checkpoint was already there"
+    device = resolve_device(spec.device, local_rank=processes.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    make_deterministic(device)
+    snapshot = _checked_snapshot(folder.path, spec)
+    stop.check()
+    folder.tell("starting", "loading the base model")
+    backbone = Backbone.load(Path(spec.base_model), device=device, dtype=resolve_dtype(spec.dtype, device))
+    stop.check()
+    folder.tell("starting", "reading the judgments")
+    settings = spec.settings
+    examples = build_examples(
+        read_snapshot(snapshot),
+        backbone.tokenizer,
+        max_tokens=settings.max_tokens,
+        context=settings.context,
+        use_corrections=settings.use_corrections,
+    )
+    _log_examples(examples)
+    method = _method(backbone, spec)
+    loop = TrainingLoop(
+        backbone=backbone,
+        method=method,
+        examples=examples,
+        spec=spec,
+        folder=folder,
+        stop=stop,
+        processes=processes,
+    )
+    log.info("Training %s on %s, %d steps", spec.method, device, loop.total_steps)
+    held_out = loop.run()
+    if processes.first:
+        save_checkpoint(
+            folder.path / CHECKPOINT_FOLDER,
+            backbone=backbone,
+            adapter=method.adapter,
+            kind=method.kind,
+            spec=spec,
+            steps=loop.total_steps,
+            metrics=held_out,
+            dropped=examples.dropped,
+        )
+    processes.wait()
+    return f"{loop.total_steps} steps on {len(examples.train)} judgments"
+
+
+def _method(backbone: Backbone, spec: RunSpec) -> TrainingMethod:
+    if isinstance(spec.settings, RewardSettings):
+        return RewardModelling(backbone, spec, spec.settings)
+    return DirectPreference(backbone, spec, spec.settings)
+
+
+def _already_finished(path: Path, spec: RunSpec) -> bool:
+    """Whether `checkpoint/` is there and is this spec's. Raises `ContractError` if it is another's."""
+    folder = path / CHECKPOINT_FOLDER
+    if not (folder / MANIFEST_FILE).is_file():
+        return False
+    manifest = read_manifest(folder, verify=True)
+    found = what_is_trained(RunSpec.from_json(manifest.spec), manifest.base_digest)
+    if found != what_is_trained(spec, manifest.base_digest):
+        raise ContractError(
+            f"{folder}: the checkpoint here was trained from another spec; start the new one in a new folder"
+        )
+    return True
+
+
+def _checked_snapshot(path: Path, spec: RunSpec) -> Path:
+    """The snapshot's folder, once it and the parent are known to be those that the spec means."""
+    snapshot = path / spec.snapshot
+    digest = read_snapshot_header(snapshot).digest
+    if digest != spec.snapshot_digest:
+        raise ContractError(
+            f"{snapshot}: the snapshot's digest is {digest[:12]}, the spec asks for "
+            f"{spec.snapshot_digest[:12]}; name the snapshot that the run was made for"
+        )
+    if spec.parent is not None and spec.parent_digest is not None:
+        found = manifest_digest(Path(spec.parent))
+        if found != spec.parent_digest:
+            raise ContractError(
+                f"{spec.parent}: the parent's digest is {found[:12]}, the spec asks for "
+                f"{spec.parent_digest[:12]}; name the checkpoint that the run was made for"
+            )
+    return snapshot
+
+
+def _log_examples(examples: Examples) -> None:
+    log.info(
+        "%d judgments to train on (%d pairs), %d held out",
+        len(examples.train),
+        sum(len(example.pairs) for example in examples.train),
+        len(examples.held_out),
+    )
+    if not examples.held_out:
+        log.info("No judgment is held out: there will be no held-out figures")
+    if examples.shortened:
+        log.info("%d prompts were too long and lost their beginning", examples.shortened)
+    reasons: dict[str, int] = {}
+    for entry in examples.dropped:
+        reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + 1
+    for reason, count in sorted(reasons.items()):
+        log.info("Left out, %d times: %s", count, reason)

@@ -1,0 +1,298 @@
+"""Judgments leave the database: content-addressed, immutable, pseudonymous."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Prefetch, Q, QuerySet
+
+from annotation.choices import Split, Verdict
+from annotation.errors import Refusal
+from annotation.models import Candidate, Correction, Judgment, MissingInfo, Project, Review, User
+from annotation.selectors import judgments_current
+from annotation.statistics.reliability import reliability_weights
+from training.contract import (
+    Message,
+    Passage,
+    SnapshotCompletion,
+    SnapshotCorrection,
+    SnapshotCritique,
+    SnapshotEdit,
+    SnapshotEvidence,
+    SnapshotMissing,
+    SnapshotRating,
+    SnapshotReview,
+    SnapshotRow,
+    SnapshotSpan,
+    write_snapshot,
+)
+from training.contract import Scale as ContractScale
+from training.contract import Verdict as ContractVerdict
+from training.models import Snapshot
+
+_ROWS_AT_ONCE = 200
+
+
+def decided_judgments(project: Project, rounds: Sequence[int]) -> QuerySet[Judgment]:
+    """Current judgments on training prompts from which a preference follows.
+
+    Theirs, or where a reviewer has decided the comparison, the reviewer's.
+    """
+    reviewed = Q(comparison__review__decided_at__isnull=False)
+    return (
+        judgments_current(project, rounds)
+        .filter(comparison__prompt__split=Split.TRAIN)
+        .annotate(places=Count("ranks__rank", distinct=True))
+        .filter(Q(~reviewed, places__gt=1) | Q(reviewed, comparison__review__verdict=Verdict.RANKED))
+    )
+
+
+def refuse_unless_learnable(project: Project, rounds: Sequence[int]) -> None:
+    """Refuse where no judgment says anything that a reward model could learn from."""
+    if decided_judgments(project, rounds).exists():
+        return
+    found = judgments_current(project, rounds).count()
+    if not found:
+        raise Refusal(
+            f"{project} has no judgments yet: label some comparisons, then start the training round."
+        )
+    raise Refusal(
+        f"{project} has {found} judgment{'s' if found > 1 else ''}, but none prefers one answer to another "
+        "on a training prompt (held-out prompts only measure). Label more comparisons, then start again."
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a snapshot holds, counted while its rows are written."""
+
+    judgments: int = 0
+    rankings: int = 0
+    spans: int = 0
+    missing: int = 0
+    corrections: int = 0
+    reviewed: int = 0
+    decided_pairs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Split.values, 0))
+    annotators: set[str] = field(default_factory=set)
+
+    def add(self, row: SnapshotRow) -> None:
+        self.judgments += 1
+        self.rankings += len(row.completions) > 2
+        self.spans += len(row.spans)
+        self.missing += len(row.missing)
+        self.corrections += len(row.corrections)
+        self.reviewed += row.review is not None
+        self.decided_pairs[row.split] += sum(1 for _ in row.pairs())
+        self.annotators.add(row.annotator)
+
+    def counts(self) -> dict[str, object]:
+        return {
+            "judgments": self.judgments,
+            "annotators": len(self.annotators),
+            "rankings": self.rankings,
+            "decided_pairs": self.decided_pairs,
+            "spans": self.spans,
+            "missing": self.missing,
+            "corrections": self.corrections,
+            "reviewed": self.reviewed,
+        }
+
+
+def freeze_snapshot(
+    *,
+    project: Project,
+    rounds: Sequence[int],
+    created_by: User | None = None,
+    weigh_by_reliability: bool = False,
+    on_row: Callable[[int, int], object] = lambda done, total: None,
+) -> Snapshot:
+    """Freeze the current judgments of `rounds` into a snapshot.
+
+    Which judgments are in it is decided by one query; what comes later is not. Equal content
+    gives the snapshot that is already there. `weigh_by_reliability` gives each row the weight of
+    its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
+    `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
+    """
+    refuse_unless_learnable(project, rounds)
+    ids = list(judgments_current(project, rounds).values_list("pk", flat=True))
+    weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
+    tally = _Tally()
+
+    def rows() -> Iterator[SnapshotRow]:
+        for row in snapshot_rows(ids, weights=weights):
+            tally.add(row)
+            on_row(tally.judgments, len(ids))
+            yield row
+
+    root = Path(settings.RONDO_SNAPSHOTS)
+    root.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=root, prefix=".draft-"))
+    try:
+        header = write_snapshot(draft, rows(), project=project.slug, rounds=tuple(sorted(rounds)))
+        folder = root / header.digest
+        if not folder.exists():
+            draft.chmod(0o755)
+            os.replace(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    with transaction.atomic():
+        snapshot, created = Snapshot.objects.get_or_create(
+            project=project,
+            digest=header.digest,
+            defaults={
+                "folder": str(folder.relative_to(settings.RONDO_HOME)),
+                "rounds": sorted(rounds),
+                "counts": tally.counts(),
+                "created_by": created_by,
+            },
+        )
+        if created:
+            snapshot.judgments.add(*ids)
+    return snapshot
+
+
+def snapshot_rows(
+    judgment_ids: Sequence[int], *, weights: Mapping[int, float] = MappingProxyType({})
+) -> Iterator[SnapshotRow]:
+    """The rows of these judgments, in their order, read some hundred at a time.
+
+    `weights`: what the judgments of an annotator weigh, by the annotator's id; 1 for who is not in it.
+    """
+    for first in range(0, len(judgment_ids), _ROWS_AT_ONCE):
+        some = judgment_ids[first : first + _ROWS_AT_ONCE]
+        for judgment in _with_all_that_a_row_needs(some):
+            yield _row(judgment, weights.get(judgment.annotator_id, 1.0))
+
+
+def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
+    # Not `judgments_current`: one that is superseded while rows are written stays in this snapshot.
+    candidates = Candidate.objects.select_related("completion__source").order_by("index")
+    return (
+        Judgment.objects.filter(pk__in=ids)
+        .select_related(
+            *("annotator", "guideline", "comparison__prompt", "comparison__review", "demonstration")
+        )
+        .prefetch_related(
+            Prefetch("comparison__candidates", queryset=candidates),
+            "ranks",
+            "span_flags__category",
+            "missing_info__category",
+            "corrections__edits",
+            "ratings__criterion",
+            "critiques",
+        )
+        .order_by("pk")
+    )
+
+
+def _row(judgment: Judgment, weight: float) -> SnapshotRow:
+    comparison = judgment.comparison
+    prompt = comparison.prompt
+    completions = [candidate.completion for candidate in comparison.candidates.all()]
+    return SnapshotRow(
+        judgment=str(judgment.pk),
+        comparison=str(comparison.pk),
+        annotator=str(judgment.annotator.pseudonym),
+        round=comparison.round_number,
+        prompt=str(prompt.pk),
+        split="held-out" if prompt.split == Split.HELD_OUT else "train",
+        messages=tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt.messages),
+        context=tuple(
+            Passage(title=passage["title"], sentences=tuple(passage["sentences"]))
+            for passage in prompt.context
+        ),
+        completions=tuple(
+            SnapshotCompletion(id=str(one.pk), text=one.text, source=one.source.name) for one in completions
+        ),
+        verdict=cast(ContractVerdict, judgment.verdict),
+        ranks={str(place.completion_id): place.rank for place in judgment.ranks.all()},
+        guideline_version=judgment.guideline.version if judgment.guideline else None,
+        strength=judgment.strength,
+        spans=_spans(judgment),
+        missing=_missing(judgment),
+        corrections=tuple(_correction(one) for one in judgment.corrections.all()),
+        comment=judgment.comment,
+        ratings=_ratings(judgment),
+        critiques=tuple(
+            SnapshotCritique(completion=str(one.completion_id), text=one.text)
+            for one in judgment.critiques.all()
+        ),
+        demonstration=judgment.demonstration.text if hasattr(judgment, "demonstration") else "",
+        review=_review(comparison.review) if hasattr(comparison, "review") else None,
+        weight=weight,
+    )
+
+
+def _review(review: Review) -> SnapshotReview | None:
+    if review.decided_at is None:
+        return None
+    return SnapshotReview(verdict=cast(ContractVerdict, review.verdict), ranks=dict(review.ranks))
+
+
+def _correction(correction: Correction) -> SnapshotCorrection:
+    return SnapshotCorrection(
+        completion=str(correction.completion_id),
+        text=correction.text,
+        edits=tuple(
+            SnapshotEdit(start=one.start, end=one.end, quote=one.quote, replacement=one.replacement)
+            for one in correction.edits.all()
+        ),
+    )
+
+
+def _ratings(judgment: Judgment) -> tuple[SnapshotRating, ...]:
+    return tuple(
+        SnapshotRating(
+            completion=str(one.completion_id),
+            criterion=one.criterion.key,
+            scale=cast(ContractScale, one.criterion.scale),
+            value=one.value,
+        )
+        for one in judgment.ratings.all()
+    )
+
+
+def _spans(judgment: Judgment) -> tuple[SnapshotSpan, ...]:
+    return tuple(
+        SnapshotSpan(
+            completion=str(flag.completion_id),
+            category=flag.category.key,
+            start=flag.start,
+            end=flag.end,
+            quote=flag.quote,
+            severity=flag.severity,
+            note=flag.note,
+        )
+        for flag in judgment.span_flags.all()
+    )
+
+
+def _missing(judgment: Judgment) -> tuple[SnapshotMissing, ...]:
+    return tuple(
+        SnapshotMissing(
+            completion=str(one.completion_id),
+            category=one.category.key,
+            text=one.text,
+            evidence=_evidence(one),
+            insert_at=one.insert_at,
+        )
+        for one in judgment.missing_info.all()
+    )
+
+
+def _evidence(missing: MissingInfo) -> tuple[SnapshotEvidence, ...]:
+    if missing.passage is None:
+        return ()
+    first = SnapshotEvidence(passage=missing.passage, sentence=missing.sentence)
+    further = (
+        SnapshotEvidence(passage=place["passage"], sentence=place["sentence"])
+        for place in missing.further_evidence
+    )
+    return (first, *further)

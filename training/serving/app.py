@@ -1,0 +1,232 @@
+"""The HTTP side: routes, the key, limits on bodies, streams, clients that went away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from training.serving.catalogue import Catalogue
+from training.serving.errors import RequestError, from_validation
+from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest, ScoreRequest
+from training.serving.startup import Startup
+from training.serving.worker import Job, Worker
+
+if TYPE_CHECKING:
+    from training.rlhf.rollout import Sample
+    from training.serving.answers import Answer
+    from training.serving.model import Model
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What the routes work with."""
+
+    key: str
+    catalogue: Catalogue
+    startup: Startup
+    worker: Worker
+    max_body_bytes: int
+    seconds_to_stop: float
+
+    # ── Routes ────────────────────────────────────────────────────────────────────────
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: needs no key, but tells the models only to those who have it."""
+        status = asdict(self.startup.status)
+        if self._knows_key(request):
+            status["models"] = await asyncio.to_thread(self.catalogue.names)
+            status["waiting"] = self.worker.waiting
+            status["computing"] = self.worker.computing
+        return JSONResponse(status)
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models"""
+        self._require_key(request)
+        entries = await asyncio.to_thread(self.catalogue.entries)
+        return JSONResponse({"object": "list", "data": entries})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/NAME"""
+        self._require_key(request)
+        entry = await asyncio.to_thread(self.catalogue.entry, request.path_params["name"])
+        return JSONResponse(entry)
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions"""
+        body = await self._read(request, ChatRequest)
+        model = self.startup.model
+        job = self.worker.submit(lambda emit, cancelled: model.chat(body, emit, cancelled))
+        return await self._answer(request, body, model, job)
+
+    async def completions(self, request: Request) -> Response:
+        """POST /v1/completions"""
+        body = await self._read(request, CompletionRequest)
+        model = self.startup.model
+        job = self.worker.submit(lambda emit, cancelled: model.complete(body, emit, cancelled))
+        return await self._answer(request, body, model, job)
+
+    async def score(self, request: Request) -> Response:
+        """POST /v1/score: what a reward model thinks of completions of one chat."""
+        body = await self._read(request, ScoreRequest)
+        model = self.startup.model
+        job = self.worker.submit(lambda emit, cancelled: model.score(body, emit, cancelled))
+        async with _called_off_with_client(request, job):
+            async for scored in job.events():
+                return JSONResponse({"object": "list", "model": body.model, "scores": scored.scores})
+        raise ClientDisconnect
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────
+
+    def _knows_key(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # In constant time: how long a refusal takes tells nothing of the key.
+        matches = hmac.compare_digest(given.strip().encode(), self.key.encode())
+        return scheme.lower() == "bearer" and matches
+
+    def _require_key(self, request: Request) -> None:
+        if not self._knows_key(request):
+            message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
+            raise RequestError(401, message, code="invalid_api_key")
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        """The validated body. The key comes first: an outsider learns nothing of what is understood."""
+        self._require_key(request)
+        content = bytearray()
+        async for piece in request.stream():
+            content += piece
+            if len(content) > self.max_body_bytes:
+                message = f"The body is larger than {self.max_body_bytes} bytes. Send less."
+                raise RequestError(413, message, code="body_too_large")
+        try:
+            return kind.model_validate_json(bytes(content))
+        except ValidationError as error:
+            raise from_validation(error) from None
+
+    async def _answer(self, request: Request, body: SamplingRequest, model: Model, job: Job) -> Response:
+        from training.serving.answers import Answer
+
+        events = job.events()
+        async with _called_off_with_client(request, job):
+            # The job's first event says that the request is in order; an error has a status still.
+            started = await anext(events, None)
+            if started is None:
+                raise ClientDisconnect
+            answer = Answer(request=body, started=started, tokenizer=model.backbone.tokenizer)
+            if not body.stream:
+                async for generated in events:
+                    return JSONResponse(answer.whole(generated.samples))
+                raise ClientDisconnect
+        return StreamingResponse(
+            _stream(answer, events, job),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+
+
+async def _stream(answer: Answer, events: AsyncIterator[Any], job: Job) -> AsyncIterator[bytes]:
+    """Server-sent events; closing this early, as happens when the client goes, calls the job off."""
+    from training.rlhf.rollout import Delta
+    from training.serving.answers import DONE, event
+
+    opened: set[int] = set()
+    samples: list[Sample] = []
+    try:
+        async for happened in events:
+            if not isinstance(happened, Delta):
+                samples = happened.samples
+                continue
+            choice = happened.prompt * answer.request.samples + happened.sample
+            if answer.is_chat and choice not in opened:
+                opened.add(choice)
+                yield event(answer.opening(choice))
+            yield event(answer.piece(happened))
+        options = answer.request.stream_options
+        if options is not None and options.include_usage:
+            yield event(answer.usage_piece(samples))
+        yield DONE
+    except RequestError as error:
+        # The status line is long gone: an error can only be said inside the stream.
+        yield event(error.body())
+    finally:
+        job.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _called_off_with_client(request: Request, job: Job) -> AsyncIterator[None]:
+    """Inside, the job is cancelled as soon as the client closes its connection."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        job.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        job.cancel()
+        raise
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
+
+
+# ── Application ───────────────────────────────────────────────────────────────────────
+
+
+def _refuse(_request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        return error.response()
+    if isinstance(error, HTTPException):
+        return RequestError(error.status_code, f"{error.detail}.", code="http_error").response()
+    if isinstance(error, ClientDisconnect):
+        # Nobody reads this; the log does, and 499 is what servers write there.
+        return Response(status_code=499)
+    return RequestError(
+        500, "The model server failed on this request; its log says why.", code="internal_error"
+    ).response()
+
+
+def build_application(server: Server) -> Starlette:
+    """The application: it begins to fetch and load as it starts, and calls all off as it stops."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_application: Starlette) -> AsyncIterator[None]:
+        server.startup.start()
+        server.worker.start()
+        yield
+        await asyncio.to_thread(server.startup.stop)
+        await asyncio.to_thread(server.worker.stop, server.seconds_to_stop)
+
+    handlers: dict[Any, Callable[[Request, Exception], Response]] = {
+        RequestError: _refuse,
+        HTTPException: _refuse,
+        ClientDisconnect: _refuse,
+        Exception: _refuse,
+    }
+    return Starlette(
+        routes=[
+            Route("/health", server.health, methods=["GET"]),
+            Route("/v1/models", server.models, methods=["GET"]),
+            Route("/v1/models/{name}", server.model, methods=["GET"]),
+            Route("/v1/chat/completions", server.chat, methods=["POST"]),
+            Route("/v1/completions", server.completions, methods=["POST"]),
+            Route("/v1/score", server.score, methods=["POST"]),
+        ],
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )

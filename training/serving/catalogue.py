@@ -1,0 +1,78 @@
+"""Which models there are: the base and the checkpoint folders. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.contract import CHECKPOINT_NAME, MANIFEST_FILE, ContractError, read_manifest
+from training.serving.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Models by name. A checkpoint's name is its folder's; a folder that appears is a model at once."""
+
+    base_folder: Path
+    checkpoints_folder: Path
+
+    @property
+    def base_name(self) -> str:
+        """The base model's id: its folder's name."""
+        return self.base_folder.name
+
+    def folder(self, name: str) -> Path:
+        """The folder of checkpoint `name`. Raises `RequestError` 404 where there is none."""
+        # The pattern knows no separator and no leading dot: a name cannot leave the folder.
+        if CHECKPOINT_NAME.fullmatch(name):
+            folder = self.checkpoints_folder / name
+            if (folder / MANIFEST_FILE).is_file():
+                return folder
+        raise unknown_model(name)
+
+    def checkpoints(self) -> list[Path]:
+        """Folders of all checkpoints, by name."""
+        try:
+            folders = sorted(self.checkpoints_folder.iterdir())
+        except OSError:
+            return []
+        return [
+            folder
+            for folder in folders
+            if CHECKPOINT_NAME.fullmatch(folder.name) and (folder / MANIFEST_FILE).is_file()
+        ]
+
+    def names(self) -> list[str]:
+        """Ids of all models, the base first."""
+        return [self.base_name, *(folder.name for folder in self.checkpoints())]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All models as OpenAI's `/v1/models` lists them, with their kind beside."""
+        return [self.entry(name) for name in self.names()]
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """One model. Raises `RequestError` 404 where there is none."""
+        if name == self.base_name:
+            return _entry(name, self.base_folder / "config.json", kind="starter")
+        manifest = self.folder(name) / MANIFEST_FILE
+        try:
+            kind: str | None = read_manifest(manifest.parent).kind
+        except ContractError:
+            # Asking it to answer will say what is wrong with it.
+            kind = None
+        return _entry(name, manifest, kind=kind)
+
+
+def _entry(name: str, file: Path, *, kind: str | None) -> dict[str, Any]:
+    try:
+        created = int(file.stat().st_mtime)
+    except OSError:
+        created = 0
+    return {"id": name, "object": "model", "created": created, "owned_by": "rondo", "kind": kind}
+
+
+def unknown_model(name: str) -> RequestError:
+    """There is no such model."""
+    message = f"The model '{name[:120]}' does not exist. GET /v1/models lists those that do."
+    return RequestError(404, message, code="model_not_found", param="model")

@@ -1,0 +1,229 @@
+"""What a client may ask: the bodies of the requests, validated. Imports no torch.
+
+What OpenAI's interface knows and this server does not do is refused by name, unless it asks
+for nothing: a null, a penalty of 0, one `best_of`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from training.contract import Message, Passage
+from training.rlhf.sampling import (
+    MAX_ALTERNATIVES,
+    MAX_SEED,
+    MAX_STOP_STRINGS,
+    SamplingParameters,
+)
+
+MAX_SAMPLES = 16
+MAX_PROMPTS = 16
+DEFAULT_CHAT_TOKENS = 512
+"""`max_tokens` of a chat that names none; what fits into the context where that is less."""
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_text(value: Any) -> Any:
+    """Content given as a list of text parts, put together."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError("only parts of the type 'text' are supported")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _all_integers(values: list[Any]) -> bool:
+    return all(type(value) is int for value in values)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ChatMessage(_Body):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_as_text)]
+    name: None = None
+
+
+class StreamOptions(_Body):
+    """What a stream tells beside the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseFormat(_Body):
+    """Only plain text is written."""
+
+    type: Literal["text"]
+
+
+class SamplingRequest(_Body):
+    """What chat and text completions have in common."""
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """Extension: 0 and -1 are off."""
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED - MAX_SAMPLES * MAX_PROMPTS)] | None = None
+    stop: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1)]],
+            BeforeValidator(_as_list),
+            Field(max_length=MAX_STOP_STRINGS),
+        ]
+        | None
+    ) = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """Taken and not used, as by every server that has no accounts."""
+    presence_penalty: Literal[0] | None = None
+    frequency_penalty: Literal[0] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+
+    @field_validator("presence_penalty", "frequency_penalty", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value == 0 else value
+
+    @model_validator(mode="after")
+    def _stream_options_need_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("'stream_options' needs 'stream': true")
+        return self
+
+    @property
+    def samples(self) -> int:
+        """Completions per prompt."""
+        return self.n or 1
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens that the client wants; None when it did not say."""
+        return self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to report; None for no log-probabilities."""
+        raise NotImplementedError
+
+    def parameters(self, *, seed: int, max_tokens: int) -> SamplingParameters:
+        """The request as the sampler takes it."""
+        return SamplingParameters(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(self.top_k or 0, 0),
+            max_tokens=max_tokens,
+            stop=tuple(self.stop or ()),
+            seed=seed,
+            alternatives=self.alternatives,
+        )
+
+
+class ChatRequest(SamplingRequest):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    response_format: ResponseFormat | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("'top_logprobs' needs 'logprobs': true")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise ValueError("'max_tokens' and 'max_completion_tokens' differ; give one of them")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def chat(self) -> list[Message]:
+        """The messages as the contract names them."""
+        return [Message(role=message.role, content=message.content) for message in self.messages]
+
+
+class CompletionRequest(SamplingRequest):
+    """POST /v1/completions"""
+
+    prompt: list[str | list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    echo: Literal[False] | None = None
+    best_of: int | None = None
+    suffix: None = None
+
+    @field_validator("prompt", mode="wrap")
+    @classmethod
+    def _prompts(cls, value: Any, _handler: Any) -> list[str | list[int]]:
+        # A union's own errors name the branches of the union, not what was sent.
+        one = isinstance(value, str) or (isinstance(value, list) and value and _all_integers(value))
+        if one:
+            value = [value]
+        if not isinstance(value, list) or not 1 <= len(value) <= MAX_PROMPTS:
+            raise ValueError(f"a text, or a list of 1 to {MAX_PROMPTS} texts, is expected")
+        texts = all(isinstance(item, str) for item in value)
+        tokens = all(isinstance(item, list) and _all_integers(item) for item in value)
+        if not (texts or tokens):
+            raise ValueError("each prompt must be a text or a list of token ids, all of one kind")
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.best_of is not None and self.best_of != self.samples:
+            raise ValueError("'best_of' is not supported; leave it out")
+        return self
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+
+class ContextPassage(_Body):
+    """One passage of context."""
+
+    title: str
+    sentences: list[str]
+
+
+class ScoreRequest(_Body):
+    """POST /v1/score"""
+
+    model: str
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    completions: Annotated[list[str], Field(min_length=1, max_length=64)]
+    context: list[ContextPassage] | None = None
+    """Read only by reward models that were trained with context."""
+
+    def chat(self) -> list[Message]:
+        """The messages as the contract names them."""
+        return [Message(role=message.role, content=message.content) for message in self.messages]
+
+    def passages(self) -> list[Passage]:
+        """The context as the contract names it."""
+        return [
+            Passage(title=passage.title, sentences=tuple(passage.sentences)) for passage in self.context or ()
+        ]

@@ -1,0 +1,28 @@
+"""Who may open a training page that bears no project in its address."""
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+
+from annotation import selectors as annotation_selectors
+from annotation.choices import Role
+from annotation.models import Project, User
+from training.selectors import managed_projects
+
+
+def require_manager(user: User, project: Project | None) -> None:
+    """Let managers of `project` through; where it is None, managers of any project.
+
+    An outsider gets 404 as if there were no such page, a member whose role is too low gets
+    403: pages that tell what wrote an answer are closed to those who judge it.
+    """
+    if project is None:
+        if managed_projects(user).exists():
+            return
+        if annotation_selectors.projects_for(user).exists():
+            raise PermissionDenied
+        raise Http404
+    if annotation_selectors.may(user, project, Role.MANAGER):
+        return
+    if annotation_selectors.membership_of(user, project):
+        raise PermissionDenied
+    raise Http404

@@ -1,0 +1,36 @@
+"""The Celery application. A message is a doorbell: what is to be done stands in the database."""
+
+import os
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.beat import EmbeddedService
+from click import Option
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+
+class BeatThread(bootsteps.StartStopStep):
+    """The scheduler as a thread of the worker: `celery worker --beat-thread`.
+
+    Celery's own `--beat` forks a process, and that outlives a worker killed with SIGKILL: each
+    restart would leave one more scheduler behind.
+    """
+
+    conditional = True
+
+    def __init__(self, parent: Any, beat_thread: bool = False, **options: Any) -> None:
+        self.enabled = beat_thread
+        super().__init__(parent, **options)
+
+    def create(self, parent: Any) -> Any:
+        return EmbeddedService(parent.app, thread=True, scheduler_cls=parent.app.conf.beat_scheduler)
+
+
+app = Celery("rondo")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+app.steps["worker"].add(BeatThread)
+app.user_options["worker"].add(
+    Option(("--beat-thread",), is_flag=True, help="Run the scheduler in a thread of this worker.")
+)

@@ -1,0 +1,235 @@
+"""System checks of our own: a wrong setting is told at start, with its remedy, and not at midnight.
+
+`manage.py check` runs those on settings and files; `manage.py check --database default` those on
+the database too; `manage.py check --deploy` those on a Rondo that other machines reach.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DatabaseError, connections
+from django.db.migrations.executor import MigrationExecutor
+
+TAG = "rondo"
+_BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "pyamqp": 5672, "amqps": 5671}
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+@register(TAG)
+def home_is_writable(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Databases, models, runs and logs are kept below RONDO_HOME."""
+    home = Path(settings.RONDO_HOME)
+    if home.is_dir() and os.access(home, os.W_OK | os.X_OK):
+        return []
+    return [
+        Error(
+            f"RONDO_HOME is {home}, and that is no folder that this user may write.",
+            hint="Make the folder, change its owner, or set RONDO_HOME to another one.",
+            id="rondo.E001",
+        )
+    ]
+
+
+@register(TAG)
+def secrets_are_private(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Whoever reads the secret key signs sessions as anybody."""
+    messages: list[CheckMessage] = []
+    for name in ("secret_key", "model_server_key"):
+        path = Path(settings.RONDO_HOME) / name
+        if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            messages.append(
+                Error(
+                    f"{path} can be read by other users of this machine.",
+                    hint=f"Run `chmod 600 {path}`; if somebody may have read it, delete it and start again.",
+                    id="rondo.E002",
+                )
+            )
+    if len(settings.SECRET_KEY) < 32:
+        messages.append(
+            Error(
+                "RONDO_SECRET_KEY is shorter than 32 characters.",
+                hint="Leave it unset, and a long one is drawn and kept in RONDO_HOME/secret_key.",
+                id="rondo.E003",
+            )
+        )
+    return messages
+
+
+@register(TAG)
+def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """The worker and Compare ask this address for answers."""
+    url = str(settings.RONDO_MODEL_SERVER_URL)
+    parts = urlsplit(url)
+    try:
+        well_formed = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        well_formed = False
+    if not well_formed or parts.query or parts.fragment:
+        return [
+            Error(
+                f"RONDO_MODEL_SERVER_URL is {url!r}, and that is no address of a server.",
+                hint="Write it as http://host:port, or leave it unset to have `manage.py up` start one.",
+                id="rondo.E004",
+            )
+        ]
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        return [
+            Warning(
+                f"The model server at {url} is asked in the clear: key and answers cross the network.",
+                hint="Put it behind a proxy with TLS and write https:// here.",
+                id="rondo.W005",
+            )
+        ]
+    return []
+
+
+@register(TAG)
+def timings_fit_together(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """A heartbeat that is slower than what counts as dead would have two workers on one step."""
+    if settings.RONDO_STALE_SECONDS >= 3 * settings.RONDO_HEARTBEAT_SECONDS > 0:
+        return []
+    return [
+        Error(
+            f"RONDO_STALE_SECONDS ({settings.RONDO_STALE_SECONDS:g}) is less than three times "
+            f"RONDO_HEARTBEAT_SECONDS ({settings.RONDO_HEARTBEAT_SECONDS:g}).",
+            hint="A worker that is only slow would be taken for dead. Raise the first or lower the second.",
+            id="rondo.E006",
+        )
+    ]
+
+
+@register(TAG)
+def sqlite_is_for_one_machine(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """SQLite's locks and the folder broker do not hold across hosts."""
+    is_sqlite = _is_sqlite()
+    in_folder = str(settings.CELERY_BROKER_URL).startswith("filesystem:")
+    if is_sqlite and not in_folder:
+        return [
+            Warning(
+                "Jobs go through a message broker while the database is an SQLite file.",
+                hint="With workers on several machines set DATABASE_URL to a PostgreSQL server; "
+                "on one machine leave RONDO_BROKER_URL unset.",
+                id="rondo.W007",
+            )
+        ]
+    if not is_sqlite and in_folder:
+        return [
+            Warning(
+                "The database is a server while jobs go through a folder of this machine.",
+                hint="A worker on another machine hears nothing. Set RONDO_BROKER_URL to Redis or RabbitMQ.",
+                id="rondo.W008",
+            )
+        ]
+    return []
+
+
+@register(TAG)
+def broker_answers(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """The folder of the broker can be written, or somebody listens where the broker should be."""
+    url = str(settings.CELERY_BROKER_URL)
+    if url.startswith("filesystem:"):
+        folder = Path(str(settings.CELERY_BROKER_TRANSPORT_OPTIONS["data_folder_in"]))
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return []
+        return [
+            Error(
+                f"The broker's folder {folder} cannot be written.",
+                hint="Change its owner, or set RONDO_HOME to a folder that you may write.",
+                id="rondo.E009",
+            )
+        ]
+    parts = urlsplit(url)
+    host, port = parts.hostname, parts.port or _BROKER_PORTS.get(parts.scheme)
+    if not host or not port:
+        return []
+    try:
+        socket.create_connection((host, port), timeout=3).close()
+    except OSError as error:
+        return [
+            Error(
+                f"The message broker does not answer at {host}:{port}: {error.strerror or error}.",
+                hint="Check RONDO_BROKER_URL, and that the broker runs.",
+                id="rondo.E009",
+            )
+        ]
+    return []
+
+
+@register(TAG, Tags.database)
+def database_is_ready(
+    app_configs: Any, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """The database can be reached and stands where the code does."""
+    messages: list[CheckMessage] = []
+    for alias in databases or ():
+        try:
+            executor = MigrationExecutor(connections[alias])
+            plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        except DatabaseError as error:
+            messages.append(
+                Error(
+                    f"The database cannot be used: {str(error).strip()}.",
+                    hint="Check DATABASE_URL, that the server runs, and that it lets this user in.",
+                    id="rondo.E010",
+                )
+            )
+            continue
+        if plan:
+            messages.append(
+                Error(
+                    f"{len(plan)} migrations are not applied, the first of them {plan[0][0]}.",
+                    hint="Run `.venv/bin/python manage.py migrate`; `manage.py up` does it by itself.",
+                    id="rondo.E011",
+                )
+            )
+    return messages
+
+
+@register(TAG, Tags.security, deploy=True)
+def others_reach_it_safely(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """What holds on a loopback address does not hold on a network."""
+    messages: list[CheckMessage] = []
+    if not settings.RONDO_HTTPS:
+        messages.append(
+            Error(
+                "Passwords and sessions would cross the network in the clear.",
+                hint="Put a proxy with TLS before Rondo and set RONDO_HTTPS=true.",
+                id="rondo.E012",
+            )
+        )
+    if all(host in _LOOPBACK for host in settings.ALLOWED_HOSTS):
+        messages.append(
+            Error(
+                "Rondo answers only to loopback names.",
+                hint="Set RONDO_ALLOWED_HOSTS to the names under which people reach it.",
+                id="rondo.E013",
+            )
+        )
+    if "*" in settings.ALLOWED_HOSTS:
+        messages.append(
+            Error(
+                "Rondo answers to any name, and so trusts whatever a request calls it.",
+                hint="List the names in RONDO_ALLOWED_HOSTS.",
+                id="rondo.E014",
+            )
+        )
+    if not settings.RONDO_STATIC_COLLECTED:
+        messages.append(
+            Warning(
+                "Static files are served from their source folders, uncompressed and without far expiry.",
+                hint="Run `manage.py collectstatic` and set RONDO_STATIC_COLLECTED=true.",
+                id="rondo.W015",
+            )
+        )
+    return messages
+
+
+def _is_sqlite() -> bool:
+    return connections["default"].vendor == "sqlite"

@@ -1,0 +1,41 @@
+"""The project that a first start opens: sixty prompts of our writing, guidelines, three error categories."""
+
+from pathlib import Path
+
+from django.db import transaction
+
+from annotation.choices import Role
+from annotation.models import Project, User
+from annotation.services.projects import add_member, create_project
+from annotation.services.prompts import import_prompts
+from training.services.rounds import open_first_round
+
+SLUG = "first-project"
+NAME = "First project"
+FOLDER = Path(__file__).resolve().parent
+PROMPTS = FOLDER / "prompts.jsonl"
+GUIDELINES = FOLDER / "guidelines.md"
+
+
+def ensure_first_project() -> str:
+    """Make the first project on a database that has no project. Returns one line about it for people.
+
+    A database with any project is left as it is: whoever deleted or renamed the first one
+    does not get it back, and prompts are not imported again.
+    """
+    if Project.objects.exists():
+        return f"not needed, {Project.objects.count()} projects are there"
+    with transaction.atomic():
+        project = create_project(
+            name=NAME,
+            slug=SLUG,
+            description="Everyday questions to a small model: facts, tone, code, sums, given passages.",
+            guideline=GUIDELINES.read_text(encoding="utf-8"),
+        )
+        report = import_prompts(
+            project=project, lines=PROMPTS.read_text(encoding="utf-8").splitlines(), name=PROMPTS.name
+        )
+        for user in User.objects.filter(is_active=True):
+            add_member(project=project, user=user, role=Role.MANAGER if user.is_superuser else Role.ANNOTATOR)
+        open_first_round(project=project)
+    return f"{report.added} prompts, guidelines, first round open"

@@ -1,0 +1,259 @@
+"""All settings, from environment variables; the README's table lists every one.
+
+The defaults run everything on one machine: SQLite, a broker in a folder, `var/` for files.
+"""
+
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+# ── Where things are ──────────────────────────────────────────────────────────────────
+RONDO_HOME = Path(env.str("RONDO_HOME", default=str(BASE_DIR / "var"))).resolve()
+RONDO_MODELS = RONDO_HOME / "models"
+RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
+RONDO_RUNS = RONDO_HOME / "runs"
+RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"
+RONDO_HOST = env.str("RONDO_HOST", default="127.0.0.1")
+RONDO_PORT = env.int("RONDO_PORT", default=8000)
+# Python uses one core per process; more than two at work leave none to the model on a small machine.
+RONDO_WEB_PROCESSES = env.int("RONDO_WEB_PROCESSES", default=2)
+RONDO_MODEL_SERVER_PORT = env.int("RONDO_MODEL_SERVER_PORT", default=8001)
+RONDO_MODEL_SERVER_URL = env.str(
+    "RONDO_MODEL_SERVER_URL", default=f"http://127.0.0.1:{RONDO_MODEL_SERVER_PORT}"
+)
+RONDO_STARTER_MODEL_NAME = env.str("RONDO_STARTER_MODEL_NAME", default="SmolLM2-135M-Instruct")
+
+
+def _writable_folder(path: Path) -> Path:
+    """The folder, made if it is not there. Refuses with a remedy where that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"Rondo keeps its files in {RONDO_HOME}, and {path} cannot be made ({error.strerror}). "
+            "Change the folder's owner or permissions, or set RONDO_HOME to a folder that you may write."
+        ) from error
+    return path
+
+
+def _secret(variable: str, file_name: str) -> str:
+    """The variable, or a value drawn once and kept in a file that only its owner reads."""
+    if value := str(env.str(variable, default="")):
+        return value
+    path = _writable_folder(RONDO_HOME) / file_name
+    if not path.exists():
+        # Two processes may start at once: each writes a whole file (mode 0600) under a name of its
+        # own, and only one of them gets the final name.
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{file_name}-")
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secrets.token_urlsafe(48) + "\n")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(draft)
+    return path.read_text().strip()
+
+
+SECRET_KEY = _secret("RONDO_SECRET_KEY", "secret_key")
+RONDO_MODEL_SERVER_KEY = _secret("RONDO_MODEL_SERVER_KEY", "model_server_key")
+
+# ── Django ────────────────────────────────────────────────────────────────────────────
+DEBUG = env.bool("RONDO_DEBUG", default=False)
+ALLOWED_HOSTS = env.list("RONDO_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("RONDO_TRUSTED_ORIGINS", default=[])
+ROOT_URLCONF = "webapp.urls"
+WSGI_APPLICATION = "webapp.wsgi.application"
+AUTH_USER_MODEL = "annotation.User"
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "projects"
+LOGOUT_REDIRECT_URL = "login"
+
+INSTALLED_APPS = [
+    "webapp",
+    "training",
+    "annotation",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "rest_framework",
+    "csp",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "webapp.turns.LabellingTakesTurns",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "webapp.languages.LanguageMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "builtins": ["webapp.templatetags.icons"],
+        },
+    },
+]
+
+# ── Database: the truth ───────────────────────────────────────────────────────────────
+_sqlite: dict[str, Any] = {"ENGINE": "webapp.sqlite", "NAME": str(RONDO_HOME / "rondo.sqlite3")}
+DATABASES = {"default": env.db_url("DATABASE_URL") if env.str("DATABASE_URL", default="") else _sqlite}
+if DATABASES["default"]["ENGINE"] in ("webapp.sqlite", "django.db.backends.sqlite3"):
+    DATABASES["default"]["ENGINE"] = "webapp.sqlite"
+    # A connection costs more than most requests: each thread keeps its own.
+    DATABASES["default"].setdefault("CONN_MAX_AGE", None)
+    DATABASES["default"]["OPTIONS"] = {
+        # A transaction takes the write lock when it begins: two that read and then write
+        # wait for each other instead of failing.
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        # FULL: an acknowledged judgment survives a power cut, not only a killed process.
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
+    }
+else:
+    DATABASES["default"].setdefault("CONN_MAX_AGE", 60)
+    DATABASES["default"].setdefault("CONN_HEALTH_CHECKS", True)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# ── Jobs: the doorbell ────────────────────────────────────────────────────────────────
+CELERY_BROKER_URL = env.str("RONDO_BROKER_URL", default="filesystem://localhost//")
+if CELERY_BROKER_URL.startswith("filesystem:"):
+    CELERY_BROKER_TRANSPORT = "webapp.broker:Transport"
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "data_folder_in": str(_writable_folder(RONDO_HOME / "broker" / "messages")),
+        "data_folder_out": str(RONDO_HOME / "broker" / "messages"),
+        "control_folder": str(_writable_folder(RONDO_HOME / "broker" / "control")),
+        "polling_interval": 0.5,
+    }
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+# Nobody steers workers from outside, and each of these costs the file-system broker a queue per worker.
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+RONDO_SWEEP_SECONDS = env.float("RONDO_SWEEP_SECONDS", default=5)
+RONDO_HEARTBEAT_SECONDS = env.float("RONDO_HEARTBEAT_SECONDS", default=3)
+RONDO_STALE_SECONDS = env.float("RONDO_STALE_SECONDS", default=20)
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {
+        "task": "training.tasks.sweep",
+        "schedule": RONDO_SWEEP_SECONDS,
+        # A sweep that nobody took in time is worth nothing: the next one looks at the same rows.
+        "options": {"expires": RONDO_SWEEP_SECONDS},
+    },
+}
+# The schedule is these few lines, so nothing needs to be remembered on disk between starts.
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+
+# ── People ────────────────────────────────────────────────────────────────────────────
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+# Rondo runs on plain HTTP on a loopback address until someone puts a proxy before it.
+RONDO_HTTPS = env.bool("RONDO_HTTPS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = RONDO_HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if RONDO_HTTPS else None
+SECURE_SSL_REDIRECT = RONDO_HTTPS
+SECURE_HSTS_SECONDS = 30 * 24 * 3600 if RONDO_HTTPS else 0
+# Other names below the same domain, and browsers' preload lists, are for their owner to decide.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+_SELF = "'self'"
+_NONE = "'none'"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [_NONE],
+        "script-src": [_SELF],
+        "style-src": [_SELF],
+        "img-src": [_SELF, "data:"],
+        "font-src": [_SELF],
+        "connect-src": [_SELF],
+        "form-action": [_SELF],
+        "frame-ancestors": [_NONE],
+        "base-uri": [_NONE],
+        "manifest-src": [_SELF],
+    }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+}
+
+# ── Words, time, files ────────────────────────────────────────────────────────────────
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]
+TIME_ZONE = env.str("RONDO_TIME_ZONE", default="UTC")
+USE_TZ = True
+STATIC_URL = "static/"
+STATIC_ROOT = RONDO_HOME / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+# `manage.py up` collects the files and then says so here. Elsewhere (tests, `runserver`) they come from
+# their source folders, so that a folder collected last week is never served in place of today's files.
+RONDO_STATIC_COLLECTED = env.bool("RONDO_STATIC_COLLECTED", default=False)
+WHITENOISE_USE_FINDERS = not RONDO_STATIC_COLLECTED
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": (
+            "webapp.storage.HashedStorage"
+            if RONDO_STATIC_COLLECTED
+            else "django.contrib.staticfiles.storage.StaticFilesStorage"
+        )
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("RONDO_LOG_LEVEL", default="INFO")},
+    "loggers": {
+        "httpx": {"level": "WARNING"},
+        # A sweep every few seconds would fill the log with lines that say nothing.
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,1 @@
+"""SQLite for several processes: who wants to write takes turns (see `base`)."""

@@ -1,0 +1,125 @@
+"""One `up` per folder, and nothing of it left behind: a lock, and a record of every process started."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from webapp.supervision.errors import UpError
+
+# Two readings of when a process began may differ by this much where the clock was set in between.
+_SAME_START_SECONDS = 2.0
+
+
+class AlreadyRunningError(UpError):
+    """Another `up` holds this folder. Says where it answers and how to stop it."""
+
+
+@contextmanager
+def only_one(home: Path) -> Iterator[None]:
+    """Hold the folder for this `up`. The lock goes with the process, however that ends."""
+    with (home / "up.lock").open("a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            raise AlreadyRunningError(_who_runs(stream.read(), home)) from None
+        stream.truncate(0)
+        yield
+        stream.truncate(0)
+
+
+def say_where(home: Path, address: str) -> None:
+    """Leave the address and the process id for an `up` that finds the folder taken."""
+    (home / "up.lock").write_text(json.dumps({"pid": os.getpid(), "address": address}))
+
+
+def _who_runs(text: str, home: Path) -> str:
+    try:
+        there = json.loads(text)
+        return (
+            f"Rondo already runs on {home}: {there['address']} (process {there['pid']}). "
+            f"Stop it with Ctrl-C where it runs, or with `kill {there['pid']}`."
+        )
+    except (ValueError, KeyError, TypeError):
+        return f"Rondo is just being started on {home} by somebody else. Wait for it, or stop it."
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process, known again by its id together with the time at which it began."""
+
+    pid: int
+    began: float
+
+    def process(self) -> psutil.Process | None:
+        """The process, or None where it has ended and its id is free or somebody else's."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.began) < _SAME_START_SECONDS
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+class Family:
+    """Every process that descends from the process manager, also those whose parent has died.
+
+    Recorded in `up.json`, so that the next `up` finds what an `up` killed with SIGKILL left behind.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._record = home / "up.json"
+        self._members: set[Member] = set()
+
+    def look(self, root: int) -> None:
+        """Add the processes below `root`, forget those that ended, write the record if it changed."""
+        now = {member for member in self._members if member.process()}
+        try:
+            process = psutil.Process(root)
+            for one in [process, *process.children(recursive=True)]:
+                try:
+                    now.add(Member(one.pid, one.create_time()))
+                except psutil.NoSuchProcess:
+                    continue
+        except psutil.NoSuchProcess:
+            pass
+        if now != self._members:
+            self._members = now
+            draft = self._record.with_suffix(".draft")
+            draft.write_text(json.dumps([[member.pid, member.began] for member in now]))
+            os.replace(draft, self._record)
+
+    def recall(self) -> None:
+        """Take the members from the record of an earlier `up`."""
+        try:
+            self._members = {
+                Member(int(pid), float(began)) for pid, began in json.loads(self._record.read_text())
+            }
+        except (OSError, ValueError):
+            self._members = set()
+
+    def end(self, seconds: float) -> int:
+        """End whatever is still alive, with SIGTERM first and SIGKILL after `seconds`. Returns how many."""
+        alive = [process for member in self._members if (process := member.process())]
+        for process in alive:
+            _signal(process, gently=True)
+        _, stubborn = psutil.wait_procs(alive, timeout=seconds)
+        for process in stubborn:
+            _signal(process, gently=False)
+        psutil.wait_procs(stubborn, timeout=5)
+        self._members = set()
+        self._record.unlink(missing_ok=True)
+        return len(alive)
+
+
+def _signal(process: psutil.Process, *, gently: bool) -> None:
+    try:
+        process.terminate() if gently else process.kill()
+    except psutil.NoSuchProcess:
+        return

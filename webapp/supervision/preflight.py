@@ -1,0 +1,126 @@
+"""What must hold before anything is started. Each refusal says what is wrong and what to do."""
+
+import errno
+import shutil
+import socket
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from webapp.supervision.errors import UpError
+
+# The starter model, its download, a database and a few checkpoints.
+FREE_BYTES_FIRST_START = 2 * 1024**3
+# A round writes adapters and a run's state: far less, but never nothing.
+FREE_BYTES_LATER = 300 * 1024**2
+
+
+class PreflightError(UpError):
+    """A reason not to start: what is wrong, where, and the remedy."""
+
+
+def check_packages(requirements: Path) -> int:
+    """Check that every line of requirements.txt is installed in its version. Returns how many."""
+    wanted = [
+        Requirement(line)
+        for raw in requirements.read_text().splitlines()
+        if (line := raw.partition("#")[0].strip())
+    ]
+    wrong = [text for requirement in wanted if (text := _what_is_wrong(requirement))]
+    if wrong:
+        raise PreflightError(
+            f"Packages are missing or of the wrong version: {', '.join(wrong)}. "
+            "Run `make install`, which brings .venv up to requirements.txt."
+        )
+    return len(wanted)
+
+
+def _what_is_wrong(requirement: Requirement) -> str:
+    if requirement.marker and not requirement.marker.evaluate():
+        return ""
+    try:
+        # A local version label such as 2.13.0+cpu names a build, not another version.
+        installed = version(requirement.name).partition("+")[0]
+    except PackageNotFoundError:
+        return requirement.name
+    if requirement.specifier.contains(installed, prereleases=True):
+        return ""
+    return f"{requirement.name} {installed} (wanted {requirement.specifier})"
+
+
+def check_home(home: Path) -> None:
+    """Check that files can be written where Rondo keeps them."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".write-test-"):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise PreflightError(_disk_full(home, 0, FREE_BYTES_LATER)) from error
+        raise PreflightError(
+            f"{home} cannot be written: {error.strerror}. Change its owner or permissions, "
+            "or name another folder: RONDO_HOME=/path/to/folder make run."
+        ) from error
+
+
+def check_disk(home: Path, *, starter_is_there: bool) -> int:
+    """Check that there is room for what comes. Returns the free bytes."""
+    needed = FREE_BYTES_LATER if starter_is_there else FREE_BYTES_FIRST_START
+    free = shutil.disk_usage(home).free
+    if free < needed:
+        raise PreflightError(_disk_full(home, free, needed))
+    return free
+
+
+def _disk_full(home: Path, free: int, needed: int) -> str:
+    return (
+        f"The disk that holds {home} is full or nearly so: {free / 1024**2:.0f} MB are free and "
+        f"{needed / 1024**2:.0f} MB are needed. Free some space, or name a folder on another disk: "
+        "RONDO_HOME=/path/to/folder make run."
+    )
+
+
+def check_starter_folder(named: str) -> None:
+    """Check that RONDO_STARTER_MODEL, when it is set, names a folder with a model in it."""
+    if named and not (Path(named).expanduser() / "config.json").is_file():
+        raise PreflightError(
+            f"RONDO_STARTER_MODEL is {named}, and there is no model in that folder (no config.json). "
+            "Name the folder that holds config.json and the weights, or unset it to have the model fetched."
+        )
+
+
+def check_port(host: str, port: int, *, variable: str, purpose: str) -> None:
+    """Check that `purpose` can listen on host:port. `variable` is what the person sets to change it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the servers do it: a port whose last connections are still closing is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            # On macOS two sockets may be bound so; only one may listen.
+            probe.listen(1)
+        except (OSError, OverflowError) as error:
+            raise PreflightError(_port_refused(host, port, variable, purpose, error)) from error
+
+
+def _port_refused(host: str, port: int, variable: str, purpose: str, error: Exception) -> str:
+    example = f"{variable}={port + 80 if port < 60000 else 8080} make run"
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EADDRINUSE:
+        return (
+            f"Port {port} on {host}, wanted for {purpose}, is taken by another program. "
+            f"Stop that program, or choose another port: {example}."
+        )
+    if code in (errno.EACCES, errno.EPERM):
+        return (
+            f"Port {port}, wanted for {purpose}, may only be opened by the system's administrator. "
+            f"Choose one above 1023: {example}."
+        )
+    if code == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            f"{host}, wanted for {purpose}, is no address of this machine. "
+            "Set RONDO_HOST to one that is, or to 127.0.0.1."
+        )
+    return f"{host}:{port}, wanted for {purpose}, cannot be opened: {error}. Set {variable} to another port."

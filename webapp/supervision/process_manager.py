@@ -1,0 +1,181 @@
+"""supervisor (supervisord.org) as a child of `manage.py up`: started, asked, stopped."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xmlrpc.client
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, cast
+
+from supervisor.xmlrpc import SupervisorTransport
+
+from webapp.supervision.errors import UpError
+from webapp.supervision.programs import Program, environment, working_folder
+
+_LOG_BYTES = "10MB"
+_LOG_BACKUPS = 3
+_GROUP = "rondo"
+
+
+@dataclass(frozen=True)
+class ProgramState:
+    """What the process manager says of one program. `state` is supervisor's word: RUNNING, BACKOFF, ..."""
+
+    name: str
+    state: str
+    pid: int
+    uptime: int
+
+
+class ProcessManagerGoneError(UpError):
+    """The process manager does not answer: it was killed, or could not start."""
+
+
+class ProcessManager:
+    """Keeps programs running: restarts what dies, writes rotated logs, stops all at the end.
+
+    supervisord runs in a session of its own, so that Ctrl-C in the terminal reaches only `up`,
+    which then stops everything in order.
+    """
+
+    def __init__(self, home: Path, programs: Iterable[Program]) -> None:
+        self.programs = tuple(programs)
+        self.logs = home / "log"
+        self._configuration = home / "supervisord.conf"
+        # In a temporary folder: the path of a socket may have 104 characters at most on macOS.
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="rondo-"))
+        self._socket = self._socket_folder / "supervisor.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of supervisord."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start supervisord and with it every program. Raises ProcessManagerGoneError if not."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._configuration.write_text(self._configuration_text())
+        supervisord = (sys.executable, "-m", "supervisor.supervisord", "--nodaemon", "--silent")
+        complaints = self.logs / "supervisord.stderr"
+        with complaints.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [*supervisord, "--configuration", str(self._configuration)],
+                # Log names are relative to this folder: supervisor expands `%` in them twice.
+                cwd=self.logs,
+                env=environment(),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                said = complaints.read_text(errors="replace").strip()
+                raise ProcessManagerGoneError(f"The process manager ended at once: {said}")
+            if self._socket.exists():
+                return
+            time.sleep(0.05)
+        raise ProcessManagerGoneError("The process manager did not come up within 30 seconds.")
+
+    def states(self) -> list[ProgramState]:
+        """The state of every program. Raises ProcessManagerGoneError when nobody answers."""
+        rows = cast(list[dict[str, Any]], self._call("getAllProcessInfo"))
+        return [
+            ProgramState(row["name"], row["statename"], row["pid"], max(0, row["now"] - row["start"]))
+            for row in rows
+        ]
+
+    def start_again(self, name: str) -> None:
+        """Start a program that was given up. Does nothing where it has come up meanwhile."""
+        try:
+            self._call("startProcess", f"{_GROUP}:{name}", False)
+        except xmlrpc.client.Fault:
+            # It has come up, or failed at once: the next look at the states tells which.
+            return
+
+    def stop(self) -> None:
+        """Stop every program gracefully, then supervisord; kill supervisord's group if it hangs."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=max(program.seconds_to_stop for program in self.programs) + 5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
+
+    def last_log_line(self, name: str) -> str:
+        """The last line with words that a program wrote, for a message about its end."""
+        try:
+            with (self.logs / f"{name}.log").open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
+                lines = stream.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._socket}")
+        proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+        try:
+            return getattr(proxy.supervisor, method)(*arguments)
+        except (OSError, HTTPException) as error:
+            raise ProcessManagerGoneError(f"The process manager does not answer: {error}") from error
+        finally:
+            transport.close()
+
+    def _configuration_text(self) -> str:
+        sections: dict[str, dict[str, object]] = {
+            "unix_http_server": {"file": self._socket, "chmod": "0700"},
+            "rpcinterface:supervisor": {
+                "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+            },
+            "supervisord": {
+                "logfile": "supervisord.log",
+                "logfile_maxbytes": _LOG_BYTES,
+                "logfile_backups": _LOG_BACKUPS,
+                "pidfile": "supervisord.pid",
+                "minfds": 256,
+                # Nothing that a program writes is for other users of the machine.
+                "umask": "077",
+            },
+        }
+        # One group: its programs are told to stop together, not one after the other.
+        sections[f"group:{_GROUP}"] = {"programs": ",".join(program.name for program in self.programs)}
+        for program in self.programs:
+            sections[f"program:{program.name}"] = self._program_section(program)
+        return "\n".join(
+            f"[{section}]\n" + "".join(f"{key}={value}\n" for key, value in options.items())
+            for section, options in sections.items()
+        ).replace("%", "%%")
+
+    def _program_section(self, program: Program) -> dict[str, object]:
+        return {
+            "command": " ".join(_quoted(word) for word in program.command),
+            "directory": working_folder(),
+            "autorestart": "true",
+            "startsecs": 2,
+            "startretries": 8,
+            "stopwaitsecs": program.seconds_to_stop,
+            "stopasgroup": "true",
+            "killasgroup": "true",
+            "redirect_stderr": "true",
+            "stdout_logfile": f"{program.name}.log",
+            "stdout_logfile_maxbytes": _LOG_BYTES,
+            "stdout_logfile_backups": _LOG_BACKUPS,
+        }
+
+
+def _quoted(word: str) -> str:
+    """A word of a command as supervisor's own shlex reads it back."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,74 @@
+"""What `manage.py up` prints: one line per step, rewritten in place while it goes on."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+_NAME_WIDTH = 15
+# Where lines cannot be rewritten (a log file, CI), a line of progress no more often than this.
+_SECONDS_BETWEEN_PLAIN_LINES = 5.0
+
+
+class Screen:
+    """One line per step. On a terminal a step's line is rewritten until the step is done."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._rewrites = self._stream.isatty()
+        self._open: tuple[str, str] | None = None
+        self._last_plain = 0.0
+
+    def progress(self, name: str, text: str, *, announce: bool = False) -> None:
+        """Say how far a step is. On a terminal this replaces the step's line.
+
+        Where lines cannot be replaced, one is written every few seconds, and with `announce`
+        also at once when the words are new and not only the figures.
+        """
+        if self._open == (name, text):
+            return
+        is_new = self._open is None or self._open[0] != name
+        has_new_words = is_new or self._open is None or _words(self._open[1]) != _words(text)
+        is_due = not is_new and time.monotonic() - self._last_plain >= _SECONDS_BETWEEN_PLAIN_LINES
+        if self._rewrites:
+            self._stream.write(("\n" if is_new and self._open else "") + f"\r\033[K{_line(name, text)}")
+        elif is_due or (announce and has_new_words):
+            self._stream.write(f"{_line(name, text)}\n")
+        if is_due or is_new or has_new_words:
+            self._last_plain = time.monotonic()
+        self._open = (name, text)
+        self._stream.flush()
+
+    def done(self, name: str, text: str) -> None:
+        """Close a step's line with what came of it."""
+        if self._rewrites and self._open:
+            self._stream.write("\r\033[K" if self._open[0] == name else "\n")
+        self._stream.write(f"{_line(name, text)}\n")
+        self._open = None
+        self._stream.flush()
+
+    def text(self, text: str = "") -> None:
+        """Print lines that belong to no step."""
+        if self._rewrites and self._open:
+            self._stream.write("\n")
+        self._open = None
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    @contextmanager
+    def step(self, name: str, while_at_it: str) -> Iterator[list[str]]:
+        """A step that says what it is at, and at its end what the caller put in the list."""
+        outcome: list[str] = []
+        self.progress(name, while_at_it)
+        yield outcome
+        self.done(name, outcome[-1] if outcome else "done")
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:<{_NAME_WIDTH}} {text}"
+
+
+def _words(text: str) -> str:
+    return re.sub(r"\d+", "", text)
