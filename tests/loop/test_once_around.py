@@ -93,9 +93,11 @@ def test_a_tiny_model_goes_once_around_the_loop(
 
     # An answer's record gives the same answer again, and the reward model scores it.
     with Engine() as engine:
-        for completion in (policy.source.completions.first(), first.policy.source.completions.last()):
+        for completion in Completion.objects.select_related("source"):
             [answer] = engine.complete(**request_of(completion))
-            assert (answer.text, answer.finish_reason) == (completion.text, completion.finish_reason)
+            # PostgreSQL cannot store NUL: the record has the replacement character in its place.
+            text = answer.text.replace("\x00", "\ufffd")
+            assert (text, answer.finish_reason) == (completion.text, completion.finish_reason)
             assert answer.token_count == completion.token_count
         texts = [completion.text for completion in Comparison.objects.first().completions.all()]
         scores = engine.score(
