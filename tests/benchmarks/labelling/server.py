@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[3]
 
 _FILL = """
@@ -38,6 +40,12 @@ class Served:
         self.process.wait(timeout=30)
         self.process = subprocess.Popen(self.command, env=self.environment, cwd=ROOT)
         _wait(self.port)
+
+    def cpu_seconds(self) -> float:
+        """The processor time that the web processes have used up to now."""
+        web = psutil.Process(self.process.pid)
+        spent = [process.cpu_times() for process in (web, *web.children(recursive=True))]
+        return float(sum(times.user + times.system for times in spent))
 
     def python(self, code: str, *arguments: str) -> str:
         """What a piece of Python prints that runs on this server's database."""
