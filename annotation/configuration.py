@@ -5,21 +5,18 @@ row. So what is kept here under a revision is what that revision says, in every 
 """
 
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 from django.db.models.signals import post_delete, post_save
 from django.utils.safestring import SafeString
 
+from annotation.kept import Kept
 from annotation.models import Category, Criterion, Guideline, Project
 from annotation.rendering import render_markdown
 
 _KEPT = 128
-_kept: "OrderedDict[tuple[int, uuid.UUID], Configuration]" = OrderedDict()
-_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -37,23 +34,20 @@ class Configuration:
         return render_markdown(self.guideline.text if self.guideline else "")
 
 
+_kept: Kept[tuple[int, uuid.UUID], Configuration] = Kept(_KEPT)
+
+
 def configuration_of(project: Project) -> Configuration:
     """The configuration of a project as its row was read. Asks the database once per revision."""
-    key = (project.pk, project.revision)
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    found = Configuration(
-        categories=tuple(Category.objects.filter(project_id=project.pk).order_by("position", "id")),
-        criteria=tuple(Criterion.objects.filter(project_id=project.pk).order_by("position", "id")),
-        guideline=Guideline.objects.filter(project_id=project.pk).order_by("-version").first(),
+    return _kept.get((project.pk, project.revision), lambda: _read(project.pk))
+
+
+def _read(project_id: int) -> Configuration:
+    return Configuration(
+        categories=tuple(Category.objects.filter(project_id=project_id).order_by("position", "id")),
+        criteria=tuple(Criterion.objects.filter(project_id=project_id).order_by("position", "id")),
+        guideline=Guideline.objects.filter(project_id=project_id).order_by("-version").first(),
     )
-    with _lock:
-        _kept[key] = found
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    return found
 
 
 def _changed(sender: Any, instance: Category | Criterion | Guideline, **_: Any) -> None:

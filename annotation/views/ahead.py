@@ -8,7 +8,8 @@ from annotation.forms import Entered
 from annotation.models import Project
 from annotation.services.assignments import assign_ahead
 from annotation.views.access import Request, own_assignment, project_page
-from annotation.views.screen import Screen, draft_of, show
+from annotation.views.screen import Screen, draft_of
+from annotation.views.show import show
 
 
 @require_safe

@@ -21,7 +21,8 @@ from annotation.services.judgments import submit_judgment
 from annotation.services.labelling import submit_and_get_next
 from annotation.standing import why_nothing
 from annotation.views.access import Request, own_assignment, project_page
-from annotation.views.screen import Screen, draft_of, show
+from annotation.views.screen import Screen, draft_of
+from annotation.views.show import show
 
 
 @require_safe

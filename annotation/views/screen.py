@@ -8,123 +8,34 @@ import string
 import uuid
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from django.http import HttpResponse
-from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.utils.html import json_script
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from annotation import selectors
-from annotation.choices import SCALE_VALUES, AssignmentState, CategoryScope, RatingScale, Verdict
+from annotation.choices import AssignmentState, CategoryScope, Verdict
 from annotation.configuration import configuration_of
-from annotation.corrections import Piece, pieces, with_own_line_breaks
-from annotation.forms import STRENGTHS, Entered, JudgmentForm, MissingRow, rating_field
-from annotation.known_answers import Feedback
+from annotation.forms import STRENGTHS, Entered, JudgmentForm
 from annotation.models import (
     Assignment,
     Category,
     Completion,
-    Criterion,
     Draft,
     Guideline,
     Project,
     User,
 )
-from annotation.own_work import Pace, announced_guideline, pace_of
-from annotation.rendering import render_answer, render_markdown
+from annotation.own_work import Pace, pace_of
+from annotation.rendering import render_markdown
 from annotation.services.assignments import tokens_of
 from annotation.services.doubts import Doubt
 from annotation.services.keys import keys_of, own_keys, shown_key
-from annotation.views.access import Request
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One verdict that can be chosen."""
-
-    value: str
-    label: str
-    key: str
-    short: str = ""
-    strength: int = 0
-
-
-class CandidateOnScreen:
-    """One completion as the annotator meets it: a letter, a text, and what they entered about it."""
-
-    def __init__(self, letter: str, token: str, completion: Completion, entered: Entered, size: int) -> None:
-        self.letter = letter
-        self.token = token
-        self.source = completion.text
-        self.text_hash = completion.text_hash
-        self.rank = entered.ranks.get(token, "")
-        self.ranks = [str(rank) for rank in range(1, size + 1)]
-        rows = [row for row in entered.missing if row.candidate == token]
-        # One empty row stands ready: without JavaScript there is no button that adds one.
-        self.missing = rows or [MissingRow(candidate=token)]
-        self.missing_count = len(rows)
-        self.edited = entered.corrections.get(token, self.source)
-        self.critique = entered.critiques.get(token, "")
-
-    @cached_property
-    def markup(self) -> SafeString:
-        """The rendered answer, with source positions."""
-        return render_answer(self.source)
-
-    @cached_property
-    def changes(self) -> tuple[Piece, ...]:
-        """What the edit field changes of the text; nothing where both are the same."""
-        if self.edited == self.source:
-            return ()
-        found = pieces(self.source, with_own_line_breaks(self.source, self.edited))
-        return found if any(piece.kind != "same" for piece in found) else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a rating scale."""
-
-    value: int
-    label: str
-    icon: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """One answer's place under one criterion: the name of its field, and what was chosen there."""
-
-    candidate: CandidateOnScreen
-    field: str
-    chosen: int | None
-
-
-class CriterionOnScreen:
-    """One criterion with its scale, and every answer to be rated on it."""
-
-    def __init__(
-        self, criterion: Criterion, candidates: Sequence[CandidateOnScreen], entered: Entered
-    ) -> None:
-        self.key = criterion.key
-        self.label = criterion.label
-        self.description = criterion.description
-        self.scale = criterion.scale
-        self.steps = _steps(RatingScale(criterion.scale))
-        names = [(candidate, rating_field(candidate.token, criterion.key)) for candidate in candidates]
-        self.rated = [
-            Rated(candidate, name, _number(entered.ratings.get(name, ""))) for candidate, name in names
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One context passage, with the values that name its title and its sentences in the form."""
-
-    title: str
-    value: str
-    sentences: list[tuple[str, str]]
+from annotation.views.screen_parts import CandidateOnScreen, Choice, CriterionOnScreen, Passage
 
 
 class Screen:
@@ -203,6 +114,18 @@ class Screen:
         return bool(self.criteria) or self.project.ask_demonstration
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was entered, refused or asked yet: the screen as it comes."""
+        return (
+            self.entered == Entered()
+            and self.draft is None
+            and self.form is None
+            and not self.doubts
+            and not self.is_revision
+            and self.guideline == configuration_of(self.project).guideline
+        )
+
+    @cached_property
     def position(self) -> int:
         """Which of the round's comparisons this is for the annotator: 1 is the first."""
         return self.progress.shown_done + (0 if self.is_revision else 1)
@@ -225,6 +148,16 @@ class Screen:
             )
             for i, passage in enumerate(passages)
         ]
+
+    @cached_property
+    def question(self) -> SafeString:
+        """What the answers answer, rendered."""
+        return render_to_string("annotation/question.html", {"screen": self})
+
+    @cached_property
+    def evidence_options(self) -> SafeString:
+        """The context passages as options of a field in which none is chosen yet."""
+        return render_to_string("annotation/evidence_options.html", {"evidence": self.evidence, "chosen": ""})
 
     @cached_property
     def guideline_markup(self) -> SafeString:
@@ -307,10 +240,10 @@ class Screen:
         """The key of every action as it stands on keyboards."""
         return {action: shown_key(key) for action, key in self.keys.items()}
 
-    @property
-    def for_script(self) -> dict[str, Any]:
-        """What label.js needs: the texts on which spans are counted, and the marks so far."""
-        return {
+    @cached_property
+    def script_data(self) -> SafeString:
+        """What label.js needs: the texts on which spans are counted, keys and categories."""
+        data = {
             "candidates": [
                 {"token": c.token, "letter": c.letter, "source": c.source, "textHash": c.text_hash}
                 for c in self.candidates
@@ -326,6 +259,7 @@ class Screen:
                 for c in self.span_categories
             ],
         }
+        return json_script(data, "screen-data")
 
 
 def draft_of(assignment: Assignment) -> Draft | None:
@@ -337,35 +271,6 @@ def draft_of(assignment: Assignment) -> Draft | None:
         # What is known of the assignment is not looked up again.
         draft.assignment = assignment
     return draft
-
-
-def show(
-    request: Request, screen: Screen, *, status: int = 200, feedback: Feedback | None = None
-) -> HttpResponse:
-    """The labelling screen: the fragment for htmx, else the page around it."""
-    template = "annotation/screen.html" if request.htmx else "annotation/label.html"
-    announced = announced_guideline(screen.project, request.membership)
-    context = {
-        "project": screen.project,
-        "screen": screen,
-        "announced": announced,
-        "feedback": feedback,
-        "explanation": render_markdown(feedback.explanation) if feedback else "",
-    }
-    response = render(request, template, context, status=status)
-    # A page from the browser's cache would show a comparison that may be long gone.
-    response["Cache-Control"] = "no-store"
-    return response
-
-
-def _steps(scale: RatingScale) -> list[Step]:
-    if scale == RatingScale.THUMBS:
-        return [Step(0, _("thumb down"), "thumb-down"), Step(1, _("thumb up"), "thumb-up")]
-    return [Step(value, str(value)) for value in SCALE_VALUES[scale]]
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _of_scope(categories: list[Category], scope: CategoryScope) -> list[Category]:
