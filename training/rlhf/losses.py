@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.rlhf.policy_losses import policy_gradient as policy_gradient
+from training.rlhf.policy_losses import value as value
+
 Reduction = Literal["mean", "none"]
 DpoLoss = Literal["sigmoid", "ipo", "hinge", "robust"]
 Ties = Literal["exact", "efron", "breslow", "davidson"]
