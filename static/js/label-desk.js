@@ -1,15 +1,11 @@
-/* The labelling screen: one screen after the other, and the way to the server. What is entered is kept in
-   the outbox, on this device, until the server has taken it: a lost network, a lost sign-in or a closed
-   tab loses nothing, and the keys under which things are sent keep them from being stored twice. The
-   screen does without htmx, a request and a third of its weight; the server's answers are the same
-   fragments. */
-const PATIENCE = 20_000;
-const LONGEST_PAUSE = 30_000;
+/* The labelling screen: one screen after the other. What is entered goes to the outbox, and what the
+   server answers decides what is shown next. The screen does without htmx, a request and a third of its
+   weight; the server's answers are the same fragments. */
+import { Outbox, ask } from "./label-outbox.js";
+
 const PREPARE_AFTER = 1000;
 /* What a page says of itself, which no other page may take over. */
 const OF_THE_PAGE = new Set(["csrfmiddlewaretoken", "idempotency_key", "guideline", "stands_on"]);
-
-const cookie = (name) => document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`))?.slice(name.length + 1);
 
 const $ = (selector, root = document) => root.querySelector(selector);
 export const listed = (names) => names.length < 2 ? names.join("") : translate("{first} and {last}", { first: names.slice(0, -1).join(", "), last: names.at(-1) });
@@ -25,125 +21,13 @@ export function fragmentOf(html, selector = "#screen") {
   return found && document.importNode(found, true);
 }
 
-function kindOf(answer) {
-  if (new URL(answer.url, location.href).pathname.startsWith("/login/") || [401, 403].includes(answer.status)) return "signed-out";
-  if (answer.status >= 500 || answer.status === 408 || answer.status === 429) return "away";
-  return { 409: "conflict", 410: "gone", 422: "refused" }[answer.status] ?? (answer.ok ? "ok" : "failed");
-}
-
-/** One request. The outcome's kind: ok, refused, conflict, gone, failed; signed-out and away can be tried again. */
-export async function ask(address, { form, json, headers = {} } = {}) {
-  const options = { headers: { "HX-Request": "true", ...headers }, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) };
-  if (form || json) {
-    options.method = "POST";
-    // A sign-in in another tab changes the token; the cookie always has the one that counts.
-    options.headers["X-CSRFToken"] = cookie("csrftoken") ?? "";
-    options.body = json ? JSON.stringify(json) : new URLSearchParams(form);
-    if (json) options.headers["Content-Type"] = "application/json";
-  }
+/** What a JSON answer says; nothing, when it is none. */
+function wordsIn(text) {
   try {
-    const answer = await fetch(address, options);
-    return { kind: kindOf(answer), status: answer.status, text: await answer.text(), headers: answer.headers };
+    return JSON.parse(text) ?? {};
   } catch {
-    return { kind: "away", status: 0, text: "", headers: new Headers() };
+    return {};
   }
-}
-
-/** What waits to be sent, oldest first. Other tabs of the same person share it. */
-export class Outbox {
-  /* `headers(entry)` goes along with an entry. `settle(entry, outcome)` says what becomes of it: "done",
-     "again" (it was changed) or "failed". `report` is told how things stand after every change. */
-  constructor(user, { headers, settle, report }) {
-    Object.assign(this, { prefix: `rondo-outbox-${user}-`, headers, settle, report, state: "fine", pause: 0, timer: 0 });
-    this.memory = new Map();
-    for (const event of ["online", "focus"]) addEventListener(event, () => this.waiting().length && this.flush());
-  }
-
-  entries() {
-    const texts = [...this.memory.values()];
-    try {
-      for (let i = 0; i < localStorage.length; i += 1) {
-        const key = localStorage.key(i);
-        if (key.startsWith(this.prefix)) texts.push(localStorage.getItem(key));
-      }
-    } catch { /* storage is switched off: what waits lives as long as this tab */ }
-    return texts.map((text) => JSON.parse(text)).sort((a, b) => a.at - b.at);
-  }
-
-  waiting() {
-    return this.entries().filter((entry) => !entry.failed);
-  }
-
-  put(entry) {
-    const text = JSON.stringify({ ...entry, stamp: crypto.getRandomValues(new Uint32Array(2)).join() });
-    try {
-      localStorage.setItem(this.prefix + entry.id, text);
-    } catch {
-      this.memory.set(entry.id, text);
-    }
-  }
-
-  get(id) {
-    return this.entries().find((entry) => entry.id === id);
-  }
-
-  drop(id) {
-    this.memory.delete(id);
-    try { localStorage.removeItem(this.prefix + id); } catch { /* it was never there */ }
-  }
-
-  /** Send what waits, one after another. A second call joins the first. */
-  flush() {
-    this.more = true;
-    this.running ??= this.drain().finally(() => {
-      this.running = null;
-      this.report(this.state, this.entries());
-    });
-    return this.running;
-  }
-
-  async drain() {
-    clearTimeout(this.timer);
-    while (this.more) {
-      this.more = false;
-      for (const entry of this.waiting()) {
-        if (this.get(entry.id)?.stamp !== entry.stamp) continue;
-        const sent = entry.kind === "draft" ? { json: draftBody(entry) } : { form: entry.fields };
-        const outcome = await ask(entry.address, { ...sent, headers: this.headers(entry) });
-        if (outcome.kind === "away" || outcome.kind === "signed-out") return this.retry(outcome.kind);
-        this.state = "fine";
-        this.pause = 0;
-        await this.close(entry, outcome);
-      }
-    }
-  }
-
-  async close(entry, outcome) {
-    const decided = await this.settle(entry, outcome);
-    if (decided === "again") this.more = true;
-    else if (decided === "failed") this.put({ ...entry, failed: outcome.status });
-    // What was entered while it was under way is still to be sent.
-    else if (this.get(entry.id)?.stamp === entry.stamp) this.drop(entry.id);
-    else this.more = true;
-  }
-
-  retry(state) {
-    this.state = state;
-    this.pause = Math.min(LONGEST_PAUSE, (this.pause || 500) * 2);
-    this.timer = setTimeout(() => this.flush(), this.pause);
-  }
-
-  /** Everything once more, what had failed too. */
-  sendNow() {
-    for (const entry of this.entries()) if (entry.failed) this.put({ ...entry, failed: 0 });
-    return this.flush();
-  }
-}
-
-function draftBody({ fields, base, page, revision }) {
-  const grouped = {};
-  for (const [name, value] of fields) (grouped[name] ??= []).push(value);
-  return { fields: grouped, base_version: base, saved_from: page, is_revision: revision };
 }
 
 /** Keeps what stands in one screen's form as a draft: within two seconds after a change. */
@@ -293,16 +177,15 @@ export class Desk {
   async submitted(entry, outcome) {
     const isShown = this.current.assignment === entry.assignment;
     if (outcome.kind === "conflict") return this.answeredElsewhere(entry);
-    if (outcome.kind === "refused") {
-      const refused = fragmentOf(outcome.text);
+    const refused = outcome.kind === "refused" && fragmentOf(outcome.text);
+    if (refused) {
       if (!isShown && !this.current.isWaiting) this.hand.unshift(this.current);
-      if (refused) {
-        this.show(this.open(refused));
-        this.current.keeper.anew();
-      }
+      this.show(this.open(refused));
+      this.current.keeper.anew();
       return "done";
     }
-    if (outcome.kind === "ok") {
+    // What stands between may answer in the server's name: only its own words say that it is stored.
+    if (outcome.kind === "ok" && (!outcome.text || fragmentOf(outcome.text, "#screen, .notice"))) {
       if (isShown) await this.showNext(entry, outcome.text);
       else if (outcome.text) this.tell(outcome.text);
       return "done";
@@ -345,9 +228,11 @@ export class Desk {
 
   async drafted(entry, outcome) {
     const keeper = this.screenOf(entry.page)?.keeper;
-    const { version, stored, message } = outcome.kind === "failed" ? {} : JSON.parse(outcome.text);
-    if (outcome.kind === "ok") return this.draftStored(entry, keeper, version);
-    if (outcome.kind === "conflict") {
+    const { version, stored, message } = wordsIn(outcome.text);
+    if (outcome.kind === "ok" && version) return this.draftStored(entry, keeper, version);
+    // It was submitted or given back meanwhile: no draft is missed, and nothing is to be asked.
+    if (!this.outbox.get(entry.id)) return "done";
+    if (outcome.kind === "conflict" && stored !== undefined) {
       // It is this page's own save, of which it has not heard.
       if (!stored || stored.saved_from === entry.page) return this.resend(entry, stored?.version ?? 0);
       return this.savedElsewhere(entry, stored.version);
@@ -374,8 +259,8 @@ export class Desk {
 
   /** Another page saved the same comparison: the person says which version stays. */
   async savedElsewhere(entry, version) {
-    const other = await this.pageOf(entry);
-    if (!other) return "done";
+    const [other] = await Promise.all([this.pageOf(entry), import("./label-conflict.js")]);
+    if (!other || !this.outbox.get(entry.id)) return "done";
     const choice = await this.choose(entry, other, translate("Another page or device has saved this comparison, too. Which version stays?"));
     const shown = this.screenOf(entry.page);
     if (choice === "mine") {
@@ -466,9 +351,10 @@ export class Desk {
 
   // ── What waits ──────────────────────────────────────────────────────────────────────
 
+  /* `entries` are those that could not be sent, or were not taken. */
   report(state, entries) {
     const why = { away: translate("offline"), "signed-out": translate("you have been signed out") }[state];
-    const mine = entries.some((entry) => entry.page === this.current.keeper?.page);
+    const mine = entries.some((entry) => entry.kind === "draft" && entry.page === this.current.keeper?.page);
     if (why && mine) this.current.keeper.say(translate("not saved: {why}, kept on this device", { why }));
     const submits = entries.filter((entry) => entry.kind === "submit" && !entry.failed).length;
     const drafts = entries.filter((entry) => entry.kind === "draft" && !entry.failed).length;
@@ -483,7 +369,7 @@ export class Desk {
     $("#outbox").hidden = !lines.length;
     const text = $("[data-outbox-text]");
     if (text.textContent !== lines.join(" ")) text.textContent = lines.join(" ");
-    if (why && this.current.parked) this.current.say(state === "away"
+    if (why && submits && this.current.parked) this.current.say(state === "away"
       ? translate("Kept on this device: the server cannot be reached. It is sent by itself when it can.")
       : translate("Kept on this device: you have been signed out. Sign in again in another tab; it is sent then."), "bad");
   }

@@ -217,9 +217,11 @@ export class Marks {
 
   // ── What is selected ────────────────────────────────────────────────────────────────
 
-  /** What is asked of a selection is about the selection as it is now, not as it was 60 ms ago. */
-  settle() {
-    if (!getSelection().isCollapsed) this.look();
+  /* What is asked of a selection is about the selection as it is now, not as it was 60 ms ago. A button
+     may take the selection away by taking the focus; a key elsewhere shows that it was given up. */
+  settle(key) {
+    const isGivenUp = key && this.pending && !this.marker.contains(key.target);
+    if (!getSelection().isCollapsed || isGivenUp) this.look();
   }
 
   look() {
@@ -416,7 +418,7 @@ export class Marks {
   }
 
   handleKey(event, name) {
-    this.settle();
+    this.settle(event);
     const category = this.categories.find(({ shortcut }) => shortcut && shortcut === event.key.toLowerCase());
     const onMark = event.target.matches?.(".flag");
     if (onMark) this.showFor(event.target);

@@ -2,8 +2,9 @@
    the other. Without JavaScript the form is a plain form: pairs and rankings can be judged, text cannot
    be marked, and nothing is kept before the submit. */
 import { Answers } from "./label-answers.js";
-import { Desk, Keeper, ask, fragmentOf, listed } from "./label-desk.js";
+import { Desk, Keeper, fragmentOf, listed } from "./label-desk.js";
 import { Order } from "./label-order.js";
+import { ask } from "./label-outbox.js";
 import { Marks } from "./label-spans.js";
 
 const IDLE_SECONDS = 60;

@@ -30,8 +30,9 @@ expect.set_options(timeout=_PATIENCE)
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
-# What the browser reports although it is meant: a refused form, a conflict, a network that a test took away.
-_MEANT = ("status of 422", "status of 409", "ERR_INTERNET_DISCONNECTED", "ERR_FAILED")
+# What the browser reports although it is meant: a refused form, a conflict, a draft that comes after its
+# submit, a network that a test took away.
+_MEANT = ("status of 422", "status of 409", "status of 410", "ERR_INTERNET_DISCONNECTED", "ERR_FAILED")
 
 Open = Callable[..., Page]
 Axe = Callable[[Page], list[str]]
