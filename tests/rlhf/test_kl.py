@@ -12,9 +12,10 @@ POLICY = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64)
 REFERENCE = torch.tensor([-0.2, 0.4, 0.6, 0.1], dtype=torch.float64)
 
 
-def true_kl(logits, ref_logits):
+def true_kl(logits, ref_logits) -> torch.Tensor:
     """torch's own."""
-    return kl_divergence(Categorical(logits=logits), Categorical(logits=ref_logits))
+    divergence: torch.Tensor = kl_divergence(Categorical(logits=logits), Categorical(logits=ref_logits))
+    return divergence
 
 
 def expectation(kind, logits, ref_logits) -> torch.Tensor:
