@@ -4,6 +4,9 @@ The Bayesian bootstrap (Rubin 1981): a resample gives each vote an exponential w
 Efron's gives it a Poisson count of mean 1. c votes that say the same weigh Gamma(c) together, so counts
 are resampled as counts. Every vote keeps some weight, so where ratings exist they exist in every resample;
 Efron's loses the only defeat of a strong item in a third of them, and has no finite rating there.
+
+A prior is resampled, too: each resample draws its centre, as if it were one more observation. So what only
+the prior speaks of is as uncertain as the prior, here as in the sandwich.
 """
 
 import numpy as np
@@ -34,13 +37,24 @@ def resampled(rows: Rows, fitted: Floats, *, resamples: int, seed: int) -> Float
     most = _REFITTED_THOUGH_VOTES_ARE_PLENTY if plenty else _MOST_REFITTED
     if len(rows.counts) * resamples > most:
         return _one_step(rows, fitted, chord, generator, resamples)
-    size = max(1, min(resamples, _NUMBERS_AT_ONCE // len(rows.counts)))
+    size = max(1, min(resamples, _NUMBERS_AT_ONCE // max(1, len(rows.counts))))
     found = []
     for start in range(0, resamples, size):
         some = min(size, resamples - start)
         weights = generator.standard_gamma(rows.counts[:, :, None], size=(*rows.counts.shape, some))
-        found.append(rows.refit(np.repeat(fitted[:, None], some, axis=1), weights, chord=chord).T)
+        same = np.repeat(fitted[:, None], some, axis=1)
+        centre = _centres(rows, fitted, generator, some).T
+        found.append(rows.refit(same, weights, chord=chord, centre=centre).T)
     return np.concatenate(found)
+
+
+def _centres(rows: Rows, fitted: Floats, generator: np.random.Generator, resamples: int) -> Floats:
+    """The prior's centre in each resample, (resamples, P), of the ratings about their mean."""
+    if not rows.prior:
+        return np.zeros((resamples, len(fitted)))
+    centres = generator.normal(0, rows.prior**-0.5, (resamples, len(fitted)))
+    centres[:, : rows.items] -= centres[:, : rows.items].mean(axis=1, keepdims=True)
+    return centres
 
 
 def _one_step(
@@ -66,7 +80,8 @@ def _one_step(
     if rows.with_tie:
         added[:, width] = np.bincount(blocks, weights=by_tie[cells], minlength=_BLOCKS)
     weights = generator.standard_exponential((resamples, _BLOCKS))
-    steps = (weights - 1) @ added @ chord
+    pull = rows.prior * _centres(rows, fitted, generator, resamples)
+    steps = ((weights - 1) @ added + pull) @ chord
     steps[:, : rows.items] -= steps[:, : rows.items].mean(axis=1, keepdims=True)
     moved: Floats = fitted + steps
     return moved

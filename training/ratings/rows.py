@@ -70,14 +70,14 @@ class Rows:
         total = both + tied
         return sign * (1 - up * up) / (2 * total), tied / total, both / (4 * total)
 
-    def gradient(self, parameters: Floats, weights: Floats) -> Floats:
-        """(P, B) of the log likelihood under weights (R, 3, B)."""
+    def gradient(self, parameters: Floats, weights: Floats, centre: Floats | None = None) -> Floats:
+        """(P, B) of the log likelihood under weights (R, 3, B) and the prior about `centre` (P, B) or 0."""
         lead, tie, _ = self.expected(parameters)
         votes = weights.sum(axis=1)
         gradient = self.design.T @ ((weights[:, 0] - weights[:, 2]) / 2 - votes * lead)
         if tie is not None:
             gradient = np.vstack([gradient, (weights[:, 1] - votes * tie).sum(axis=0)])
-        return np.asarray(gradient - self.prior * parameters)
+        return np.asarray(gradient - self.prior * (parameters if centre is None else parameters - centre))
 
     def information(self, parameters: Floats, weights: Floats) -> Floats:
         """(B, P, P), made invertible as in `matrix.Matrix`."""
@@ -143,23 +143,21 @@ class Rows:
                 "leave one out, or pass a prior"
             )
 
-    def refit(self, start: Floats, weights: Floats, *, chord: Floats | None) -> Floats:
+    def refit(
+        self, start: Floats, weights: Floats, *, chord: Floats | None, centre: Floats | None = None
+    ) -> Floats:
         """The likeliest parameters (P, B) under weights (R, 3, B), from `start` (P, B).
 
         `chord` is the inverse of an information nearby: while steps with it shrink quickly they save each
-        weighting its own; else Newton's steps.
+        weighting its own; else Newton's steps. `centre` (P, B) is that of the prior, its ratings of mean 0.
         """
         parameters, before = start.copy(), np.inf
         for _ in range(MOST_STEPS):
-            gradient = self.gradient(parameters, weights)
-            if chord is not None:
-                step = np.asarray(chord @ gradient)
-            else:
-                try:
-                    own = self.information(parameters, weights)
-                    step = np.linalg.solve(own, gradient.T[:, :, None])[:, :, 0].T
-                except np.linalg.LinAlgError:
-                    break
+            gradient = self.gradient(parameters, weights, centre)
+            try:
+                step = self._newton_step(parameters, weights, gradient) if chord is None else chord @ gradient
+            except np.linalg.LinAlgError:
+                break
             longest = float(np.abs(step).max())
             if chord is not None and longest > _ENOUGH_OF_A_CHORD * before:
                 chord = None
@@ -177,6 +175,11 @@ class Rows:
             f"The ratings run away, those of items {ends} first, or a covariate tells the outcome.",
             items=ends,
         )
+
+    def _newton_step(self, parameters: Floats, weights: Floats, gradient: Floats) -> Floats:
+        """(P, B)"""
+        solved = np.linalg.solve(self.information(parameters, weights), gradient.T[:, :, None])
+        return np.asarray(solved[:, :, 0].T, dtype=np.float64)
 
     def _reaches(self, step: Floats) -> Floats:
         """(B,) a bound on how far each step moves two outcomes of one vote apart."""
