@@ -6,6 +6,7 @@ calls with the least beside it; processor time counts the threads of the linear 
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import choix
 import numpy as np
@@ -19,6 +20,7 @@ from training.ratings import (
 )
 
 Floats = NDArray[np.float64]
+Votes = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 SIZES = ((20, 100_000), (100, 1_000_000))
 CALLS_OF_POINT_ESTIMATES = 201
@@ -26,7 +28,7 @@ CALLS_WITH_RESAMPLES = 5
 RESAMPLES = 1000
 
 
-def drawn(items: int, votes: int) -> tuple[Floats, tuple[NDArray[np.int64], ...], Floats]:
+def drawn(items: int, votes: int) -> tuple[Floats, Votes, Floats]:
     """Wins without ties, as the peers' benchmark draws them; and votes with ties, lengths and positions."""
     generator = np.random.default_rng(0)
     truth = generator.normal(0, 1, items)
@@ -63,6 +65,11 @@ def report(calls: dict[str, Callable[[], object]], times: int) -> None:
         print(f"| {name} | {median:.2f} | {least:.2f} | {busy:.2f} |", flush=True)
 
 
+def intervals(wins: Floats) -> Floats:
+    """The lower ends, which ask for the covariance."""
+    return bradley_terry_ratings(wins).low
+
+
 def main() -> None:
     print("| what | median, ms | least, ms | processor, ms |\n|---|---|---|---|")
     for items, votes in SIZES:
@@ -72,23 +79,19 @@ def main() -> None:
         label = f"{items} items, {votes:,} votes"
         report(
             {
-                f"{label}: choix.ilsr_pairwise_dense": lambda wins=wins: choix.ilsr_pairwise_dense(wins),
-                "ratings": lambda wins=wins: bradley_terry_ratings(wins),
-                "ratings and intervals": lambda wins=wins: bradley_terry_ratings(wins).low,
-                "ratings with ties": lambda wins=decided, ties=ties: bradley_terry_ratings(wins, ties),
+                f"{label}: choix.ilsr_pairwise_dense": partial(choix.ilsr_pairwise_dense, wins),
+                "ratings": partial(bradley_terry_ratings, wins),
+                "ratings and intervals": partial(intervals, wins),
+                "ratings with ties": partial(bradley_terry_ratings, decided, ties),
             },
             CALLS_OF_POINT_ESTIMATES,
         )
+        many = f"{RESAMPLES:,} resamples"
+        control = partial(ratings_with_covariates, *cast, covariates, bootstrap=RESAMPLES)
         report(
             {
-                f"ties, {RESAMPLES:,} resamples": lambda wins=decided, ties=ties: bradley_terry_ratings(
-                    wins, ties, bootstrap=RESAMPLES
-                ),
-                f"ties, length, position, {RESAMPLES:,} resamples, from the votes": (
-                    lambda cast=cast, covariates=covariates: ratings_with_covariates(
-                        *cast, covariates, bootstrap=RESAMPLES
-                    )
-                ),
+                f"ties, {many}": partial(bradley_terry_ratings, decided, ties, bootstrap=RESAMPLES),
+                f"ties, length, position, {many}, from the votes": control,
             },
             CALLS_WITH_RESAMPLES,
         )

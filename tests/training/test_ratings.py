@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import choix
 import numpy as np
@@ -14,6 +15,7 @@ from training.ratings import (
     ELO_PER_UNIT,
     WEAK_PRIOR,
     UnboundedRatingsError,
+    bradley_terry,
     bradley_terry_ratings,
     count_votes,
     elo,
@@ -62,7 +64,7 @@ def losses_of_votes(parameters: Floats, left, right, outcome, covariates, items:
     one, other = strengths[left] * shift, strengths[right]
     tie = np.exp(parameters[-1]) * np.sqrt(one * other)
     chosen = np.where(outcome == 1, one, np.where(outcome == 0, tie, other))
-    return -np.log(chosen / (one + other + tie))
+    return np.asarray(-np.log(chosen / (one + other + tie)))
 
 
 def derivative(function: Callable[[Floats], Floats], at: Floats, step: float = 1e-5) -> Floats:
@@ -154,6 +156,15 @@ def test_without_a_tie_davidsons_model_is_bradley_and_terrys():
     assert found.ratings.tolist() == bradley_terry_ratings(wins).ratings.tolist()
 
 
+def test_votes_group_alike_however_many_kinds_there_could_be(monkeypatch: pytest.MonkeyPatch):
+    """Counted in a table, sorted, and numbered anew on the way: one result."""
+    votes = random_votes(400)
+    found = ratings_with_covariates(*votes)
+    for name in ("_MOST_KINDS_COUNTED_DIRECTLY", "_LARGEST_KEY"):
+        monkeypatch.setattr(bradley_terry, name, 10)
+        assert ratings_with_covariates(*votes).parameters.tolist() == found.parameters.tolist()
+
+
 def test_turning_a_vote_around_changes_nothing():
     left, right, outcome, covariates = random_votes(400)
     turned = np.random.default_rng(1).random(400) < 0.5
@@ -170,7 +181,7 @@ def test_turning_a_vote_around_changes_nothing():
 # ── the errors ────────────────────────────────────────────────────────────────────────
 
 
-def sandwich_by_differences(at: Floats, data: tuple, items: int) -> Floats:
+def sandwich_by_differences(at: Floats, data: tuple[Any, ...]) -> Floats:
     """H⁺ (Σ g gᵀ) H⁺ of the votes one by one, all derivatives by differences."""
 
     def scores(parameters: Floats) -> Floats:
@@ -185,7 +196,7 @@ def sandwich_by_differences(at: Floats, data: tuple, items: int) -> Floats:
 def test_the_covariance_with_covariates_is_the_sandwich_of_the_votes():
     left, right, outcome, covariates = random_votes(600)
     found = ratings_with_covariates(left, right, outcome, covariates)
-    expected = sandwich_by_differences(found.parameters, (left, right, outcome, covariates, 5), 5)
+    expected = sandwich_by_differences(found.parameters, (left, right, outcome, covariates, 5))
     assert found.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
@@ -193,7 +204,7 @@ def test_the_covariance_of_counts_is_the_sandwich_of_the_votes():
     left, right, outcome, _ = random_votes(600)
     found = bradley_terry_ratings(*count_votes(left, right, outcome))
     data = (left, right, outcome, np.zeros((600, 0)), 5)
-    expected = sandwich_by_differences(found.parameters, data, 5)
+    expected = sandwich_by_differences(found.parameters, data)
     assert found.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
@@ -308,6 +319,20 @@ def test_what_are_no_counts_is_refused(wins, ties, options, message: str):
 def test_what_are_no_votes_is_refused(votes, message: str):
     with pytest.raises(ValueError, match=message):
         count_votes(*votes, items=3)
+
+
+@pytest.mark.parametrize(
+    ("covariates", "message"),
+    [([[0.0]], "one row for each of 2"), ([0.0, 1.0], "one row"), ([[0.0], [math.nan]], "finite")],
+)
+def test_covariates_that_do_not_fit_the_votes_are_refused(covariates, message: str):
+    with pytest.raises(ValueError, match=message):
+        ratings_with_covariates([0, 1], [1, 0], [1, 1], covariates)
+
+
+def test_groups_that_do_not_fit_the_votes_are_refused():
+    with pytest.raises(ValueError, match="1 groups do not fit 2 votes"):
+        ratings_by_group(["maths"], [0, 1], [1, 0], [1, 1], items=2)
 
 
 # ── beside the ratings ────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from training.ratings import (
     ratings_with_covariates,
 )
 from training.ratings import bootstrap as resampling
+from training.ratings.matrix import inverse
 from training.ratings.rows import Grouped, Rows
 
 Floats = NDArray[np.float64]
@@ -108,7 +109,7 @@ def test_a_batch_of_weightings_is_fitted_as_choix_fits_each():
     rows = Rows(grouped, items=ITEMS, with_tie=False, prior=0.0)
     weights = generator.gamma(counts[:, :, None], size=(*counts.shape, 7))
     fitted = rows.refit(np.zeros((ITEMS, 7)), weights, chord=None)
-    near = resampling.inverse(rows.information(fitted[:, :1], counts[:, :, None])[0])
+    near = inverse(rows.information(fitted[:, :1], counts[:, :, None])[0])
     by_chord = rows.refit(np.repeat(fitted[:, :1], 7, axis=1), weights, chord=near)
     for number in range(7):
         matrix = np.zeros((ITEMS, ITEMS))

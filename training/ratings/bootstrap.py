@@ -68,7 +68,7 @@ def _one_step(
     """
     along, by_tie = (part.ravel() for part in rows.scores(fitted))
     cells = np.repeat(np.arange(along.size), np.rint(rows.counts.ravel()).astype(np.int64))
-    blocks = generator.permutation(np.arange(len(cells)) % _BLOCKS)
+    blocks = generator.integers(0, _BLOCKS, len(cells))
     row, width = cells // 3, rows.linear
     added = np.zeros((_BLOCKS, len(fitted)))
     entries = int(rows.design.indptr[1])

@@ -17,6 +17,11 @@ WEAK_PRIOR = 0.1
 deviation of 3.2 or 549 points of Elo. Beside it a hundred votes of an item outweigh it."""
 
 
+_LARGEST_KEY = 2**60
+# Up to here a table of all that could be is quicker than sorting what is.
+_MOST_KINDS_COUNTED_DIRECTLY = 4_000_000
+
+
 def bradley_terry_ratings(
     wins: ArrayLike,
     ties: ArrayLike | None = None,
@@ -89,7 +94,7 @@ def ratings_with_covariates(
         refuse_unbounded((wins + ties) > 0)
     grouped = group_votes(lefts, rights, outcomes, covariates)
     rows = Rows(grouped, items=len(wins), with_tie=bool(ties.any()), prior=prior)
-    fitted = rows.fit()
+    fitted = rows.fit(Matrix(wins, ties, with_tie=rows.with_tie, prior=prior).fit())
     samples = resampled(rows, fitted, resamples=bootstrap, seed=seed) if bootstrap else None
     return Ratings(
         parameters=fitted,
@@ -111,15 +116,24 @@ def group_votes(left: Integers, right: Integers, outcome: Integers, covariates: 
     low, high = np.minimum(left, right), np.maximum(left, right)
     # Adding 0 makes −0 plain 0, which would group apart.
     turned = np.where(swapped[:, None], -given, given) + 0.0
-    key = low * (int(high.max(initial=0)) + 1) + high
+    size = int(high.max(initial=0)) + 1
+    keys, kinds = low * size + high, size**2
     for column in turned.T:
-        values, places = np.unique(column, return_inverse=True)
-        # Numbered anew each time, so that the product stays small.
-        key = np.unique(key, return_inverse=True)[1] * len(values) + places
-    _, first, row = np.unique(key, return_index=True, return_inverse=True)
-    cells = row * 3 + 1 - np.where(swapped, -outcome, outcome)
-    counts = np.bincount(cells, minlength=3 * len(first)).reshape(-1, 3).astype(np.float64)
-    return Grouped(left=low[first], right=high[first], covariates=turned[first], counts=counts)
+        values = np.unique(column)
+        if kinds * len(values) > _LARGEST_KEY:
+            seen, keys = np.unique(keys, return_inverse=True)
+            kinds = len(seen)
+        keys, kinds = keys * len(values) + np.searchsorted(values, column), kinds * len(values)
+    if kinds > _MOST_KINDS_COUNTED_DIRECTLY:
+        seen, keys = np.unique(keys, return_inverse=True)
+        kinds = len(seen)
+    cells = keys * 3 + 1 - np.where(swapped, -outcome, outcome)
+    counts = np.bincount(cells, minlength=3 * kinds).reshape(-1, 3).astype(np.float64)
+    rows = np.flatnonzero(counts.any(axis=1))
+    example = np.zeros(kinds, dtype=np.int64)
+    example[keys] = np.arange(len(keys))
+    some = example[rows]
+    return Grouped(left=low[some], right=high[some], covariates=turned[some], counts=counts[rows])
 
 
 def length_difference(left: ArrayLike, right: ArrayLike, *, levels: int = 10) -> Floats:

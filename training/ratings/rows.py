@@ -124,20 +124,31 @@ class Rows:
         information = self.information(parameters[:, None], self.counts[:, :, None])[0]
         return sandwich(information, meat, items=self.items, prior=self.prior)
 
-    def fit(self) -> Floats:
-        """The likeliest parameters (P,), ratings with mean 0."""
-        start = np.zeros((self.linear + self.with_tie, 1))
-        self._refuse_what_cannot_be_told_apart(start)
-        return self.refit(start, self.counts[:, :, None], chord=None)[:, 0]
+    def fit(self, without_covariates: Floats) -> Floats:
+        """The likeliest parameters (P,), ratings with mean 0, from those of the model without covariates."""
+        self._refuse_what_cannot_be_told_apart()
+        none = np.zeros(self.linear - self.items)
+        start = np.concatenate([without_covariates[: self.items], none, without_covariates[self.items :]])
+        return self.refit(start[:, None], self.counts[:, :, None], chord=None)[:, 0]
 
-    def _refuse_what_cannot_be_told_apart(self, start: Floats) -> None:
-        """Refuse covariates that are constantly 0, or follow from each other or from who plays whom."""
-        information = self.information(start, self.counts[:, :, None])[0]
-        scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
-        values, vectors = np.linalg.eigh(information / np.outer(scale, scale))
+    def _refuse_what_cannot_be_told_apart(self) -> None:
+        """Refuse covariates that are constantly 0, or follow from each other or from who plays whom.
+
+        What the information leaves of the covariates when the items have explained their part (its Schur
+        complement), as a share of what it was, must not vanish in any direction.
+        """
+        if self.linear == self.items or self.prior:
+            return
+        start = np.zeros((self.linear + self.with_tie, 1))
+        information = self.information(start, self.counts[:, :, None])[0, : self.linear, : self.linear]
+        items, covariates = slice(0, self.items), slice(self.items, self.linear)
+        across, own = information[items, covariates], information[covariates, covariates]
+        left = own - across.T @ np.linalg.solve(information[items, items], across)
+        scale = np.sqrt(np.maximum(np.diag(own), np.finfo(np.float64).tiny))
+        values, vectors = np.linalg.eigh(left / np.outer(scale, scale))
         if values[0] < _SINGULAR:
-            weights = np.abs(vectors[self.items : self.linear, 0])
-            guilty = np.flatnonzero(weights > weights.max(initial=0) / 10).tolist()
+            weights = np.abs(vectors[:, 0])
+            guilty = np.flatnonzero(weights > weights.max() / 10).tolist()
             raise ValueError(
                 f"covariates {guilty} cannot be told apart from one another or from the items: "
                 "leave one out, or pass a prior"
