@@ -87,6 +87,12 @@ def test_the_best_threshold_lies_halfway_to_the_next_score_below() -> None:
     assert best_threshold([3, 2], [1, 1]).threshold == 2
 
 
+def test_of_thresholds_with_one_f1_the_highest_is_taken() -> None:
+    # The first alone: 2 · 1 / (2 + 0 + 1). All four: 2 · 2 / (4 + 2 + 0). Both are 2/3.
+    found = best_threshold([4, 3, 2, 1], [1, 0, 0, 1])
+    assert (found.threshold, found.recall) == (3.5, 0.5)
+
+
 def test_between_neighbouring_floats_the_threshold_still_marks_the_upper_alone() -> None:
     upper = np.nextafter(1.0, 2.0)
     found = best_threshold([1.0, upper], [0, 1])
