@@ -86,7 +86,7 @@ class TrainerExit:
         if self.code < 0:
             return (
                 f"The trainer was killed by signal {-self.code}. If the machine ran out of memory, lower "
-                "micro_batch_size or max_tokens in the recipe; otherwise start again: training goes on "
+                "micro_batch_tokens or max_tokens in the recipe; otherwise start again: training goes on "
                 "from the last saved step."
             )
         return f"The trainer ended with status {self.code}. It said last: {self.output_tail or 'nothing'}"

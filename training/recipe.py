@@ -47,7 +47,6 @@ def _few_steps(learning_rate: float) -> OptimiserSettings:
         learning_rate=learning_rate,
         warmup_steps=2,
         batch_size=4,
-        micro_batch_size=1,
         epochs=3,
         max_steps=16,
         save_every=2,

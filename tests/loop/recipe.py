@@ -13,7 +13,7 @@ def tiny_recipe(*, steps: int = 6) -> dict[str, Any]:
         "learning_rate": 5e-3,
         "warmup_steps": 0,
         "batch_size": 4,
-        "micro_batch_size": 4,
+        "micro_batch_tokens": 256,
         "epochs": 1000,
         "max_steps": steps,
         "save_every": 1,

@@ -122,7 +122,7 @@ def make_run(
             "lora": {"rank": 4, **(lora or {})},
             "optimiser": {
                 "batch_size": 4,
-                "micro_batch_size": 2,
+                "micro_batch_tokens": 256,
                 "epochs": 4,
                 "warmup_steps": 2,
                 "learning_rate": 1e-3,

@@ -26,12 +26,12 @@ def states(backbone: Backbone, name: str | None) -> torch.Tensor:
         return backbone.hidden_states(IDS, ONES).states
 
 
-def disturb(backbone: Backbone, name: str, seed: int = 5) -> None:
+def disturb(backbone: Backbone, name: str, seed: int = 5, *, scale: float = 0.2) -> None:
     """Give an adapter weights as if it had been trained."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in backbone.parameters(name).values():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
 
 
 def save(backbone: Backbone, name: str, folder: Path) -> Path:

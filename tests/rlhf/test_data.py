@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.rlhf.runs import row
 from tests.tiny import BOS, END, tiny_tokenizer
 from training.contract import ContractError, Message
-from training.rlhf.data import Answered, Encoder, Example, build_examples, collate
+from training.rlhf.data import build_examples
+from training.rlhf.encoding import Encoder
 
 ASK = [Message(role="user", content="Why?")]
 
@@ -28,19 +28,19 @@ def examples_of(tokenizer, *rows, max_tokens: int = 256, context: bool = False):
     ["a plain answer", "  leading and trailing  ", "\n\nlines\n", "héé 👍🏽 مرحبا", "one  two\r\nthree"],
 )
 def test_the_answers_tokens_decode_to_the_answer_and_its_end_token(tokenizer, answer: str) -> None:
-    ids, start = Encoder(tokenizer).encode(ASK, answer)
+    ids, start, _ = Encoder(tokenizer).encode(ASK, answer)
     assert tokenizer.decode(ids[start:], clean_up_tokenization_spaces=False) == answer + END
 
 
 def test_there_is_one_beginning_of_text_and_the_row_ends_with_the_end_token(tokenizer) -> None:
-    ids, _ = Encoder(tokenizer).encode(ASK, "because")
+    ids, _, _ = Encoder(tokenizer).encode(ASK, "because")
     assert ids.count(tokenizer.bos_token_id) == 1
     assert ids[0] == tokenizer.bos_token_id
     assert ids[-1] == tokenizer.eos_token_id
 
 
 def test_prompt_and_answer_are_the_one_text_that_the_template_renders(tokenizer) -> None:
-    ids, start = Encoder(tokenizer).encode(ASK, "because")
+    ids, start, _ = Encoder(tokenizer).encode(ASK, "because")
     chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "because"}]
     # The template writes a line end after the last turn; a sampler stops before it.
     assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False).rstrip("\n")
@@ -54,7 +54,7 @@ def test_a_template_that_ends_no_turn_gets_the_end_token(tokenizer) -> None:
         "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
     )
-    ids, start = Encoder(plain).encode(ASK, "because")
+    ids, start, _ = Encoder(plain).encode(ASK, "because")
     assert plain.decode(ids) == "user: Why?\nassistant: because" + END
     assert plain.decode(ids[start:]) == "because" + END
 
@@ -64,7 +64,7 @@ def test_a_template_that_strips_messages_still_marks_the_whole_answer() -> None:
     stripping.chat_template = stripping.chat_template.replace(
         "message['content']", "message['content'] | trim"
     )
-    ids, start = Encoder(stripping).encode(ASK, "  because  ")
+    ids, start, _ = Encoder(stripping).encode(ASK, "  because  ")
     assert stripping.decode(ids[start:]) == "because" + END
 
 
@@ -177,31 +177,6 @@ def test_context_passages_come_before_the_last_question_only_when_asked_for(toke
 
     assert "Sky\nIt is blue. It is high.\n\nWhy?" in text(True)
     assert "Sky" not in text(False)
-
-
-def test_a_batch_pads_on_the_right_and_its_mask_not_its_ids_says_what_is_real() -> None:
-    end = 9
-    long = Answered((1, 2, 3, 4, end), 3)
-    short = Answered((1, 2, end), 2)
-    example = Example("j", (short, long), ((1, 0),), 3)
-    # Pad is the end token: by ids alone the short row would seem to be two tokens long.
-    batch = collate([example, example], pad_id=end, device=torch.device("cpu"))
-    assert batch.input_ids.tolist() == [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9]] * 2
-    assert batch.last.tolist() == [2, 4, 2, 4]
-    assert batch.answer_mask.int().tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 1]] * 2
-    assert batch.winners.tolist() == [1, 3]
-    assert batch.losers.tolist() == [0, 2]
-    assert batch.pair_example.tolist() == [0, 1]
-    assert batch.strength.tolist() == [3.0, 3.0]
-    assert batch.tokens == 16
-
-
-def test_a_ranking_counts_as_one_judgment_however_many_pairs_it_has() -> None:
-    three = Example("three", tuple(Answered((1, n), 1) for n in range(3)), ((0, 1), (0, 2), (1, 2)), 0)
-    two = Example("two", (Answered((1, 2), 1), Answered((1, 3), 1)), ((1, 0),), 0)
-    batch = collate([three, two], pad_id=0, device=torch.device("cpu"))
-    means = batch.mean_over_pairs(torch.tensor([1.0, 2.0, 6.0, 5.0]))
-    assert means.tolist() == [3.0, 5.0]
 
 
 def test_the_tiny_tokenizer_is_the_trap_it_says_it_is(base: Path, backbone) -> None:

@@ -20,9 +20,10 @@ from training.contract import (
     settings_from_json,
 )
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import Examples, build_examples, collate
+from training.rlhf.data import Examples, Wanted, build_examples
 from training.rlhf.losses import bradley_terry, dpo
 from training.rlhf.methods.reward import RewardModelling
+from training.rlhf.packing import pack
 
 USABLE = row("usable", ["yes", "no"], [1, 2])
 
@@ -33,9 +34,8 @@ def tokenizer():
 
 
 def built(tokenizer, *rows: SnapshotRow, use_corrections: bool = False) -> Examples:
-    return build_examples(
-        [USABLE, *rows], tokenizer, max_tokens=256, context=False, use_corrections=use_corrections
-    )
+    wanted = Wanted(corrections=use_corrections)
+    return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, wanted=wanted)
 
 
 def vote(number: int, ranks: list[int], *, review: Mapping[str, object] | None, **more) -> SnapshotRow:
@@ -130,7 +130,7 @@ def test_a_correction_teaches_even_where_no_answer_won(tokenizer) -> None:
         corrections=[{"completion": f"j.{place}", "text": f"better {place}"} for place in (0, 1)],
     )
     found = built(tokenizer, judged, use_corrections=True)
-    assert found.train[1].pairs == ((0, 1), (2, 3))
+    assert [example.pairs for example in found.train[1:]] == [((0, 1),), ((0, 1),)]
 
 
 def test_held_out_figures_stay_those_of_what_people_chose(tokenizer) -> None:
@@ -160,7 +160,7 @@ def test_corrections_alone_are_enough_to_learn_from(tokenizer) -> None:
     )
     with pytest.raises(ContractError, match="1 × no preference was asked for"):
         build_examples([judged], tokenizer, max_tokens=64, context=False)
-    found = build_examples([judged], tokenizer, max_tokens=64, context=False, use_corrections=True)
+    found = build_examples([judged], tokenizer, max_tokens=64, context=False, wanted=Wanted(corrections=True))
     assert found.train[0].pairs == ((0, 1),)
 
 
@@ -182,7 +182,7 @@ def test_a_judgment_that_weighs_nothing_is_left_out_and_listed(tokenizer) -> Non
 
 def test_weights_stand_with_their_examples_in_a_batch(tokenizer) -> None:
     examples = built(tokenizer, row("less", ["a", "b", "c"], [1, 2, 3], weight=0.25)).train
-    batch = collate(examples, pad_id=0, device=torch.device("cpu"))
+    batch = pack(examples, device=torch.device("cpu"))
     assert batch.weight.tolist() == [1.0, 0.25]
 
 
@@ -215,8 +215,8 @@ def losses_before_training(folder: Path, base: Path, rows: list[SnapshotRow]) ->
     examples = build_examples(rows, backbone.tokenizer, max_tokens=128, context=False).train
     found = []
     for example in examples:
-        batch = collate([example], pad_id=backbone.tokenizer.pad_token_id, device=torch.device("cpu"))
-        found.append(start.losses(batch, [example], dropout=False).loss.item())
+        batch = pack([example], device=torch.device("cpu"))
+        found.append(start.outcome(batch, [example], dropout=False).parts["preference"].loss.item())
     assert found[0] != pytest.approx(found[1], abs=1e-3), "equal losses would hide a missing weight"
     return found
 
@@ -225,7 +225,7 @@ def losses_before_training(folder: Path, base: Path, rows: list[SnapshotRow]) ->
 def test_weight_2_is_the_judgment_twice(tmp_path: Path, base: Path, method: Method) -> None:
     texts, ranks = ["the sun rises in the east", "no no", "sets in the west"], [1, 2, 3]
     other = row("other", ["why why", "because"], [2, 1])
-    optimiser = {"max_steps": 2, "learning_rate": 0.01, "warmup_steps": 0, "micro_batch_size": 1}
+    optimiser = {"max_steps": 2, "learning_rate": 0.01, "warmup_steps": 0, "micro_batch_tokens": 16}
 
     def trained(name: str, rows: list[SnapshotRow]) -> dict[str, torch.Tensor]:
         folder = make_run(

@@ -10,10 +10,12 @@ from tests.rlhf.runs import judgments, row
 from tests.rlhf.test_backbone import disturb, save
 from training.contract import LoraSettings, PreferenceSettings, RewardSettings, RunSpec
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example, build_examples, collate
+from training.rlhf.data import Example, build_examples
 from training.rlhf.log_probabilities import answer_log_probabilities, token_log_probabilities
+from training.rlhf.methods import TrainingMethod
 from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling, read_rewards
+from training.rlhf.packing import Batch, pack
 
 CPU = torch.device("cpu")
 LORA = LoraSettings(rank=4)
@@ -44,15 +46,26 @@ def examples_of(backbone: Backbone) -> list[Example]:
     return build_examples(judgments(), backbone.tokenizer, max_tokens=128, context=False).train
 
 
-def batch_of(backbone: Backbone, examples: list[Example]):
-    return collate(examples, pad_id=backbone.tokenizer.pad_token_id, device=CPU)
+def batch_of(examples: list[Example]) -> Batch:
+    return pack(examples, device=CPU)
+
+
+def loss_of(method: TrainingMethod, examples: list[Example], *, dropout: bool = False) -> torch.Tensor:
+    """What each example costs, where the method has one part."""
+    ((_, part),) = method.outcome(batch_of(examples), examples, dropout=dropout).parts.items()
+    return part.loss
+
+
+def figures_of(method: TrainingMethod, examples: list[Example]) -> dict[str, float]:
+    observed = method.outcome(batch_of(examples), examples, dropout=False).observed
+    return method.figures(observed, held_out=False)
 
 
 def test_the_reward_is_read_at_the_end_token_though_pad_is_the_same_token(backbone: Backbone) -> None:
     reward_method(backbone)
     disturb(backbone, "reward")
     examples = examples_of(backbone)[:3]
-    batched = read_rewards(backbone, "reward", batch_of(backbone, examples))
+    batched = read_rewards(backbone, "reward", batch_of(examples))
     alone = []
     for answer in (answer for example in examples for answer in example.answers):
         assert answer.ids[-1] == backbone.tokenizer.pad_token_id
@@ -67,7 +80,7 @@ def test_a_log_probability_is_the_sum_over_the_answers_tokens_of_the_whole_softm
     backbone: Backbone,
 ) -> None:
     examples = examples_of(backbone)[:2]
-    batched = answer_log_probabilities(backbone, None, batch_of(backbone, examples))
+    batched = answer_log_probabilities(backbone, None, batch_of(examples))
     expected = []
     for answer in (answer for example in examples for answer in example.answers):
         ids = torch.tensor([answer.ids])
@@ -103,9 +116,9 @@ def test_the_slope_of_a_log_probability_is_that_of_plain_autograd() -> None:
 def test_the_first_dpo_loss_is_ln_2(backbone: Backbone) -> None:
     method = preference_method(backbone)
     examples = examples_of(backbone)
-    losses = method.losses(batch_of(backbone, examples), examples, dropout=True)
-    assert losses.loss.tolist() == pytest.approx([math.log(2)] * len(examples), abs=1e-5)
-    assert losses.statistics["margin"].tolist() == pytest.approx([0.0] * len(examples), abs=1e-5)
+    losses = loss_of(method, examples, dropout=True)
+    assert losses.tolist() == pytest.approx([math.log(2)] * len(examples), abs=1e-5)
+    assert figures_of(method, examples)["margin"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_first_dpo_loss_is_ln_2_where_an_adapter_is_continued(tmp_path: Path, backbone: Backbone) -> None:
@@ -114,10 +127,8 @@ def test_the_first_dpo_loss_is_ln_2_where_an_adapter_is_continued(tmp_path: Path
     folder = save(backbone, "parent", tmp_path / "parent")
     method = preference_method(backbone, parent=str(folder))
     examples = examples_of(backbone)
-    batch = batch_of(backbone, examples)
-    assert method.losses(batch, examples, dropout=False).loss.tolist() == pytest.approx(
-        [math.log(2)] * len(examples), abs=1e-5
-    )
+    batch = batch_of(examples)
+    assert loss_of(method, examples).tolist() == pytest.approx([math.log(2)] * len(examples), abs=1e-5)
     # Against the base it would not be: the reference is the frozen copy of the parent.
     against_base = answer_log_probabilities(backbone, "policy", batch) - answer_log_probabilities(
         backbone, None, batch
@@ -131,15 +142,15 @@ def test_the_reference_stays_while_the_policy_moves(tmp_path: Path, backbone: Ba
     folder = save(backbone, "parent", tmp_path / "parent")
     method = preference_method(backbone, parent=str(folder))
     examples = examples_of(backbone)
-    batch = batch_of(backbone, examples)
-    method.losses(batch, examples, dropout=False).loss.sum().backward()
+    batch = batch_of(examples)
+    loss_of(method, examples).sum().backward()
     disturb(backbone, "policy", seed=9)
-    margin = method.losses(batch, examples, dropout=False).statistics["margin"]
+    margin = figures_of(method, examples)["margin"]
     parent = answer_log_probabilities(backbone, "parent", batch)
     policy = answer_log_probabilities(backbone, "policy", batch)
     implicit = 0.1 * (policy - parent)
-    expected = batch.mean_over_pairs(implicit[batch.winners] - implicit[batch.losers])
-    assert torch.allclose(margin, expected, atol=1e-4)
+    expected = batch.mean_over_pairs(implicit[batch.winners] - implicit[batch.losers]).mean().item()
+    assert margin == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_strength_asks_for_its_margin_and_centring_pulls_the_sum_to_zero(backbone: Backbone) -> None:
@@ -148,14 +159,12 @@ def test_a_strength_asks_for_its_margin_and_centring_pulls_the_sum_to_zero(backb
     examples = build_examples(
         [row("pair", ["good", "bad"], [1, 2], strength=3)], backbone.tokenizer, max_tokens=128, context=False
     ).train
-    batch = batch_of(backbone, examples)
+    batch = batch_of(examples)
     good, bad = read_rewards(backbone, "reward", batch).tolist()
     expected = math.log1p(math.exp(-(good - bad - 1.5))) + 0.1 * (good + bad) ** 2
-    losses = method.losses(batch, examples, dropout=False)
-    assert losses.loss.item() == pytest.approx(expected, abs=1e-5)
-    assert losses.statistics["log_loss"].item() == pytest.approx(
-        math.log1p(math.exp(-(good - bad))), abs=1e-5
-    )
+    assert loss_of(method, examples).item() == pytest.approx(expected, abs=1e-5)
+    log_loss = math.log1p(math.exp(-(good - bad)))
+    assert figures_of(method, examples)["log_loss"] == pytest.approx(log_loss, abs=1e-5)
 
 
 @pytest.mark.parametrize("make", [reward_method, preference_method])
@@ -169,8 +178,7 @@ def test_a_gradient_does_not_depend_on_how_a_batch_is_cut_or_ordered(backbone: B
         for parameter in parameters:
             parameter.grad = None
         for group in groups:
-            losses = method.losses(batch_of(backbone, group), group, dropout=False)
-            (losses.loss.sum() / 8).backward()
+            (loss_of(method, group).sum() / 8).backward()
         return torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
 
     whole = gradient([examples])
@@ -187,11 +195,10 @@ def test_dropout_is_on_in_training_and_off_in_evaluation(backbone: Backbone) -> 
     method = RewardModelling(backbone, spec_of(backbone, settings), settings)
     disturb(backbone, "reward")
     examples = examples_of(backbone)[:2]
-    batch = batch_of(backbone, examples)
 
     def loss(dropout: bool) -> list[float]:
         with torch.no_grad():
-            return method.losses(batch, examples, dropout=dropout).loss.tolist()
+            return loss_of(method, examples, dropout=dropout).tolist()
 
     assert loss(False) == loss(False)
     assert loss(True) != loss(True)

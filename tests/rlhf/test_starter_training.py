@@ -9,8 +9,9 @@ import torch
 from tests.rlhf.runs import finish, make_run, qa_feedback_rows
 from training.contract import EXIT_FINISHED, read_metrics, read_snapshot, read_spec
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import build_examples, collate
+from training.rlhf.data import build_examples
 from training.rlhf.methods.reward import read_rewards
+from training.rlhf.packing import pack
 from training.rlhf.starter import ensure
 
 pytestmark = [
@@ -39,7 +40,7 @@ def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(tmp_pa
     rows = read_snapshot(run / read_spec(run).snapshot)
     examples = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False).held_out
     assert len(examples) == told["held_out_judgments"] == 2
-    batch = collate(examples, pad_id=0, device=torch.device("cpu"))
+    batch = pack(examples, device=torch.device("cpu"))
     with torch.no_grad():
         rewards = read_rewards(backbone, "loaded", batch)
     chosen, rejected = rewards[batch.winners], rewards[batch.losers]

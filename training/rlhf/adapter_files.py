@@ -68,8 +68,12 @@ def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
 
 
 def load_heads(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """The heads in a checkpoint folder. Raises `ContractError` unless they are those of the manifest."""
-    heads = load_file(folder / HEADS_FILE) if manifest.heads else {}
-    if sorted(heads) != sorted(manifest.heads):
-        raise ContractError(f"{HEADS_FILE} holds heads {sorted(heads)}, the manifest names {manifest.heads}")
-    return heads
+    """The heads in a checkpoint folder, with what was learned beside them under `head.name`.
+
+    Raises `ContractError` unless the heads are those of the manifest.
+    """
+    tensors = load_file(folder / HEADS_FILE) if manifest.heads else {}
+    heads = sorted(name for name in tensors if "." not in name)
+    if heads != sorted(manifest.heads):
+        raise ContractError(f"{HEADS_FILE} holds heads {heads}, the manifest names {manifest.heads}")
+    return tensors

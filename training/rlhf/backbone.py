@@ -12,7 +12,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ from training.rlhf.adapter_files import (
     lora_config,
     read_lora_settings,
 )
+from training.rlhf.attention import NAME as PACKED_ATTENTION
+from training.rlhf.attention import Layout, Tree
 
 SCORE = "score"
 """Name of the scalar head of a reward model."""
@@ -65,6 +67,8 @@ class _Adapter:
     settings: LoraSettings
     trainable: bool
     heads: dict[str, nn.Linear] = field(default_factory=dict)
+    extras: dict[str, nn.Parameter] = field(default_factory=dict)
+    """What else is learned with a head, as `head.name`: thresholds, log odds of ties."""
 
 
 class Backbone:
@@ -74,6 +78,7 @@ class Backbone:
         self._model = model
         self._adapters: dict[str, _Adapter] = {}
         self._active: str | None = None
+        self._dropout = False
         self._created = 0
         self.tokenizer = tokenizer
         self.folder = folder
@@ -90,7 +95,12 @@ class Backbone:
             raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                attn_implementation=PACKED_ATTENTION,
             )
             tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
@@ -104,7 +114,24 @@ class Backbone:
         model.eval()
         backbone = cls(model, tokenizer, folder=folder)
         backbone._refuse_unknown_head()
+        backbone._refuse_unknown_attention()
         return backbone
+
+    @torch.no_grad()
+    def _refuse_unknown_attention(self) -> None:
+        """A family whose attention is not what packing takes it for would learn from wrong states."""
+        windows = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
+        ids = torch.arange(2, 9, device=self.device) % self.config.vocab_size
+        # A prompt of three tokens with two answers of two: the second one's row is that without the first.
+        places = torch.tensor([0, 1, 2, 3, 4, 3, 4], device=self.device)
+        packed = self.packed_states(ids[None], places[None], Layout([Tree(0, 3, (2, 2))], self.device))
+        alone = ids[[0, 1, 2, 5, 6]][None]
+        states = self.hidden_states(alone, torch.ones_like(alone)).states[0]
+        if windows or not torch.allclose(packed[-2:].float(), states[-2:].float(), rtol=1e-2, atol=1e-2):
+            raise ContractError(
+                f"{self.folder}: the attention of model type {self.config.model_type!r} cannot be computed "
+                "over packed answers; choose another base model"
+            )
 
     def _refuse_unknown_head(self) -> None:
         """Some families scale or cap their logits after the LM head; `logits` would be wrong for them."""
@@ -188,22 +215,42 @@ class Backbone:
         self._adapters[name] = adapter
         self._activate(self._active)
 
-    def add_head(self, name: str, head: str, *, seed: int) -> None:
-        """Give adapter `name` a scalar head, (1, hidden), float32, without bias.
+    def add_head(self, name: str, head: str, *, seed: int, outputs: int = 1) -> None:
+        """Give adapter `name` a linear head, (outputs, hidden), float32, without bias.
 
         Drawn from a normal distribution with standard deviation 1/√(hidden + 1) (Stiennon et al. 2020).
         """
         generator = torch.Generator().manual_seed(seed)
-        weight = torch.randn(1, self.hidden_size, generator=generator) / math.sqrt(self.hidden_size + 1)
+        weight = torch.randn(outputs, self.hidden_size, generator=generator) / math.sqrt(self.hidden_size + 1)
         self._set_head(name, head, weight)
 
+    def add_extra(self, name: str, extra: str, value: Tensor) -> nn.Parameter:
+        """Give adapter `name` a float32 parameter beside its heads, named `head.what`; it is learned and
+        saved with them."""
+        adapter = self._adapter(name)
+        parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
+        parameter.requires_grad_(adapter.trainable)
+        adapter.extras[extra] = parameter
+        return parameter
+
+    def extra(self, name: str, extra: str) -> nn.Parameter:
+        """A parameter that `add_extra` or a checkpoint brought."""
+        extras = self._adapter(name).extras
+        if extra not in extras:
+            raise ContractError(f"adapter {name!r} has no parameter {extra!r}")
+        return extras[extra]
+
+    def extras(self, name: str) -> tuple[str, ...]:
+        """Names of the parameters beside the heads of adapter `name`."""
+        return tuple(self._adapter(name).extras)
+
     def _set_head(self, name: str, head: str, weight: Tensor) -> None:
-        if weight.shape != (1, self.hidden_size):
+        if weight.ndim != 2 or weight.shape[1] != self.hidden_size:
             raise ContractError(
-                f"head {head!r} has shape {tuple(weight.shape)}, the base needs (1, {self.hidden_size})"
+                f"head {head!r} has shape {tuple(weight.shape)}, the base needs (outputs, {self.hidden_size})"
             )
         adapter = self._adapter(name)
-        linear = nn.Linear(self.hidden_size, 1, bias=False, device=self.device, dtype=torch.float32)
+        linear = nn.Linear(self.hidden_size, len(weight), bias=False, device=self.device, dtype=torch.float32)
         with torch.no_grad():
             linear.weight.copy_(weight)
         adapter.heads[head] = linear.requires_grad_(adapter.trainable)
@@ -243,9 +290,21 @@ class Backbone:
             set_peft_model_state_dict(self._model, state, adapter_name=self._adapter(name).key)
         except RuntimeError as error:
             raise ContractError(f"the adapter's tensors do not fit the base ({error})") from error
-        for head, weight in heads.items():
-            self._set_head(name, head, weight)
+        for head, value in heads.items():
+            # A dot tells what belongs to a head from the head itself.
+            if "." in head:
+                self.add_extra(name, head, value)
+            else:
+                self._set_head(name, head, value)
         self._activate(self._active)
+
+    def overwrite(self, name: str, adapter: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
+        """Like `restore`, into the parameters that are there: who holds them (an optimiser) keeps them."""
+        self.restore(name, adapter, {})
+        named = self.parameters(name)
+        with torch.no_grad():
+            for head, value in heads.items():
+                named[f"heads.{head}"].copy_(value)
 
     def drop_adapter(self, name: str) -> None:
         """Forget an adapter and its heads. The base is again in use where it was active."""
@@ -272,12 +331,12 @@ class Backbone:
 
         `dropout` turns the adapter's dropout on. What was active before is active again after.
         """
-        previous = self._active
+        previous, dropped = self._active, self._dropout
         self._activate(name, dropout=dropout)
         try:
             yield
         finally:
-            self._activate(previous)
+            self._activate(previous, dropout=dropped)
 
     def _activate(self, name: str | None, *, dropout: bool = False) -> None:
         key = None if name is None else self._adapter(name).key
@@ -292,7 +351,7 @@ class Backbone:
             # the switch to the reference, so what is trainable must stay trainable throughout.
             for adapter in self._adapters.values():
                 set_requires_grad(self._model, adapter.key, requires_grad=adapter.trainable)
-        self._active = name
+        self._active, self._dropout = name, dropout
 
     def _layers(self) -> Iterator[Any]:
         return (module for module in self._model.modules() if isinstance(module, BaseTunerLayer))
@@ -323,21 +382,56 @@ class Backbone:
         )
         return Encoded(output.last_hidden_state, output.past_key_values if use_cache else None)
 
+    def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+        """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
+        # A mask of four dimensions is passed on as it is: transformers makes none of its own, which would
+        # be T × T, and ours is in the layout.
+        output = self._model.get_decoder()(
+            input_ids=input_ids,
+            attention_mask=input_ids.new_zeros(1, 1, 1, 1),
+            position_ids=position_ids,
+            use_cache=False,
+            layout=layout,
+        )
+        states: Tensor = output.last_hidden_state[0]
+        return states
+
+    def checkpoint_activations(self, on: bool) -> None:
+        """Whether a backward pass computes each block's activations again instead of keeping them."""
+        if on:
+            self._model.activation_checkpointing_enable(
+                {"use_reentrant": False, "context_fn": self._as_it_was}
+            )
+        else:
+            self._model.activation_checkpointing_disable()
+        for layer in self._model.get_decoder().layers:
+            # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
+            layer.training = on
+
+    def _as_it_was(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """The backward pass comes when another adapter may be active: blocks are computed again under the
+        one that they were computed under."""
+        return nullcontext(), self.using(self._active, dropout=self._dropout)
+
     def logits(self, states: Tensor) -> Tensor:
         """The LM head: (…, hidden) to (…, vocabulary), in the base's dtype."""
         logits: Tensor = self._model.get_output_embeddings()(states)
         return logits
 
     def score(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
-        """A scalar head of adapter `name`: (batch, hidden) to (batch,), float32.
+        """The first output of a head of adapter `name`: (N, hidden) to (N,), float32.
 
-        `states` are those at each row's last token, computed with that adapter active.
+        `states` are those at the tokens that are scored, computed with that adapter active.
         """
+        return self.outputs(name, states, head=head)[..., 0]
+
+    def outputs(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
+        """All outputs of a head: (N, hidden) to (N, outputs), float32."""
         heads = self._adapter(name).heads
         if head not in heads:
             raise ContractError(f"adapter {name!r} has no head {head!r}; it is no reward model")
-        scores: Tensor = heads[head](states.float()).squeeze(-1)
-        return scores
+        values: Tensor = heads[head](states.float())
+        return values
 
     def lora_settings(self, name: str) -> LoraSettings:
         """How adapter `name` is shaped."""
@@ -354,6 +448,8 @@ class Backbone:
         found = {key: value for key, value in self._model.named_parameters() if marker in key}
         for head, linear in adapter.heads.items():
             found[f"heads.{head}"] = linear.weight
+        for extra, parameter in adapter.extras.items():
+            found[f"heads.{extra}"] = parameter
         return found
 
     def adapter_state(self, name: str) -> dict[str, Tensor]:
@@ -363,8 +459,10 @@ class Backbone:
         return {_PEFT_PREFIX + name: value for name, value in state.items()}
 
     def head_state(self, name: str) -> dict[str, Tensor]:
-        """Weights of the heads of adapter `name`, (1, hidden) each."""
-        return {head: linear.weight.detach() for head, linear in self._adapter(name).heads.items()}
+        """Weights of the heads of adapter `name`, (outputs, hidden) each, and what is learned with them."""
+        adapter = self._adapter(name)
+        heads = {head: linear.weight.detach() for head, linear in adapter.heads.items()}
+        return heads | {extra: parameter.detach() for extra, parameter in adapter.extras.items()}
 
     def adapter_config(self, name: str) -> dict[str, Any]:
         """The adapter's configuration as plain peft reads it; the same bytes on every machine."""

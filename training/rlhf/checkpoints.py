@@ -63,7 +63,7 @@ def save_checkpoint(
         steps=steps,
         metrics=metrics,
         dropped=dropped,
-        heads=sorted(heads),
+        heads=sorted(name for name in heads if "." not in name),
         files={path.name: sha256_of_file(path) for path in sorted(partial.iterdir())},
         versions=library_versions(),
         parent_digest=manifest_digest(Path(spec.parent)) if spec.parent else None,

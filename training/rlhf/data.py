@@ -1,59 +1,111 @@
-"""Snapshot rows to tokenised examples and padded batches.
+"""Snapshot rows to tokenised examples.
 
-An example is one judgment with all its completions: each completion is encoded once a step,
-and every pair that the ranking decides is formed from those encodings.
+An example is one judgment with all its completions and everything that a method may learn from: the
+ranking, ratings, span flags, missing information, texts written by people. Which of it is wanted is said
+by `Wanted`; a row that gives none of it is listed with the reason.
 
 Where a reviewer has decided a comparison the decision is one example in place of the votes on it:
 several people's dispute, settled once, counts as one judgment and not as many. Corrected answers
-can give one further example per judgment, of pairs (corrected, original).
+can give further examples, of a corrected text over its original.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import torch
-from jinja2 import TemplateError
-from torch import Tensor
+from training.contract import ContractError, Scale, SnapshotRow, with_context
+from training.rlhf.encoding import Answered, Encoder, shorten
 
-from training.contract import ContractError, Message, SnapshotRow, decided_pairs, with_context
-
-_NO_PREFERENCE = {
+_TIED = {
     "equal": "all completions were judged equal",
     "both_good": "all completions were judged good, none better",
     "both_bad": "all completions were judged bad, none better",
+}
+_UNJUDGED = {
     "cannot_judge": "the annotator could not judge",
     "not_asked": "no preference was asked for",
 }
 
 
-class Answered(NamedTuple):
-    """One prompt with one answer, tokenised as one rendered chat that ends with the turn's end token."""
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """One answer's rating on one criterion."""
 
-    ids: tuple[int, ...]
-    answer_start: int
-    """Index of the first token of the answer; all from there to the end are the answer's."""
+    answer: int
+    criterion: str
+    scale: Scale
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A marked stretch [start, end) of one answer's text, in code points."""
+
+    answer: int
+    category: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One thing that an answer should have said."""
+
+    answer: int
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What people said of an example's answers besides ranking them."""
+
+    ratings: tuple[Rating, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    marked: tuple[int, ...] = ()
+    """Answers that were read for flags and missing information: without one they count as faultless."""
+    texts: tuple[str, ...] = ()
+    """The answers' texts; only where flags are wanted, which are places in them."""
+    verdict: str = ""
+    """What was said of all answers at once: both_good, both_bad; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One judgment from which pairs can be formed."""
+    """One judgment, tokenised."""
 
     judgment: str
     answers: tuple[Answered, ...]
-    pairs: tuple[tuple[int, int], ...]
-    """(winner, loser) as indexes into `answers`."""
-    strength: int
+    ranks: tuple[int, ...]
+    """Rank of each answer: 1 best, equal tied, 0 not ranked. All 0 where no preference was given."""
+    strength: int = 0
     """How much better the winner is, 1 to 4; 0 when not asked."""
     weight: float = 1.0
     """How much it counts: its loss is multiplied by this and the step's losses divided by their sum."""
+    prompt: str = ""
+    """The prompt's id: judgments of one prompt are not independent of each other."""
+    annotator: str = ""
+    """Pseudonym of who judged; empty for a reviewer's decision."""
+    labels: Labels = field(default_factory=Labels)
+    """What else was said."""
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(winner, loser) of every pair that the ranks decide, as indexes into `answers`."""
+        ranked = [(index, rank) for index, rank in enumerate(self.ranks) if rank]
+        return tuple((a, b) for a, first in ranked for b, second in ranked if first < second)
+
+    @property
+    def ties(self) -> bool:
+        """Whether two ranked answers share a rank."""
+        ranked = [rank for rank in self.ranks if rank]
+        return len(set(ranked)) < len(ranked)
 
     @property
     def tokens(self) -> int:
-        """Length of the longest row, which decides the padding of a batch."""
+        """Length of the longest prompt + answer."""
         return max(len(answer.ids) for answer in self.answers)
 
 
@@ -69,91 +121,28 @@ class Examples:
     """Examples whose prompt lost tokens at the front."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Examples padded on the right into one rectangle. R rows, T tokens, P pairs, E examples."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a method learns from."""
 
-    input_ids: Tensor
-    """(R, T) int."""
-    attention_mask: Tensor
-    """(R, T) int, 1 for real tokens. Pad may be EOS: this mask, never an id, says what is real."""
-    answer_mask: Tensor
-    """(R, T) bool, True for tokens of the answer, its end token included."""
-    winners: Tensor
-    """(P,) row of each pair's winner."""
-    losers: Tensor
-    """(P,) row of each pair's loser."""
-    pair_example: Tensor
-    """(P,) example that each pair belongs to."""
-    strength: Tensor
-    """(P,) float."""
-    weight: Tensor
-    """(E,) float: how much each example counts in a step's mean."""
-    examples: int
-
-    @property
-    def last(self) -> Tensor:
-        """(R,) index of each row's last real token, where the reward is read."""
-        return self.attention_mask.sum(-1) - 1
-
-    @property
-    def tokens(self) -> int:
-        """Real tokens in the batch."""
-        return int(self.attention_mask.sum())
-
-    def mean_over_pairs(self, values: Tensor) -> Tensor:
-        """(P,) to (E,): the mean over each example's pairs, so that a ranking counts as one judgment."""
-        zeros = torch.zeros(self.examples, dtype=values.dtype, device=values.device)
-        sums = zeros.index_add(0, self.pair_example, values)
-        return sums / zeros.index_add(0, self.pair_example, torch.ones_like(values))
-
-
-class Encoder:
-    """Turns a chat and its answer into token ids with a model's own chat template."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        special |= set(tokenizer.all_special_tokens)
-        self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))
-
-    def encode(self, messages: Sequence[Message], answer: str) -> Answered:
-        """Tokenise prompt and answer as the one chat that the template renders.
-
-        The answer's tokens are found by the character offsets of that text, not by a second
-        tokenisation. The row ends with the token that ends the turn. Raises `ContractError`
-        for text that holds a control token and for a template that rewrites answers.
-        """
-        for text in (*(message.content for message in messages), answer):
-            if found := self._control.search(text):
-                raise ContractError(f"the text holds the control token {found.group()!r}")
-        text, start = self._render(messages, answer)
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        # A token that reaches into the answer is the answer's, also where it begins in the prompt.
-        first = next(index for index, (_, end) in enumerate(encoded["offset_mapping"]) if end > start)
-        return Answered(tuple(encoded["input_ids"]), first)
-
-    def begins(self, ids: Sequence[int]) -> bool:
-        """Whether a row opens with the beginning-of-text token."""
-        return bool(ids[0] == self._tokenizer.bos_token_id)
-
-    def _render(self, messages: Sequence[Message], answer: str) -> tuple[str, int]:
-        """The chat's text up to the end of the answer's turn, and where the answer begins in it."""
-        chat = [{"role": message.role, "content": message.content} for message in messages]
-        render = self._tokenizer.apply_chat_template
-        try:
-            prompt = render(chat, tokenize=False, add_generation_prompt=True)
-            whole = render([*chat, {"role": "assistant", "content": answer}], tokenize=False)
-        except TemplateError as error:
-            raise ContractError(f"the base model's chat template refuses this chat ({error})") from error
-        rest = whole.removeprefix(prompt)
-        # Some templates strip the white space around a message.
-        written = answer if rest.startswith(answer) else answer.strip()
-        if not whole.startswith(prompt) or not rest.startswith(written):
-            raise ContractError("the base model's chat template does not render an answer after its prompt")
-        tail = re.match(rf"\s*(?:{self._control.pattern})", rest[len(written) :])
-        turn_end = tail.group() if tail else self._tokenizer.eos_token
-        return prompt + written + turn_end, len(prompt)
+    ranks: Literal["decided", "tied", "none"] = "decided"
+    """Rankings: those that decide a pair; those in which all are tied as well; or none."""
+    criteria: frozenset[str] | None = frozenset()
+    """Criteria whose ratings count; None is all of them."""
+    verdicts: bool = False
+    """The verdicts 'both good' and 'both bad', said of each answer."""
+    categories: frozenset[str] | None = frozenset()
+    """Categories whose span flags count; None is all of them."""
+    missing: frozenset[str] | None = frozenset()
+    """Categories whose missing-information flags count; None is all of them."""
+    corrections: bool = False
+    """Of each correction in the training split, that it is better than its original."""
+    written: frozenset[str] = frozenset()
+    """Texts to be imitated: 'demonstrations', 'corrections', 'preferred'."""
+    nothing: str = "has no training pair"
+    """What the snapshot lacks when no example is left."""
+    remedy: str = "Judge more comparisons in which one answer is better"
+    """What to do then."""
 
 
 def build_examples(
@@ -162,115 +151,189 @@ def build_examples(
     *,
     max_tokens: int,
     context: bool,
-    use_corrections: bool = False,
+    wanted: Wanted | None = None,
 ) -> Examples:
-    """Tokenise a snapshot's rows into training and held-out examples.
+    """Tokenise a snapshot's rows into training and held-out examples; by default of decided rankings.
 
-    With `use_corrections` the training split also learns that a corrected answer is better than
-    the original. What cannot be used is listed with its reason. Raises `ContractError` where no
-    training example is left.
+    What cannot be used is listed with its reason. Raises `ContractError` where no training example is left.
     """
-    building = _Building(Encoder(tokenizer), max_tokens=max_tokens, context=context)
+    building = _Building(
+        Encoder(tokenizer), max_tokens=max_tokens, context=context, wanted=wanted or Wanted()
+    )
     count = 0
     for row in rows:
         count += 1
-        building.add_preference(row)
-        if use_corrections and row.split == "train":
-            building.add_corrections(row)
+        building.add(row)
     examples = Examples(building.train, building.held_out, building.dropped, building.shortened)
     if not examples.train:
-        raise ContractError(_nothing_to_learn_from(count, examples))
+        raise ContractError(_nothing_to_learn_from(count, examples, wanted or Wanted()))
     return examples
 
 
-def _nothing_to_learn_from(rows: int, examples: Examples) -> str:
+def _nothing_to_learn_from(rows: int, examples: Examples, wanted: Wanted) -> str:
     reasons: dict[str, int] = {}
     for entry in examples.dropped:
         reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + 1
     listed = "; ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
     return (
-        f"the snapshot has no training pair: of {rows} judgments {len(examples.held_out)} usable ones are "
-        f"held out{'; ' + listed if listed else ''}. Judge more comparisons in which one answer is better"
+        f"the snapshot {wanted.nothing}: of {rows} judgments {len(examples.held_out)} usable ones are "
+        f"held out{'; ' + listed if listed else ''}. {wanted.remedy}"
     )
 
 
 class _Building:
     """Examples as rows come by, and what was left out."""
 
-    def __init__(self, encoder: Encoder, *, max_tokens: int, context: bool) -> None:
+    def __init__(self, encoder: Encoder, *, max_tokens: int, context: bool, wanted: Wanted) -> None:
         self._encoder = encoder
         self._max_tokens = max_tokens
         self._context = context
+        self._wanted = wanted
         self._decided: set[str] = set()
         self.train: list[Example] = []
         self.held_out: list[Example] = []
         self.dropped: list[dict[str, str]] = []
         self.shortened = 0
 
-    def add_preference(self, row: SnapshotRow) -> None:
-        """The example of what a row prefers: the reviewer's decision where there is one, else the vote."""
-        if row.review is None:
-            self._add(row, row.verdict, row.ranks, strength=row.strength or 0, weight=row.weight)
-        elif row.comparison in self._decided:
-            self._drop(row, "a reviewer decided this comparison; the decision counts once")
-        else:
-            self._decided.add(row.comparison)
-            self._add(row, row.review.verdict, row.review.ranks, strength=0, weight=1.0)
+    def add(self, row: SnapshotRow) -> None:
+        """All examples of one row."""
+        if self._wanted.written:
+            self._add_written(row)
+        if self._judged:
+            self._add_judged(row)
+        if self._wanted.corrections and row.split == "train":
+            self._add_corrections(row)
 
-    def add_corrections(self, row: SnapshotRow) -> None:
-        """One example of all pairs (corrected text, original) of a row."""
+    @property
+    def _judged(self) -> bool:
+        """Whether anything is wanted of the completions as they stand."""
+        wanted = self._wanted
+        return wanted.ranks != "none" or wanted.verdicts or self._labelled
+
+    @property
+    def _labelled(self) -> bool:
+        wanted = self._wanted
+        return any(names is None or names for names in (wanted.criteria, wanted.categories, wanted.missing))
+
+    def _add_judged(self, row: SnapshotRow) -> None:
+        ranks, strength, annotator, reason = self._preference(row)
+        weight = 1.0 if row.review is not None and ranks else row.weight
+        if not weight:
+            self._drop(row, "the annotator's judgments weigh nothing")
+            return
+        labels_of = _LabelsOf(row, self._wanted)
+        wanted_ids = [
+            completion
+            for completion in row.completions
+            if completion.id in ranks or completion.id in labels_of.completions
+        ]
+        if ranks:
+            for completion in row.completions:
+                if completion.id not in ranks:
+                    self._drop(row, "the annotator did not rank this answer", completion.id)
+        answers: dict[str, Answered] = {}
+        for completion in wanted_ids:
+            if answer := self._encoded(row, completion.id, completion.text):
+                answers[completion.id] = answer
+        places = {name: index for index, name in enumerate(answers)}
+        kept = {name: rank for name, rank in ranks.items() if name in places}
+        if ranks and not self._teaches(kept):
+            reason, kept = "no two usable answers differ in rank", {}
+        labels = labels_of.of(places)
+        if not kept and (not labels_of.completions or not answers):
+            self._drop(row, reason)
+            return
+        if reason:
+            self._drop(row, reason)
+        self._keep(
+            row,
+            list(answers.values()),
+            tuple(kept.get(name, 0) for name in answers),
+            strength=strength,
+            weight=weight,
+            annotator=annotator,
+            labels=labels,
+        )
+
+    def _preference(self, row: SnapshotRow) -> tuple[Mapping[str, int], int, str, str]:
+        """Ranks that count, strength, who gave them, and why none count: a reviewer's decision where there
+        is one, else the vote."""
+        nobody: dict[str, int] = {}
+        if self._wanted.ranks == "none":
+            return nobody, 0, row.annotator, "nothing that is wanted was said of its answers"
+        verdict, ranks, strength, annotator = row.verdict, row.ranks, row.strength or 0, row.annotator
+        if row.review is not None:
+            if row.comparison in self._decided:
+                return (
+                    nobody,
+                    0,
+                    row.annotator,
+                    "a reviewer decided this comparison; the decision counts once",
+                )
+            self._decided.add(row.comparison)
+            verdict, ranks, strength, annotator = row.review.verdict, row.review.ranks, 0, ""
+        if verdict in _UNJUDGED:
+            return nobody, 0, annotator, _UNJUDGED[verdict]
+        if verdict in _TIED:
+            if self._wanted.ranks != "tied":
+                return nobody, 0, annotator, _TIED[verdict]
+            ranks = dict.fromkeys((completion.id for completion in row.completions), 1)
+        return ranks, strength, annotator, ""
+
+    def _teaches(self, ranks: Mapping[str, int]) -> bool:
+        enough = 2 if self._wanted.ranks == "decided" else 1
+        return len(ranks) > 1 and len(set(ranks.values())) >= enough
+
+    def _add_corrections(self, row: SnapshotRow) -> None:
+        """One example of (corrected text, original) for each correction of a row."""
+        for answers, _ in self._corrected(row):
+            if row.weight:
+                self._keep(row, answers, (1, 2), weight=row.weight, annotator=row.annotator)
+
+    def _corrected(self, row: SnapshotRow) -> Iterator[tuple[list[Answered], str]]:
         originals = {completion.id: completion.text for completion in row.completions}
-        answers: list[Answered] = []
         for correction in row.corrections:
             original = originals[correction.completion]
             if not correction.text.strip():
                 self._drop(row, "the correction leaves nothing of the answer", correction.completion)
-                continue
-            if correction.text.strip() == original.strip():
+            elif correction.text.strip() == original.strip():
                 self._drop(row, "the correction changes nothing", correction.completion)
-                continue
-            corrected = self._encoded(row, correction.completion, correction.text)
-            standing = self._encoded(row, correction.completion, original)
-            if corrected and standing:
-                answers += [corrected, standing]
-        pairs = tuple((index, index + 1) for index in range(0, len(answers), 2))
-        if pairs and row.weight:
-            self._keep(row, answers, pairs, strength=0, weight=row.weight)
+            else:
+                corrected = self._encoded(row, correction.completion, correction.text)
+                standing = self._encoded(row, correction.completion, original)
+                if corrected and standing:
+                    yield [corrected, standing], correction.completion
 
-    def _add(
-        self, row: SnapshotRow, verdict: str, ranks: Mapping[str, int], *, strength: int, weight: float
-    ) -> None:
-        if verdict in _NO_PREFERENCE:
-            self._drop(row, _NO_PREFERENCE[verdict])
-            return
-        if not weight:
-            self._drop(row, "the annotator's judgments weigh nothing")
-            return
-        answers: dict[str, Answered] = {}
-        for completion in row.completions:
-            if completion.id not in ranks:
-                self._drop(row, "the annotator did not rank this answer", completion.id)
-            elif answer := self._encoded(row, completion.id, completion.text):
-                answers[completion.id] = answer
-        places = {name: index for index, name in enumerate(answers)}
-        pairs = tuple(
-            (places[winner], places[loser])
-            for winner, loser in decided_pairs(ranks)
-            if winner in places and loser in places
-        )
-        if pairs:
-            self._keep(row, list(answers.values()), pairs, strength=strength, weight=weight)
-        else:
-            self._drop(row, "no two usable answers differ in rank")
+    def _add_written(self, row: SnapshotRow) -> None:
+        """One example for each text of a row that is to be imitated."""
+        texts: list[tuple[str, str]] = []
+        if "demonstrations" in self._wanted.written and row.demonstration:
+            texts.append(("", row.demonstration))
+        if "corrections" in self._wanted.written:
+            texts += [(correction.completion, correction.text) for correction in row.corrections]
+        if "preferred" in self._wanted.written and row.verdict == "ranked":
+            best = min(row.ranks.values(), default=0)
+            texts += [
+                (completion.id, completion.text)
+                for completion in row.completions
+                if row.ranks.get(completion.id) == best
+            ]
+        if not texts:
+            self._drop(row, "it holds no text to be imitated")
+        for completion, text in texts:
+            answer = self._encoded(row, completion, text)
+            if answer and row.weight:
+                self._keep(row, [answer], (0,), weight=row.weight, annotator=row.annotator)
 
     def _encoded(self, row: SnapshotRow, completion: str, text: str) -> Answered | None:
         """A text as an answer to the row's prompt, or None with the reason in `dropped`."""
         if not text.strip():
             self._drop(row, "the answer is empty", completion)
             return None
+        categories = self._wanted.categories
         try:
             messages = with_context(row.messages, row.context) if self._context else row.messages
-            answer = self._encoder.encode(messages, text)
+            answer = self._encoder.encode(messages, text, offsets=categories is None or bool(categories))
         except ContractError as error:
             self._drop(row, str(error), completion)
             return None
@@ -284,67 +347,69 @@ class _Building:
         self,
         row: SnapshotRow,
         answers: list[Answered],
-        pairs: tuple[tuple[int, int], ...],
+        ranks: tuple[int, ...],
         *,
-        strength: int,
         weight: float,
+        annotator: str,
+        strength: int = 0,
+        labels: Labels | None = None,
     ) -> None:
         kept = shorten(answers, self._max_tokens, self._encoder)
         self.shortened += kept != tuple(answers)
         into = self.train if row.split == "train" else self.held_out
-        into.append(Example(row.judgment, kept, pairs, strength, weight))
+        into.append(
+            Example(row.judgment, kept, ranks, strength, weight, row.prompt, annotator, labels or Labels())
+        )
 
     def _drop(self, row: SnapshotRow, reason: str, completion: str = "") -> None:
         self.dropped.append({"judgment": row.judgment, "completion": completion, "reason": reason})
 
 
-def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple[Answered, ...]:
-    """Cut the prompt's front so that every row fits.
+class _LabelsOf:
+    """What a row says of its answers besides ranking them, as far as it is wanted."""
 
-    All answers of one judgment lose the same tokens: they are compared on the same prompt.
-    A beginning-of-text token stays where it is.
-    """
-    too_many = max(len(answer.ids) for answer in answers) - max_tokens
-    # One token before the answer is needed to predict the answer's first from.
-    too_many = min(too_many, *(answer.answer_start - 1 for answer in answers))
-    if too_many <= 0:
-        return tuple(answers)
-    kept = []
-    for ids, start in answers:
-        head = ids[:1] if encoder.begins(ids) and start - too_many > 1 else ()
-        kept.append(Answered(head + ids[len(head) + too_many :], start - too_many))
-    return tuple(kept)
+    def __init__(self, row: SnapshotRow, wanted: Wanted) -> None:
+        self._row = row
+        self._ratings = [item for item in row.ratings if _among(item.criterion, wanted.criteria)]
+        self._flags = [item for item in row.spans if _among(item.category, wanted.categories)]
+        self._missing = [item for item in row.missing if _among(item.category, wanted.missing)]
+        self._verdict = row.verdict if wanted.verdicts and row.verdict in ("both_good", "both_bad") else ""
+        self._places = wanted.categories is None or bool(wanted.categories)
+        said = {rating.completion for rating in self._ratings}
+        said |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}
+        # Where anything was marked in a row its marked answers were read for faults; an answer without
+        # a flag among rows without any may simply not have been read for them.
+        reads = self._places or wanted.missing is None or bool(wanted.missing)
+        faults = {span.completion for span in row.spans} | {gap.completion for gap in row.missing}
+        self._marked = faults if reads else set()
+        self.completions = said | self._marked
+        if self._verdict:
+            self.completions |= {completion.id for completion in row.completions}
+
+    def of(self, places: Mapping[str, int]) -> Labels:
+        """The labels of the answers that are left, by their places."""
+        texts = {completion.id: completion.text for completion in self._row.completions}
+        return Labels(
+            ratings=tuple(
+                Rating(places[item.completion], item.criterion, item.scale, item.value)
+                for item in self._ratings
+                if item.completion in places
+            ),
+            flags=tuple(
+                Flag(places[item.completion], item.category, item.start, item.end)
+                for item in self._flags
+                if item.completion in places
+            ),
+            missing=tuple(
+                Missing(places[item.completion], item.category)
+                for item in self._missing
+                if item.completion in places
+            ),
+            marked=tuple(sorted(places[name] for name in self._marked if name in places)),
+            texts=tuple(texts[name] for name in places) if self._places else (),
+            verdict=self._verdict,
+        )
 
 
-def collate(examples: Sequence[Example], *, pad_id: int, device: torch.device) -> Batch:
-    """Pad examples on the right into one batch on `device`."""
-    answers = [answer for example in examples for answer in example.answers]
-    width = max(len(answer.ids) for answer in answers)
-    ids = torch.full((len(answers), width), pad_id)
-    attention = torch.zeros(len(answers), width, dtype=torch.long)
-    answer_mask = torch.zeros(len(answers), width, dtype=torch.bool)
-    for row, answer in enumerate(answers):
-        length = len(answer.ids)
-        ids[row, :length] = torch.tensor(answer.ids)
-        attention[row, :length] = 1
-        answer_mask[row, answer.answer_start : length] = True
-    winners, losers, members, strength = [], [], [], []
-    first_row = 0
-    for index, example in enumerate(examples):
-        for winner, loser in example.pairs:
-            winners.append(first_row + winner)
-            losers.append(first_row + loser)
-            members.append(index)
-            strength.append(float(example.strength))
-        first_row += len(example.answers)
-    return Batch(
-        input_ids=ids.to(device),
-        attention_mask=attention.to(device),
-        answer_mask=answer_mask.to(device),
-        winners=torch.tensor(winners, device=device),
-        losers=torch.tensor(losers, device=device),
-        pair_example=torch.tensor(members, device=device),
-        strength=torch.tensor(strength, device=device),
-        weight=torch.tensor([example.weight for example in examples], device=device),
-        examples=len(examples),
-    )
+def _among(name: str, wanted: frozenset[str] | None) -> bool:
+    return wanted is None or name in wanted

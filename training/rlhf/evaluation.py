@@ -1,16 +1,18 @@
-"""Figures on examples that are not trained on."""
+"""What examples cost under a method, counted over passes and processes; the held-out figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from training.rlhf.data import Example, collate
-from training.rlhf.methods import TrainingMethod
+from training.rlhf.data import Example
+from training.rlhf.methods import Outcome, TrainingMethod
+from training.rlhf.packing import pack, passes
 from training.rlhf.processes import Processes
-from training.rlhf.schedule import micro_batches
 
 _Z_95 = 1.959963984540054
 """Two-sided 95 % point of the standard normal distribution."""
@@ -24,39 +26,92 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+class Total(NamedTuple):
+    """What a step or an evaluation came to."""
+
+    loss: float
+    figures: dict[str, float]
+    """The method's, and `loss_…` of each part where there are several."""
+    tokens: int
+
+
+class Account:
+    """Losses and observations of a step or of an evaluation, summed over its passes and processes.
+
+    Every part of the loss is a mean over all the examples that say something of it: how they are cut
+    into passes and spread over processes must not change it.
+    """
+
+    def __init__(self, method: TrainingMethod, examples: Sequence[Example]) -> None:
+        self._method = method
+        weights: dict[str, list[float]] = {}
+        for example in examples:
+            for name, weight in method.weights(example).items():
+                weights.setdefault(name, []).append(weight)
+        # Exact, so that neither order nor cutting shows in it.
+        self._weights = {name: math.fsum(values) for name, values in sorted(weights.items())}
+        self._sums = dict.fromkeys(self._weights, 0.0)
+        self._whole = 0.0
+        self._tokens = 0
+        self._observed: dict[str, list[Tensor]] = {}
+
+    def add(self, outcome: Outcome, batch_tokens: int, group: Sequence[Example]) -> Tensor | None:
+        """Count one pass. Its share of the loss, with gradient; None where it says nothing at all."""
+        whole: Tensor | None = None
+        for name, (coefficient, loss) in outcome.parts.items():
+            if not self._weights[name]:
+                continue
+            weight = torch.tensor([self._method.weights(example)[name] for example in group]).to(loss)
+            # What an example costs in a part that it says nothing of may be anything.
+            share = torch.where(weight > 0, weight * loss, 0.0).sum() / self._weights[name]
+            self._sums[name] += share.item()
+            whole = coefficient * share if whole is None else whole + coefficient * share
+        self._whole += 0.0 if whole is None else whole.item()
+        self._tokens += batch_tokens
+        for name, values in outcome.observed.items():
+            self._observed.setdefault(name, []).append(values.detach())
+        return whole
+
+    def total(self, processes: Processes, *, held_out: bool) -> Total:
+        """The loss and the figures over all passes and processes."""
+        sums = torch.tensor([self._whole, float(self._tokens), *self._sums.values()], dtype=torch.float64)
+        whole, tokens, *parts = processes.sum(sums).tolist()
+        observed = processes.gather({name: torch.cat(values) for name, values in self._observed.items()})
+        figures = self._method.figures(observed, held_out=held_out)
+        if len(parts) > 1:
+            figures |= {f"loss_{name}": value for name, value in zip(self._sums, parts, strict=True)}
+        return Total(whole, figures, int(tokens))
+
+
 @torch.no_grad()
 def evaluate(
     method: TrainingMethod,
-    examples: Sequence[Example],
+    examples: list[Example],
     *,
-    micro_batch_size: int,
-    pad_id: int,
+    micro_batch_tokens: int,
     device: torch.device,
     processes: Processes,
     check: Callable[[], None],
 ) -> dict[str, float]:
-    """Mean loss and statistics over `examples`, every judgment counted once; nothing for none.
+    """Loss and figures over `examples`, named `held_out_…`; nothing for none.
 
-    Named `held_out_…`. The 95 % interval of the accuracy takes the judgments, not their pairs, as
-    trials: the pairs of one ranking are not independent. `check` is called before every forward pass.
+    The 95 % interval of the accuracy takes the judgments, not their pairs, as trials: the pairs of one
+    ranking are not independent. `check` is called before every forward pass.
     """
     if not examples:
         return {}
-    names = ("loss", *method.reported)
-    sums = torch.zeros(len(names), dtype=torch.float64)
     by_length = sorted(examples, key=lambda example: -example.tokens)
-    for group in micro_batches(by_length, micro_batch_size, rank=processes.rank, world=processes.world):
+    method.prepare(by_length)
+    account = Account(method, by_length)
+    for group in passes(by_length, tokens=micro_batch_tokens, rank=processes.rank, world=processes.world):
         check()
-        batch = collate(group, pad_id=pad_id, device=device)
-        losses = method.losses(batch, group, dropout=False)
-        values = {"loss": losses.loss, **losses.statistics}
-        sums += torch.stack([values[name].double().sum().cpu() for name in names])
-    means = (processes.sum(sums) / len(examples)).tolist()
-    found = {f"held_out_{name}": value for name, value in zip(names, means, strict=True)}
-    low, high = wilson_interval(min(1.0, max(0.0, found["held_out_accuracy"])), len(examples))
-    return {
-        **found,
-        "held_out_accuracy_low": low,
-        "held_out_accuracy_high": high,
-        "held_out_judgments": float(len(examples)),
-    }
+        batch = pack(group, device=device)
+        account.add(method.outcome(batch, group, dropout=False), batch.tokens, group)
+    total = account.total(processes, held_out=True)
+    found = {f"held_out_{name}": value for name, value in {"loss": total.loss, **total.figures}.items()}
+    found["held_out_judgments"] = float(len(examples))
+    if "held_out_accuracy" in found and "held_out_accuracy_low" not in found:
+        judged = sum(bool(example.pairs) for example in examples)
+        low, high = wilson_interval(min(1.0, max(0.0, found["held_out_accuracy"])), judged)
+        found |= {"held_out_accuracy_low": low, "held_out_accuracy_high": high}
+    return found

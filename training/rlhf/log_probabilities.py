@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import Batch
+from training.rlhf.packing import Batch
 
 _CHUNK = 128
 """Tokens whose logits are held at a time: 128 × 49,152 × 4 bytes are 25 MB."""
@@ -44,11 +44,17 @@ def token_log_probabilities(states: Tensor, targets: Tensor, head: _Head) -> Ten
 def answer_log_probabilities(
     backbone: Backbone, adapter: str | None, batch: Batch, *, dropout: bool = False
 ) -> Tensor:
-    """Sum of the log-probabilities of each row's answer tokens: (R,) float32. None is the base."""
+    """Sum of the log-probabilities of each answer's tokens: (R,) float32. None is the base."""
+    values = answer_token_log_probabilities(backbone, adapter, batch, dropout=dropout)
+    return values.new_zeros(batch.answers).index_add(0, batch.target_answer, values)
+
+
+def answer_token_log_probabilities(
+    backbone: Backbone, adapter: str | None, batch: Batch, *, dropout: bool = False
+) -> Tensor:
+    """Log-probability of every answer token, answer by answer: (A,) float32. None is the base."""
     with backbone.using(adapter, dropout=dropout):
-        states = backbone.hidden_states(batch.input_ids, batch.attention_mask).states
-    # The state before a token predicts it: shift by one, then keep the answer's places only.
-    wanted = batch.answer_mask[:, 1:]
-    rows = wanted.nonzero()[:, 0]
-    values = token_log_probabilities(states[:, :-1][wanted], batch.input_ids[:, 1:][wanted], backbone.logits)
-    return values.new_zeros(len(states)).index_add(0, rows, values)
+        states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
+    return token_log_probabilities(
+        states[batch.predictors], batch.input_ids[0, batch.targets], backbone.logits
+    )

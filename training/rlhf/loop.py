@@ -8,7 +8,7 @@ One line of `metrics.jsonl` per optimiser step:
     learning_rate     of this step
     gradient_norm     before clipping; null when it was not finite
     accuracy, margin, …   what the method reports, means over the step's judgments
-    tokens            real tokens in the step, padding left out
+    tokens            tokens computed in the step; none is padding
     seconds           wall-clock time of the step
     skipped           1 where loss or gradient was not finite and nothing was learned, else 0
     held_out_…        after an evaluation, see `evaluation.evaluate`
@@ -24,16 +24,17 @@ import torch
 
 from training.contract import STATE_FOLDER, OptimiserSettings, RunSpec
 from training.rlhf.backbone import Backbone
+from training.rlhf.best import BestState
 from training.rlhf.config import seed_step
-from training.rlhf.data import Example, Examples, collate
-from training.rlhf.evaluation import evaluate
+from training.rlhf.data import Examples
+from training.rlhf.evaluation import Account, evaluate
 from training.rlhf.methods import TrainingMethod
+from training.rlhf.packing import pack, passes
 from training.rlhf.processes import Processes
 from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.schedule import (
     examples_of_step,
     learning_rate,
-    micro_batches,
     steps_in_all,
     steps_per_epoch,
 )
@@ -52,7 +53,7 @@ class _Step(NamedTuple):
     """What one optimiser step came to."""
 
     loss: float
-    statistics: dict[str, float]
+    figures: dict[str, float]
     gradient_norm: float
     tokens: int
 
@@ -91,30 +92,49 @@ class TrainingLoop:
         self._saved_at: int | None = None
         self._skipped = 0
         self._step_seconds: list[float] = []
+        self._best = BestState()
+        backbone.checkpoint_activations(self._settings.gradient_checkpointing)
         self.total_steps = steps_in_all(len(examples.train), self._settings)
 
-    def run(self) -> dict[str, float]:
-        """Train to the end; the held-out figures there.
+    def run(self) -> tuple[int, dict[str, float]]:
+        """Train to the end, or until nothing gets better; the steps that made the checkpoint, and its
+        held-out figures.
 
         Raises `StoppedError` after saving when asked to stop, and `DivergedError`.
         """
         step = self._resume()
         held_out: dict[str, float] | None = None
         try:
-            while step < self.total_steps:
+            while step < self.total_steps and not self._given_up:
                 self._check_all()
                 self._tell(step)
                 held_out = self._one_step(step)
                 step += 1
                 if step % self._settings.save_every == 0 or step == self.total_steps:
                     self._save(step)
-            if held_out is None:
-                held_out = self._evaluate()
+            if held_out is None and not self._given_up:
+                held_out = self._evaluate(step)
         except StoppedError:
             self._save(step)
             raise
         self._tell(step)
-        return held_out
+        return self._chosen(step, held_out or {})
+
+    @property
+    def _given_up(self) -> bool:
+        return self._settings.patience is not None and self._best.stale >= self._settings.patience
+
+    def _chosen(self, step: int, held_out: dict[str, float]) -> tuple[int, dict[str, float]]:
+        """The last state, or the best one put back in its place."""
+        if not self._settings.keep_best or self._best.step in (0, step):
+            return step, held_out
+        log.info(
+            "The state after step %d had the lowest held-out loss (%.4f): it becomes the checkpoint",
+            self._best.step,
+            self._best.figures["held_out_loss"],
+        )
+        self._best.put_back(self._backbone, self._method.adapter)
+        return self._best.step, self._best.figures
 
     def _resume(self) -> int:
         self._folder.trim_metrics()
@@ -124,6 +144,7 @@ class TrainingLoop:
             adapter=self._method.adapter,
             parameters=self._parameters,
             optimiser=self._optimiser,
+            best=self._best,
             trained=self._trained,
         )
         if step:
@@ -139,7 +160,7 @@ class TrainingLoop:
         self._skipped = 0 if outcome.finite else self._skipped + 1
         every = self._settings.evaluate_every
         due = step + 1 == self.total_steps or (every > 0 and (step + 1) % every == 0)
-        held_out = self._evaluate() if due else None
+        held_out = self._evaluate(step + 1) if due else None
         seconds = time.monotonic() - started
         self._step_seconds.append(seconds)
         self._folder.record(
@@ -149,7 +170,7 @@ class TrainingLoop:
                 "loss": outcome.loss,
                 "learning_rate": rate,
                 "gradient_norm": outcome.gradient_norm,
-                **outcome.statistics,
+                **outcome.figures,
                 "tokens": outcome.tokens,
                 "seconds": round(seconds, 3),
                 "skipped": int(not outcome.finite),
@@ -166,43 +187,28 @@ class TrainingLoop:
         seed_step(self._seed, step, self._processes.rank)
         examples = examples_of_step(self._examples.train, step, seed=self._seed, settings=self._settings)
         self._optimiser.zero_grad(set_to_none=True)
-        # Exact, so that neither order nor cutting shows in it.
-        weight_of_step = math.fsum(example.weight for example in examples)
-        sums = torch.zeros(2 + len(self._method.reported), dtype=torch.float64)
-        for group in micro_batches(
+        self._method.prepare(examples)
+        account = Account(self._method, examples)
+        for group in passes(
             examples,
-            self._settings.micro_batch_size,
+            tokens=self._settings.micro_batch_tokens,
             rank=self._processes.rank,
             world=self._processes.world,
         ):
             self._check_this()
-            sums += self._accumulate(group, weight_of_step)
+            batch = pack(group, device=self._backbone.device)
+            outcome = self._method.outcome(batch, group, dropout=True)
+            loss = account.add(outcome, batch.tokens, group)
+            if loss is not None and loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
         self._processes.sum_gradients(self._parameters)
-        totals = self._processes.sum(sums).tolist()
+        total = account.total(self._processes, held_out=False)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm)
-        means = [totals[0] / weight_of_step, *(total / len(examples) for total in totals[1:-1])]
-        outcome = _Step(
-            means[0],
-            dict(zip(self._method.reported, means[1:], strict=True)),
-            float(norm),
-            int(totals[-1]),
-        )
-        if outcome.finite:
+        taken = _Step(total.loss, total.figures, float(norm), total.tokens)
+        if taken.finite:
             self._optimiser.param_groups[0]["lr"] = rate
             self._optimiser.step()
-        return outcome
-
-    def _accumulate(self, group: list[Example], weight_of_step: float) -> torch.Tensor:
-        """Add one micro-batch's gradient; the sums of loss and statistics, and the tokens."""
-        batch = collate(group, pad_id=self._pad_id, device=self._backbone.device)
-        losses = self._method.losses(batch, group, dropout=True)
-        # Divided by the weight of the whole step, over all micro-batches and processes: how a
-        # batch is cut up must not change its gradient.
-        weighted = losses.loss * batch.weight
-        (weighted.sum() / weight_of_step).backward()  # type: ignore[no-untyped-call]
-        values = [weighted.detach(), *(losses.statistics[name] for name in self._method.reported)]
-        sums = [value.double().sum().item() for value in values]
-        return torch.tensor([*sums, batch.tokens], dtype=torch.float64)
+        return taken
 
     def _report_skip(self, step: int) -> None:
         log.warning("Step %d: loss or gradient is not finite; the step is skipped", step)
@@ -214,21 +220,18 @@ class TrainingLoop:
                 "judgments of these steps, then start a new run"
             )
 
-    def _evaluate(self) -> dict[str, float]:
-        return evaluate(
+    def _evaluate(self, step: int) -> dict[str, float]:
+        figures = evaluate(
             self._method,
             self._examples.held_out,
-            micro_batch_size=self._settings.micro_batch_size,
-            pad_id=self._pad_id,
+            micro_batch_tokens=self._settings.micro_batch_tokens,
             device=self._backbone.device,
             processes=self._processes,
             check=self._check_this,
         )
-
-    @property
-    def _pad_id(self) -> int:
-        tokenizer = self._backbone.tokenizer
-        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+        if self._settings.keep_best or self._settings.patience is not None:
+            self._best.offer(self._backbone, self._method.adapter, step=step, figures=figures)
+        return figures
 
     def _check_all(self) -> None:
         """Between steps all processes agree on whether to stop."""
@@ -251,6 +254,7 @@ class TrainingLoop:
                 backbone=self._backbone,
                 adapter=self._method.adapter,
                 optimiser=self._optimiser,
+                best=self._best,
                 trained=self._trained,
             )
         self._saved_at = step

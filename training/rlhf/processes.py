@@ -31,6 +31,16 @@ class Processes:
             dist.all_reduce(values)
         return values
 
+    def gather(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of one dimension, put end to end over all processes; on the CPU. All get the same."""
+        mine = {name: value.cpu() for name, value in values.items()}
+        if self.world == 1:
+            return mine
+        every: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
+        dist.all_gather_object(every, mine)
+        names = {name for one in every for name in one}
+        return {name: torch.cat([one[name] for one in every if name in one]) for name in sorted(names)}
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is up in any process; all get the same answer."""
         if self.world == 1:

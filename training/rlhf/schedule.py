@@ -30,18 +30,12 @@ def examples_of_step(
 ) -> list[Example]:
     """The global batch of `step`, counted from 0. Every epoch visits every example once, in its own order.
 
-    Within the batch the longest come first: rows of like length share a micro-batch and its padding.
+    Within the batch the longest come first, so that every process gets about as many tokens.
     """
     epoch, place = divmod(step, steps_per_epoch(len(examples), settings))
     order = np.random.default_rng([seed, _ORDER_STREAM, epoch]).permutation(len(examples))
     chosen = order[place * settings.batch_size : (place + 1) * settings.batch_size].tolist()
     return [examples[index] for index in sorted(chosen, key=lambda index: (-examples[index].tokens, index))]
-
-
-def micro_batches(examples: Sequence[Example], size: int, *, rank: int, world: int) -> list[list[Example]]:
-    """One process's share of a global batch, in forward passes of at most `size` examples."""
-    mine = list(examples[rank::world])
-    return [mine[start : start + size] for start in range(0, len(mine), size)]
 
 
 def learning_rate(step: int, total_steps: int, settings: OptimiserSettings) -> float:

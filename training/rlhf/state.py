@@ -1,9 +1,9 @@
 """What a run needs to go on where it stopped: `state/step-N/`, one folder per save.
 
 A save is written under another name and renamed, so a folder named `step-N` is whole. It
-holds the adapter, the heads, and AdamW's moments, bit for bit. The learning rate, the order
-of the examples and all random numbers follow from the seed and the step, so the step is all
-there is to save of them.
+holds the adapter, the heads, AdamW's moments and the best state so far, bit for bit. The learning
+rate, the order of the examples and all random numbers follow from the seed and the step, so the step
+is all there is to save of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json
 from training.rlhf.backbone import Backbone
+from training.rlhf.best import BestState
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 _TENSORS = "state.safetensors"
 _HEADER = "state.json"
 _FREE_TO_CHANGE = frozenset({"base_model", "snapshot", "parent", "device", "commit", "name"})
-_FREE_OPTIMISER_SETTINGS = frozenset({"micro_batch_size", "save_every", "evaluate_every"})
+_FREE_OPTIMISER_SETTINGS = frozenset({"micro_batch_tokens", "gradient_checkpointing", "save_every"})
 """Settings that change where files are or how fast it goes, not what is computed."""
 
 
@@ -51,6 +52,7 @@ def save_state(
     backbone: Backbone,
     adapter: str,
     optimiser: torch.optim.Optimizer,
+    best: BestState,
     trained: dict[str, Any],
 ) -> None:
     """Save the run after `step` optimiser steps, then remove older saves."""
@@ -62,11 +64,12 @@ def save_state(
     tensors |= {f"head.{name}": value for name, value in backbone.head_state(adapter).items()}
     for index, moments in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
+    tensors |= best.tensors()
     save_file(
         {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial / _TENSORS
     )
     (partial / _HEADER).write_text(
-        canonical_json({"step": step, "trained": trained}) + "\n", encoding="utf-8"
+        canonical_json({"step": step, "trained": trained, "best": best.to_json()}) + "\n", encoding="utf-8"
     )
     for path in (partial / _TENSORS, partial / _HEADER, partial):
         _sync(path)
@@ -85,6 +88,7 @@ def load_state(
     adapter: str,
     parameters: list[nn.Parameter],
     optimiser: torch.optim.Optimizer,
+    best: BestState,
     trained: dict[str, Any],
 ) -> int:
     """Bring the last saved state back; the step it was saved after, 0 where there is none.
@@ -104,11 +108,8 @@ def load_state(
             "or from the beginning"
         ) from error
     _refuse_another_spec(folder, header["trained"], trained)
-    backbone.restore(adapter, _under(tensors, "adapter."), {})
-    named = backbone.parameters(adapter)
-    with torch.no_grad():
-        for head, weight in _under(tensors, "head.").items():
-            named[f"heads.{head}"].copy_(weight)
+    backbone.overwrite(adapter, _under(tensors, "adapter."), _under(tensors, "head."))
+    best.load(header["best"], tensors)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimiser.").items():
         index, _, key = name.partition(".")

@@ -18,6 +18,7 @@ from training.contract import (
     EXIT_STOPPED,
     MANIFEST_FILE,
     ContractError,
+    PreferenceSettings,
     RewardSettings,
     RunSpec,
     manifest_digest,
@@ -93,7 +94,7 @@ def explain(error: Exception) -> str:
             f"the disk is full ({text}); free some space and start again: training goes on from the last save"
         )
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return f"out of memory ({text}); lower micro_batch_size or max_tokens and start again"
+        return f"out of memory ({text}); lower micro_batch_tokens or max_tokens and start again"
     return f"{text}; the traceback is in log.txt"
 
 
@@ -112,17 +113,17 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     folder.tell("starting", "loading the base model")
     backbone = Backbone.load(Path(spec.base_model), device=device, dtype=resolve_dtype(spec.dtype, device))
     stop.check()
-    folder.tell("starting", "reading the judgments")
     settings = spec.settings
+    method = _method(backbone, spec)
+    folder.tell("starting", "reading the judgments")
     examples = build_examples(
         read_snapshot(snapshot),
         backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
-        use_corrections=settings.use_corrections,
+        wanted=method.wanted,
     )
     _log_examples(examples)
-    method = _method(backbone, spec)
     loop = TrainingLoop(
         backbone=backbone,
         method=method,
@@ -133,7 +134,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         processes=processes,
     )
     log.info("Training %s on %s, %d steps", spec.method, device, loop.total_steps)
-    held_out = loop.run()
+    steps, held_out = loop.run()
     if processes.first:
         save_checkpoint(
             folder.path / CHECKPOINT_FOLDER,
@@ -141,7 +142,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
             adapter=method.adapter,
             kind=method.kind,
             spec=spec,
-            steps=loop.total_steps,
+            steps=steps,
             metrics=held_out,
             dropped=examples.dropped,
         )
@@ -152,7 +153,9 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
 def _method(backbone: Backbone, spec: RunSpec) -> TrainingMethod:
     if isinstance(spec.settings, RewardSettings):
         return RewardModelling(backbone, spec, spec.settings)
-    return DirectPreference(backbone, spec, spec.settings)
+    if isinstance(spec.settings, PreferenceSettings):
+        return DirectPreference(backbone, spec, spec.settings)
+    raise ContractError(f"method {spec.method!r} is not there yet")
 
 
 def _already_finished(path: Path, spec: RunSpec) -> bool:

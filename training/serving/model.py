@@ -24,8 +24,10 @@ from training.contract import (
     with_context,
 )
 from training.rlhf.backbone import SCORE, Backbone
-from training.rlhf.data import Answered, Encoder, Example, collate, shorten
+from training.rlhf.data import Example
+from training.rlhf.encoding import Answered, Encoder, shorten
 from training.rlhf.methods.reward import read_rewards
+from training.rlhf.packing import pack
 from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.generate import context_length
 from training.serving.catalogue import Catalogue
@@ -127,9 +129,7 @@ class Model:
         emit(Scored(scores=scores))
 
     def _score(self, adapter: str, rows: Sequence[Answered]) -> list[float]:
-        example = Example(judgment="", answers=tuple(rows), pairs=(), strength=0)
-        # Padding is on the right and masked, so its id does not matter.
-        batch = collate([example], pad_id=0, device=self.backbone.device)
+        batch = pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
         scores: list[float] = read_rewards(self.backbone, adapter, batch).tolist()
         return scores
 

@@ -11,16 +11,31 @@ from torch import Tensor
 
 from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import Batch, Example
+from training.rlhf.data import Example, Wanted
+from training.rlhf.packing import Batch
 
 
-class Losses(NamedTuple):
-    """What a batch costs, one value per example (E,), and what else is worth a curve."""
+class Part(NamedTuple):
+    """One thing that a method learns. The loop minimises, over a step,
 
+        Σ_parts coefficient · Σ_examples weight · loss / Σ_examples weight
+
+    so that a part counts the same however many of a step's judgments speak of it.
+    """
+
+    coefficient: float
     loss: Tensor
-    """(E,) minimised as the weighted mean over all examples of a step. Carries the gradient."""
-    statistics: Mapping[str, Tensor]
-    """(E,) each, without gradient, under the names in `reported`; written down as their means."""
+    """(E,) what each example costs; carries the gradient. 0 where the part's weight is."""
+
+
+class Outcome(NamedTuple):
+    """What a batch comes to."""
+
+    parts: Mapping[str, Part]
+    """By name; the same names from every batch."""
+    observed: Mapping[str, Tensor]
+    """What the figures are made of, without gradient: tensors of one dimension, any length. Those of all
+    passes of a step, or of an evaluation, are put together end to end."""
 
 
 class TrainingMethod(Protocol):
@@ -30,11 +45,25 @@ class TrainingMethod(Protocol):
     """What the run's checkpoint is."""
     adapter: str
     """Name of the adapter that is trained."""
-    reported: tuple[str, ...]
-    """Names of the statistics; `accuracy` is always among them."""
+    wanted: Wanted
+    """What of a snapshot it learns from."""
 
-    def losses(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Losses:
-        """Losses and statistics of a batch; `examples` are those that the batch was made of."""
+    def prepare(self, examples: list[Example]) -> None:
+        """Called with all examples of a step, over all processes, before its first pass; and with all of an
+        evaluation. For what must not depend on how they are cut into passes."""
+        del examples  # most methods need nothing of them
+
+    def weights(self, example: Example) -> Mapping[str, float]:
+        """How much an example counts in each part; a part that it says nothing of has 0."""
+        ...
+
+    def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
+        """What a batch costs; `examples` are those that it was made of."""
+        ...
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """What is worth a curve, from the observations of a step or of an evaluation. With `held_out`
+        also what takes many judgments to say: intervals, calibration."""
         ...
 
 

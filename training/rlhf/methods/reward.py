@@ -1,65 +1,63 @@
-"""Reward model: an adapter and a scalar head, fitted to rankings (Bradley & Terry 1952)."""
+"""Reward models: an adapter with one head for each thing that people were asked (Bradley & Terry 1952)."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from training.contract import CheckpointKind, RewardSettings, RunSpec
-from training.rlhf.backbone import SCORE, Backbone
-from training.rlhf.data import Batch, Example
-from training.rlhf.losses import bradley_terry
-from training.rlhf.methods import Losses, share_right, start_adapter
+from training.rlhf.backbone import Backbone
+from training.rlhf.data import Example, Wanted
+from training.rlhf.methods import Outcome, TrainingMethod, start_adapter
+from training.rlhf.objectives import Objective
+from training.rlhf.objectives.preference import PreferenceObjective
+from training.rlhf.packing import Batch
 
 
-class RewardModelling:
-    """Every pair of a ranking costs −log σ(r⁺ − r⁻ − m); a ranking costs the mean of its pairs.
-
-    Reported: `accuracy` (share of pairs ordered right), `margin` (r⁺ − r⁻), `log_loss`
-    (−log σ(r⁺ − r⁻), without margin, smoothing and centring), `reward_mean`.
-    """
+class RewardModelling(TrainingMethod):
+    """The sum of what its objectives cost, all read from one pass of the transformer."""
 
     kind: CheckpointKind = "reward"
     adapter = "reward"
-    reported: tuple[str, ...] = ("accuracy", "margin", "log_loss", "reward_mean")
 
     def __init__(self, backbone: Backbone, spec: RunSpec, settings: RewardSettings) -> None:
         self._backbone = backbone
-        self._settings = settings
         start_adapter(backbone, self.adapter, spec, settings.lora)
-        if SCORE not in backbone.heads(self.adapter):
-            backbone.add_head(self.adapter, SCORE, seed=spec.seed)
+        self._objectives: list[Objective] = []
+        if settings.loss != "none":
+            self._objectives.append(PreferenceObjective(backbone, self.adapter, spec, settings))
+        self.wanted = Wanted(
+            ranks="none" if settings.loss == "none" else "decided", corrections=settings.use_corrections
+        )
 
-    def losses(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Losses:
-        """Bradley-Terry over the pairs of each ranking, plus centring."""
-        rewards = read_rewards(self._backbone, self.adapter, batch, dropout=dropout)
-        chosen, rejected = rewards[batch.winners], rewards[batch.losers]
-        pair_loss = bradley_terry(
-            chosen,
-            rejected,
-            margin=self._settings.margin_per_strength * batch.strength,
-            label_smoothing=self._settings.label_smoothing,
-            reduction="none",
+    def weights(self, example: Example) -> Mapping[str, float]:
+        """By objective: the example's weight where it says something of it, else 0."""
+        return {objective.name: objective.weight(example) for objective in self._objectives}
+
+    def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
+        """All objectives on the states of one forward pass."""
+        states = encode(self._backbone, self.adapter, batch, dropout=dropout)
+        outcomes = [objective.outcome(states, batch, examples) for objective in self._objectives]
+        return Outcome(
+            {name: part for outcome in outcomes for name, part in outcome.parts.items()},
+            {name: value for outcome in outcomes for name, value in outcome.observed.items()},
         )
-        # Only differences of rewards are observed; this keeps their sum near 0 (Eisenstein et al. 2023).
-        pair_loss = pair_loss + self._settings.centring * (chosen + rejected) ** 2
-        with torch.no_grad():
-            margin = chosen - rejected
-            statistics = {
-                "accuracy": share_right(margin),
-                "margin": margin,
-                "log_loss": bradley_terry(chosen, rejected, reduction="none"),
-                "reward_mean": (chosen + rejected) / 2,
-            }
-        return Losses(
-            batch.mean_over_pairs(pair_loss),
-            {name: batch.mean_over_pairs(values) for name, values in statistics.items()},
-        )
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """The figures of all objectives."""
+        figures: dict[str, float] = {}
+        for objective in self._objectives:
+            figures |= objective.figures(observed, held_out=held_out)
+        return figures
+
+
+def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = False) -> Tensor:
+    """The states of a packed row under an adapter: (T, hidden)."""
+    with backbone.using(adapter, dropout=dropout):
+        return backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
 
 
 def read_rewards(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = False) -> Tensor:
-    """The score of every row at its last real token: (R,) float32."""
-    with backbone.using(adapter, dropout=dropout):
-        states = backbone.hidden_states(batch.input_ids, batch.attention_mask).states
-    rows = torch.arange(len(states), device=states.device)
-    return backbone.score(adapter, states[rows, batch.last])
+    """The score of every answer at its last token: (R,) float32."""
+    return backbone.score(adapter, encode(backbone, adapter, batch, dropout=dropout)[batch.last])

@@ -40,9 +40,11 @@ class Score:
     """Why it cannot be scored; empty where it was."""
 
     def __post_init__(self) -> None:
-        numbers = [self.value, *(segment.value for segment in self.segments)]
-        if any(math.isinf(number) for number in numbers):
-            raise ValueError(f"a score must be finite, or NaN where there is none; got {numbers}")
+        if math.isinf(self.value):
+            raise ValueError(f"a score must be finite, or NaN where there is none; got {self.value}")
+        ends = [segment.end for segment in self.segments]
+        if ends != sorted(set(ends)) or not all(math.isfinite(segment.value) for segment in self.segments):
+            raise ValueError(f"segments must be in order and have finite values; got {self.segments}")
 
     @classmethod
     def cannot(cls, reason: str) -> Score:

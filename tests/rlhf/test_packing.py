@@ -1,0 +1,190 @@
+"""Packed rows: a prompt once with all its answers, and nothing that separate rows would not give."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rlhf.runs import judgments, row
+from tests.rlhf.test_backbone import disturb
+from training.contract import LoraSettings
+from training.rlhf.attention import Layout, Tree
+from training.rlhf.backbone import SCORE, Backbone
+from training.rlhf.data import Example, build_examples
+from training.rlhf.encoding import Answered
+from training.rlhf.log_probabilities import answer_log_probabilities
+from training.rlhf.methods.reward import read_rewards
+from training.rlhf.packing import pack, packed_tokens, passes, shared_tokens
+
+CPU = torch.device("cpu")
+
+
+def answered(*rows: tuple[list[int], int]) -> tuple[Answered, ...]:
+    return tuple(Answered(tuple(ids), start) for ids, start in rows)
+
+
+def test_a_prompt_stands_once_and_every_answer_counts_on_from_its_end() -> None:
+    example = Example("j", answered(([1, 2, 3, 7, 9], 3), ([1, 2, 3, 8, 5, 9], 3)), (2, 1), strength=3)
+    batch = pack([example], device=CPU)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 7, 9, 8, 5, 9]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 3, 4, 5]]
+    assert batch.last.tolist() == [4, 7]
+    # 7, 9 and 8, 5, 9 are predicted; the first of each from the prompt's last token, place 2.
+    assert batch.targets.tolist() == [3, 4, 5, 6, 7]
+    assert batch.predictors.tolist() == [2, 3, 2, 5, 6]
+    assert batch.target_answer.tolist() == [0, 0, 1, 1, 1]
+    assert (batch.winners.tolist(), batch.losers.tolist()) == ([1], [0])
+    assert batch.strength.tolist() == [3.0]
+    assert batch.tokens == 8
+
+
+def test_a_token_that_the_tokeniser_merged_with_the_answer_is_not_shared() -> None:
+    # The second row's token 4 reaches from the prompt into its answer: the rows part one token earlier.
+    answers = answered(([1, 2, 3, 7, 9], 3), ([1, 2, 4, 9], 2))
+    assert shared_tokens(answers) == 2
+    batch = pack([Example("j", answers, (1, 2))], device=CPU)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 7, 9, 4, 9]]
+    assert batch.targets.tolist() == [3, 4, 5, 6]
+    assert batch.predictors.tolist() == [2, 3, 1, 5]
+
+
+def test_answers_of_a_judgment_and_judgments_of_a_row_do_not_see_each_other() -> None:
+    layout = Layout([Tree(0, 2, (1, 2)), Tree(5, 1, (1, 1))], CPU)
+    assert layout.answers_mask(0).int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]
+    trees, answers = layout.members
+    assert trees.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert answers.tolist() == [0, 0, 1, 2, 2, 0, 1, 2]
+
+
+def test_the_whole_rows_mask_for_a_gpu_says_what_the_trees_say() -> None:
+    layout = Layout([Tree(0, 2, (1, 2)), Tree(5, 1, (1, 1)), Tree(8, 0, (2,))], CPU)
+    tree, answer = layout.members
+    places = torch.arange(layout.tokens)
+    seen = layout.block_mask.mask_mod(None, None, places[:, None], places[None, :])
+    by_hand = torch.zeros(layout.tokens, layout.tokens, dtype=torch.bool)
+    for query in range(layout.tokens):
+        for key in range(query + 1):
+            same_tree = tree[query] == tree[key]
+            by_hand[query, key] = same_tree and bool(answer[key] in (0, answer[query]))
+    assert torch.equal(seen, by_hand)
+
+
+def test_passes_fill_the_budget_keep_the_order_and_leave_nothing_out() -> None:
+    def example(length: int) -> Example:
+        return Example(str(length), answered(([1] * length, 1)), (0,))
+
+    sizes = [30, 12, 12, 7, 3, 3]
+    groups = list(passes([example(size) for size in sizes], tokens=25))
+    assert [[packed_tokens(one) for one in group] for group in groups] == [[30], [12, 12], [7, 3, 3]]
+    shares = [list(passes([example(size) for size in sizes], tokens=25, rank=r, world=2)) for r in (0, 1)]
+    assert [[one.tokens for group in share for one in group] for share in shares] == [[30, 12, 3], [12, 7, 3]]
+
+
+def test_a_ranking_counts_as_one_judgment_however_many_pairs_it_has() -> None:
+    three = Example("three", answered(*(([1, n], 1) for n in (2, 3, 4))), (1, 2, 3))
+    two = Example("two", answered(([1, 2], 1), ([1, 3], 1)), (2, 1))
+    none = Example("none", answered(([1, 2], 1), ([1, 3], 1)), (1, 1))
+    batch = pack([three, two, none], device=CPU)
+    assert batch.mean_over_pairs(torch.tensor([1.0, 2.0, 6.0, 5.0])).tolist() == [3.0, 5.0, 0.0]
+    assert batch.table.tolist() == [[0, 1, 2], [3, 4, 0], [5, 6, 0]]
+    assert batch.ranks.tolist() == [[1, 2, 3], [2, 1, 0], [1, 1, 0]]
+
+
+def separate(
+    backbone: Backbone, adapter: str, example: Example
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Scores and log-probabilities of each answer by itself, through transformers' own attention."""
+    scores, sums = [], []
+    for answer in example.answers:
+        ids = torch.tensor([answer.ids])
+        with backbone.using(adapter):
+            states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0]
+        scores.append(backbone.score(adapter, states[-1:])[0])
+        tokens = backbone.logits(states).float().log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+        sums.append(tokens[answer.answer_start - 1 :].sum())
+    return scores, sums
+
+
+@pytest.fixture
+def adapted(backbone: Backbone) -> Backbone:
+    """The tiny base with an adapter and a score head, as far from their beginning as training takes them."""
+    backbone.add_adapter("a", LoraSettings(rank=4), seed=1)
+    backbone.add_head("a", SCORE, seed=2)
+    disturb(backbone, "a", scale=0.05)
+    return backbone
+
+
+def gradient(backbone: Backbone) -> torch.Tensor:
+    parameters = backbone.parameters("a").values()
+    found = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+    for parameter in parameters:
+        parameter.grad = None
+    return found
+
+
+def test_scores_log_probabilities_and_gradients_are_those_of_separate_rows(adapted: Backbone) -> None:
+    examples = build_examples(judgments(), adapted.tokenizer, max_tokens=128, context=False).train
+    batch = pack(examples, device=CPU)
+    rewards, sums = read_rewards(adapted, "a", batch), answer_log_probabilities(adapted, "a", batch)
+    weight = torch.randn(batch.answers, generator=torch.Generator().manual_seed(3))
+    ((rewards + 0.1 * sums) * weight).sum().backward()
+    packed = gradient(adapted)
+
+    alone = [separate(adapted, "a", example) for example in examples]
+    scores = torch.stack([score for one in alone for score in one[0]])
+    texts = torch.stack([value for one in alone for value in one[1]])
+    ((scores + 0.1 * texts) * weight).sum().backward()
+    assert torch.allclose(rewards, scores, atol=1e-5)
+    assert torch.allclose(sums, texts, rtol=1e-5, atol=1e-4)
+    assert ((gradient(adapted) - packed).norm() / packed.norm()).item() < 1e-5
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    data=st.data(),
+    shapes=st.lists(
+        st.tuples(st.integers(1, 20), st.lists(st.integers(1, 12), min_size=1, max_size=5)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_any_shape_of_judgments_scores_as_its_separate_rows(
+    session_backbone: Backbone, data: st.DataObject, shapes: list[tuple[int, list[int]]]
+) -> None:
+    token = st.integers(5, 200)
+    examples = []
+    for prompt, lengths in shapes:
+        shared = data.draw(st.lists(token, min_size=prompt, max_size=prompt))
+        rows = [(shared + data.draw(st.lists(token, min_size=n, max_size=n)), prompt) for n in lengths]
+        examples.append(Example("j", answered(*rows), (0,) * len(rows)))
+    with torch.no_grad():
+        found = read_rewards(session_backbone, "a", pack(examples, device=CPU))
+        alone = [score for example in examples for score in separate(session_backbone, "a", example)[0]]
+    assert torch.allclose(found, torch.stack(alone), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def session_backbone(base) -> Backbone:
+    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    backbone.add_adapter("a", LoraSettings(rank=4), seed=1)
+    backbone.add_head("a", SCORE, seed=2)
+    disturb(backbone, "a", scale=0.05)
+    return backbone
+
+
+def test_computing_activations_again_changes_no_gradient(adapted: Backbone) -> None:
+    examples = build_examples(judgments(), adapted.tokenizer, max_tokens=128, context=False).train
+    batch = pack(examples, device=CPU)
+    read_rewards(adapted, "a", batch).sum().backward()
+    kept = gradient(adapted)
+    adapted.checkpoint_activations(True)
+    read_rewards(adapted, "a", batch).sum().backward()
+    assert torch.equal(gradient(adapted), kept)
+
+
+def test_a_long_prompt_is_computed_once_for_all_its_answers(backbone: Backbone) -> None:
+    judged = row("j", ["yes", "no", "maybe", "never"], [1, 2, 3, 4], prompt="why " * 40)
+    (example,) = build_examples([judged], backbone.tokenizer, max_tokens=500, context=False).train
+    separate_rows = sum(len(answer.ids) for answer in example.answers)
+    prompt = min(answer.answer_start for answer in example.answers)
+    assert pack([example], device=CPU).tokens == separate_rows - 3 * prompt

@@ -1,0 +1,70 @@
+"""One dataclass per training method: every setting with its meaning, checked when built."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from training.contract.files import ContractError, known_fields
+from training.contract.methods.common import LoraSettings, MethodSettings, OptimiserSettings
+from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
+
+__all__ = [
+    "SETTINGS",
+    "CompletenessHead",
+    "KtoSettings",
+    "LoraSettings",
+    "Method",
+    "MethodSettings",
+    "OptimiserSettings",
+    "PreferenceSettings",
+    "RatingHead",
+    "RewardSettings",
+    "SegmentHead",
+    "Settings",
+    "SftSettings",
+    "settings_from_json",
+]
+
+Method = Literal["reward", "sft", "preference", "kto"]
+Settings = RewardSettings | SftSettings | PreferenceSettings | KtoSettings
+SETTINGS: dict[str, type[Settings]] = {
+    cls.method: cls for cls in (RewardSettings, SftSettings, PreferenceSettings, KtoSettings)
+}
+
+
+def settings_from_json(method: str, values: Mapping[str, Any]) -> Settings:
+    """The settings of a method, defaults filled in. Raises `ContractError` naming the field."""
+    if method not in SETTINGS:
+        raise ContractError(f"method {method!r} is not known; it is one of {', '.join(sorted(SETTINGS))}")
+    cls = SETTINGS[method]
+    where = f"{method} settings"
+    known = known_fields(cls, values, where)
+    if "optimiser" in known:
+        # A method's own defaults stand for what the caller leaves out.
+        optimiser = known_fields(OptimiserSettings, known["optimiser"], f"{where}, optimiser")
+        known["optimiser"] = dataclasses.replace(cls().optimiser, **optimiser)
+    settings: Settings = _built(cls, known, where)
+    return settings
+
+
+def _built(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from decoded JSON: lists become tuples, objects the dataclasses their fields want."""
+    known = known_fields(cls, values, where)
+    hints = get_type_hints(cls)
+    return cls(**{name: _decoded(hints[name], value, f"{where}, {name}") for name, value in known.items()})
+
+
+def _decoded(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return _built(hint, value, where)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        inner = get_args(hint)[0]
+        return tuple(_decoded(inner, item, f"{where} item {index}") for index, item in enumerate(value))
+    if get_origin(hint) in (Union, UnionType) and isinstance(value, Mapping):
+        inner = next((kind for kind in get_args(hint) if dataclasses.is_dataclass(kind)), None)
+        return _decoded(inner, value, where) if inner else value
+    return value

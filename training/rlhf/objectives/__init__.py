@@ -1,0 +1,35 @@
+"""What the heads of a reward model are fitted to: one module per kind of answer that people give.
+
+An objective owns its heads, says what a batch costs given the transformer's states, and turns its
+observations into figures. All objectives of a model share one forward and one backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from training.rlhf.data import Example
+from training.rlhf.methods import Outcome
+from training.rlhf.packing import Batch
+
+
+class Objective(Protocol):
+    """One thing that a reward model learns."""
+
+    name: str
+    """Name of its part in the loss, and how the names of its observations begin."""
+
+    def weight(self, example: Example) -> float:
+        """How much an example counts; 0 where it says nothing of this."""
+        ...
+
+    def outcome(self, states: Tensor, batch: Batch, examples: list[Example]) -> Outcome:
+        """What a batch costs. states: (T, hidden), of the packed row."""
+        ...
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """Figures from its own observations among all that were made."""
+        ...

@@ -1,0 +1,199 @@
+"""Examples as packed rows: a prompt once, all its answers after it, no padding.
+
+    judgment 1                              judgment 2
+    prompt … | answer A … | answer B … |    prompt … | answer A … | …
+
+Positions count on from the prompt's end for every answer. What all answers of a judgment have in
+common up to the answer's beginning is the prompt; a token where the tokeniser merged the prompt's end
+with the answer belongs to the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from training.rlhf.attention import Layout, Tree
+from training.rlhf.data import Example
+from training.rlhf.encoding import Answered
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples as one packed row.
+
+    T tokens, E examples, R answers, A answer tokens, P pairs, K answers of the example with most.
+    """
+
+    layout: Layout
+    """Which token sees which."""
+    input_ids: Tensor
+    """(1, T) int."""
+    position_ids: Tensor
+    """(1, T) int: a token's place in its own prompt + answer."""
+    last: Tensor
+    """(R,) place of each answer's last token, its end token, where a score is read."""
+    targets: Tensor
+    """(A,) place of every token of an answer, answer by answer, end tokens included."""
+    predictors: Tensor
+    """(A,) place of the token before it in its own row, whose state predicts it."""
+    target_answer: Tensor
+    """(A,) the answer that each belongs to."""
+    answer_example: Tensor
+    """(R,) the example that each answer belongs to."""
+    table: Tensor
+    """(E, K) the answers of each example; where it has fewer, 0, which `ranks` 0 tells apart."""
+    ranks: Tensor
+    """(E, K) int: 1 best, equal tied, 0 not ranked or not there."""
+    winners: Tensor
+    """(P,) answer that won each decided pair."""
+    losers: Tensor
+    """(P,) answer that lost it."""
+    pair_example: Tensor
+    """(P,) example that each pair belongs to."""
+    strength: Tensor
+    """(E,) float: how much better the winner is, 1 to 4; 0 when not asked."""
+    weight: Tensor
+    """(E,) float: how much each example counts in a step's mean."""
+
+    @property
+    def examples(self) -> int:
+        """E."""
+        return len(self.weight)
+
+    @property
+    def answers(self) -> int:
+        """R."""
+        return len(self.last)
+
+    @property
+    def tokens(self) -> int:
+        """T: every one of them is real."""
+        return int(self.input_ids.shape[1])
+
+    @property
+    def answer_tokens(self) -> Tensor:
+        """(R,) tokens of each answer, its end token included."""
+        return torch.bincount(self.target_answer, minlength=self.answers)
+
+    def mean_over_pairs(self, values: Tensor) -> Tensor:
+        """(P,) to (E,): the mean over each example's pairs, so that a ranking counts as one judgment.
+
+        0 for an example without a decided pair.
+        """
+        zeros = torch.zeros(self.examples, dtype=values.dtype, device=values.device)
+        counts = zeros.index_add(0, self.pair_example, torch.ones_like(values))
+        return zeros.index_add(0, self.pair_example, values) / counts.clamp(min=1)
+
+
+def shared_tokens(answers: Sequence[Answered]) -> int:
+    """How many tokens the rows of one judgment have in common before any of their answers begins."""
+    shortest = min(answer.answer_start for answer in answers)
+    first = answers[0].ids[:shortest]
+    for answer in answers[1:]:
+        other = answer.ids[: len(first)]
+        if other != first:
+            same = next(place for place, (a, b) in enumerate(zip(first, other, strict=True)) if a != b)
+            first = first[:same]
+    return len(first)
+
+
+def packed_tokens(example: Example) -> int:
+    """Tokens that an example takes in a packed row."""
+    shared = shared_tokens(example.answers)
+    return shared + sum(len(answer.ids) - shared for answer in example.answers)
+
+
+def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
+    """One packed row of the examples in the order given, on `device`."""
+    row = _Row()
+    for example in examples:
+        row.add(example)
+    most = max(len(example.answers) for example in examples)
+    table = torch.zeros(len(examples), most, dtype=torch.long)
+    ranks = torch.zeros(len(examples), most, dtype=torch.long)
+    first = 0
+    pairs: list[tuple[int, int, int]] = []
+    for index, example in enumerate(examples):
+        count = len(example.answers)
+        table[index, :count] = torch.arange(first, first + count)
+        ranks[index, :count] = torch.tensor(example.ranks)
+        pairs += [(first + winner, first + loser, index) for winner, loser in example.pairs]
+        first += count
+    winners, losers, pair_example = torch.tensor(pairs, dtype=torch.long).reshape(-1, 3).unbind(1)
+
+    def tensor(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long).to(device)
+
+    return Batch(
+        layout=Layout(row.trees, device),
+        input_ids=tensor(row.ids).unsqueeze(0),
+        position_ids=tensor(row.positions).unsqueeze(0),
+        last=tensor(row.last),
+        targets=tensor(row.targets),
+        predictors=tensor(row.predictors),
+        target_answer=tensor(row.target_answer),
+        answer_example=tensor([index for index, example in enumerate(examples) for _ in example.answers]),
+        table=table.to(device),
+        ranks=ranks.to(device),
+        winners=winners.to(device),
+        losers=losers.to(device),
+        pair_example=pair_example.to(device),
+        strength=torch.tensor([float(example.strength) for example in examples], device=device),
+        weight=torch.tensor([example.weight for example in examples], device=device),
+    )
+
+
+class _Row:
+    """A packed row as it grows."""
+
+    def __init__(self) -> None:
+        self.trees: list[Tree] = []
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.last: list[int] = []
+        self.targets: list[int] = []
+        self.predictors: list[int] = []
+        self.target_answer: list[int] = []
+
+    def add(self, example: Example) -> None:
+        start, shared = len(self.ids), shared_tokens(example.answers)
+        self.ids += example.answers[0].ids[:shared]
+        self.positions += range(shared)
+        lengths = []
+        for answer in example.answers:
+            begin = len(self.ids)
+            self.ids += answer.ids[shared:]
+            self.positions += range(shared, len(answer.ids))
+            for place in range(answer.answer_start, len(answer.ids)):
+                self.targets.append(begin + place - shared)
+                # The first token after the shared part is predicted from the shared part's last.
+                before = start + place - 1 if place == shared else begin + place - 1 - shared
+                self.predictors.append(before)
+                self.target_answer.append(len(self.last))
+            self.last.append(len(self.ids) - 1)
+            lengths.append(len(answer.ids) - shared)
+        self.trees.append(Tree(start, shared, tuple(lengths)))
+
+
+def passes(
+    examples: Sequence[Example], *, tokens: int, rank: int = 0, world: int = 1
+) -> Iterator[list[Example]]:
+    """One process's share of a step, in groups that fill a packed row of at most `tokens`.
+
+    An example longer than that goes alone. The order is kept.
+    """
+    group: list[Example] = []
+    filled = 0
+    for example in examples[rank::world]:
+        size = packed_tokens(example)
+        if group and filled + size > tokens:
+            yield group
+            group, filled = [], 0
+        group.append(example)
+        filled += size
+    if group:
+        yield group
