@@ -43,7 +43,7 @@ class Score:
         if math.isinf(self.value):
             raise ValueError(f"a score must be finite, or NaN where there is none; got {self.value}")
         ends = [segment.end for segment in self.segments]
-        if ends != sorted(set(ends)) or not all(math.isfinite(segment.value) for segment in self.segments):
+        if ends != sorted(ends) or not all(math.isfinite(segment.value) for segment in self.segments):
             raise ValueError(f"segments must be in order and have finite values; got {self.segments}")
 
     @classmethod
