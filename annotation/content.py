@@ -10,6 +10,9 @@ from annotation.choices import Split
 HELD_OUT_SHARE = 0.1
 """Share of prompts that no training may see."""
 
+# Made once: an import spells every prompt of its file.
+_SPELLING = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def text_hash(text: str) -> str:
     """SHA-256 of the text in UTF-8, in hex."""
@@ -21,14 +24,7 @@ def content_hash(messages: Sequence[Mapping[str, Any]], context: Sequence[Mappin
 
     References and tags are not part of it: they may differ between two files of the same prompts.
     """
-    spelled = json.dumps(
-        {"context": list(context), "messages": list(messages)},
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-        allow_nan=False,
-    )
-    return text_hash(spelled)
+    return text_hash(_SPELLING.encode({"context": list(context), "messages": list(messages)}))
 
 
 def split_of(content_hash: str) -> Split:

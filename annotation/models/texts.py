@@ -9,7 +9,10 @@ from annotation.models.written_once import WrittenOnce
 class Prompt(models.Model):
     """One chat to be answered. Its content, and so its hash and its split, never change."""
 
-    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="prompts")
+    # No index of its own: `prompt_content_once` begins with it.
+    project = models.ForeignKey(
+        "annotation.Project", on_delete=models.CASCADE, related_name="prompts", db_index=False
+    )
     messages = models.JSONField(help_text="A list of objects with `role` and `content`.")
     context = models.JSONField(
         default=list, blank=True, help_text="Passages: objects with `title` and `sentences`."
@@ -53,7 +56,8 @@ class CompletionSource(models.Model):
 class Completion(WrittenOnce):
     """One answer to one prompt, with how it came to be. Spans count on its text never changing."""
 
-    prompt = models.ForeignKey(Prompt, on_delete=models.CASCADE, related_name="completions")
+    # No index of its own: `completion_once_per_seed` begins with it.
+    prompt = models.ForeignKey(Prompt, on_delete=models.CASCADE, related_name="completions", db_index=False)
     source = models.ForeignKey(CompletionSource, on_delete=models.PROTECT, related_name="completions")
     text = models.TextField()
     text_hash = models.CharField(max_length=64, help_text="SHA-256 of the text in UTF-8.")

@@ -1,9 +1,10 @@
 """Where a text tells which model wrote it, and where it only talks about one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotation import self_naming
 from annotation.self_naming import find_self_naming
 
 SOURCE = "tea-round-1-policy"
@@ -115,3 +116,98 @@ def test_whatever_stands_around_it_the_quote_stands_where_it_says(before: str, a
     assert found is not None
     assert text[found.start : found.end] == found.quote
     assert found.start <= len(before) + 1
+
+
+# ── The look before the patterns ──────────────────────────────────────────────────────
+
+_PIECES = st.sampled_from(
+    [
+        *(
+            "I am",
+            "I'm",
+            "As",
+            "as an",
+            "As a",
+            "My name is",
+            "Ich bin",
+            "als",
+            "soy",
+            "I was",
+            "I have been",
+        ),
+        *("ChatGPT", "gpt-4", "Claude", "claude", "Llama 3", "SmolLM", "SmolLM2", "Qwen", "phi-3", "Модель"),
+        *("made by", "created and trained by", "fine-tuned from", "trained", "developed by the team at"),
+        *("erstellt von", "geschaffen", "called", "named", "namens", "Nova", "homemade by", "built by"),
+        *("AI", "an AI", "AI2", "KI", "LLM", "language model", "chatbot", "chat bot", "assistant", "xAI"),
+        *(
+            "OpenAI",
+            "Google",
+            "Meta AI",
+            "Hugging Face",
+            "IBM",
+            "answers",
+            "imported answers",
+            "tea",
+            "rondo",
+        ),
+        *(
+            "I",
+            "my",
+            "we",
+            "ich",
+            ",",
+            ".",
+            "’s",
+            "'s",
+            "-",
+            "_",
+            "—",
+            "“",
+            "”",
+            "…",
+            "€",
+            "²",
+            "3.5",
+            "é",
+            "🍵",
+        ),
+        *(" ", "\n", "\u00a0", "\t"),
+    ]
+)
+_TEXTS = st.lists(st.tuples(_PIECES, st.sampled_from(["", " ", " ", " ", "\u2003"])), max_size=14).map(
+    lambda pieces: "".join(piece + space for piece, space in pieces)
+)
+_SOURCES = st.sampled_from(
+    [
+        *("imported answers", SOURCE, "SmolLM2-135M-Instruct", "gpt-4-turbo", "Meta-Llama-3-8B", "made-up-1"),
+        *(
+            "rondo-tea-7b",
+            "Модель-3",
+            "émile-2b",
+            "qwen2",
+            "claude-3-opus",
+            "x",
+            "well_trained_2",
+            "AI2-olmo",
+        ),
+    ]
+)
+
+
+def _without_a_look(text: str, source_name: str) -> tuple[int, int] | None:
+    """What the patterns find when all are tried on every text; nothing was asked."""
+    patterns = [
+        self_naming._naming_oneself(source_name),
+        self_naming._SAYS_WHAT_IT_IS,
+        self_naming._SAYS_WHO_MADE_IT,
+        self_naming._own_name(source_name),
+    ]
+    found = [match.span() for pattern in patterns if pattern for match in pattern.finditer(text)]
+    return min(found, default=None)
+
+
+@settings(max_examples=1500)
+@given(text=_TEXTS, source_name=_SOURCES)
+def test_the_look_that_spares_the_patterns_changes_no_verdict(text: str, source_name: str):
+    found = find_self_naming(text, prompt="", source_name=source_name)
+    assert (found and (found.start, found.end)) == _without_a_look(text, source_name)
