@@ -2,7 +2,8 @@
 
     snapshot folder   snapshot.json, judgments.jsonl            web → trainer
     run folder        spec.json, cancel                         web → trainer
-                      status.json, metrics.jsonl, log.txt,
+                      status.json, metrics.jsonl,
+                      evaluation.json, log.txt,
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
 
@@ -48,6 +49,7 @@ from training.contract.methods import (
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
+    EVALUATION_FILE,
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
@@ -56,12 +58,15 @@ from training.contract.run import (
     SPEC_FILE,
     STATE_FOLDER,
     STATUS_FILE,
+    EvaluationReport,
     RunSpec,
     RunState,
     RunStatus,
+    read_evaluation,
     read_metrics,
     read_spec,
     read_status,
+    write_evaluation,
     write_spec,
     write_status,
 )
@@ -94,6 +99,7 @@ __all__ = [
     "CANCEL_FILE",
     "CHECKPOINT_FOLDER",
     "CHECKPOINT_NAME",
+    "EVALUATION_FILE",
     "EXIT_FAILED",
     "EXIT_FINISHED",
     "EXIT_STOPPED",
@@ -111,6 +117,7 @@ __all__ = [
     "CheckpointKind",
     "CompletenessHead",
     "ContractError",
+    "EvaluationReport",
     "KtoSettings",
     "LoraSettings",
     "Manifest",
@@ -145,6 +152,7 @@ __all__ = [
     "canonical_json",
     "decided_pairs",
     "manifest_digest",
+    "read_evaluation",
     "read_manifest",
     "read_metrics",
     "read_snapshot",
@@ -155,6 +163,7 @@ __all__ = [
     "sha256_of_file",
     "with_context",
     "write_atomically",
+    "write_evaluation",
     "write_manifest",
     "write_snapshot",
     "write_spec",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from training.contract.methods import Method, Settings, settings_from_json
 SPEC_FILE = "spec.json"
 STATUS_FILE = "status.json"
 METRICS_FILE = "metrics.jsonl"
+EVALUATION_FILE = "evaluation.json"
 LOG_FILE = "log.txt"
 CANCEL_FILE = "cancel"
 STATE_FOLDER = "state"
@@ -121,6 +123,43 @@ def read_status(run_folder: Path) -> RunStatus | None:
     if not path.is_file():
         return None
     return RunStatus(**known_fields(RunStatus, read_json(path), str(path)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationReport:
+    """The last evaluation whose state would have become the checkpoint. `evaluation.json`."""
+
+    step: int
+    """Optimiser steps that the evaluated state had taken."""
+    figures: dict[str, float]
+    """The held-out figures that its line of `metrics.jsonl` has too."""
+    details: dict[str, Any]
+    """What is no single number, by the name of the head or part that it is of. Of pairs (`score`,
+    `preference`): `reliability` and `reliability_calibrated`, lists of bins {low, high, count,
+    mean_probability, observed, observed_low, observed_high} of how sure the model was of its favourite,
+    raw and divided by `temperature`; and `length`, the fields of `calibration.LengthBias`."""
+
+
+def write_evaluation(run_folder: Path, report: EvaluationReport) -> None:
+    """Replace the report. What is not finite is written as null."""
+    values = _finite(dataclasses.asdict(report))
+    write_atomically(run_folder / EVALUATION_FILE, canonical_json(values) + "\n")
+
+
+def read_evaluation(run_folder: Path) -> EvaluationReport | None:
+    """The report, or None before the first evaluation. Numbers that were not finite are None."""
+    path = run_folder / EVALUATION_FILE
+    if not path.is_file():
+        return None
+    return EvaluationReport(**known_fields(EvaluationReport, read_json(path), str(path)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(run_folder: Path, *, after_step: int = -1) -> list[dict[str, Any]]:

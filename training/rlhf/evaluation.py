@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,16 @@ class Total(NamedTuple):
     figures: dict[str, float]
     """The method's, and `loss_…` of each part where there are several."""
     tokens: int
+    details: dict[str, Any]
+    """What an evaluation shows beside the figures; empty for a step."""
+
+
+class Evaluation(NamedTuple):
+    """What the held-out examples say of the present state."""
+
+    figures: dict[str, float]
+    """Named `held_out_…`; empty where nothing is held out."""
+    details: dict[str, Any]
 
 
 class Account:
@@ -80,7 +90,7 @@ class Account:
         figures = self._method.figures(observed, held_out=held_out)
         if len(parts) > 1:
             figures |= {f"loss_{name}": value for name, value in zip(self._sums, parts, strict=True)}
-        return Total(whole, figures, int(tokens))
+        return Total(whole, figures, int(tokens), self._method.details(observed) if held_out else {})
 
 
 @torch.no_grad()
@@ -92,14 +102,14 @@ def evaluate(
     device: torch.device,
     processes: Processes,
     check: Callable[[], None],
-) -> dict[str, float]:
-    """Loss and figures over `examples`, named `held_out_…`; nothing for none.
+) -> Evaluation:
+    """Loss and figures over `examples`, named `held_out_…`, and details; nothing for none.
 
     The 95 % interval of the accuracy takes the judgments, not their pairs, as trials: the pairs of one
     ranking are not independent. `check` is called before every forward pass.
     """
     if not examples:
-        return {}
+        return Evaluation({}, {})
     by_length = sorted(examples, key=lambda example: -example.tokens)
     method.prepare(by_length)
     account = Account(method, by_length)
@@ -114,4 +124,4 @@ def evaluate(
         judged = sum(bool(example.pairs) for example in examples)
         low, high = wilson_interval(min(1.0, max(0.0, found["held_out_accuracy"])), judged)
         found |= {"held_out_accuracy_low": low, "held_out_accuracy_high": high}
-    return found
+    return Evaluation(found, total.details)

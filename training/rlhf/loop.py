@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from training.contract import STATE_FOLDER, OptimiserSettings, RunSpec
+from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
 from training.rlhf.backbone import Backbone
 from training.rlhf.best import BestState
 from training.rlhf.config import seed_step
@@ -84,6 +84,7 @@ class TrainingLoop:
         self._folder = folder
         self._stop = stop
         self._processes = processes
+        method.begin(examples.train)
         self._parameters = list(backbone.parameters(method.adapter).values())
         self._optimiser = torch.optim.AdamW(
             self._parameters, lr=self._settings.learning_rate, weight_decay=self._settings.weight_decay
@@ -221,7 +222,7 @@ class TrainingLoop:
             )
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        figures = evaluate(
+        figures, details = evaluate(
             self._method,
             self._examples.held_out,
             micro_batch_tokens=self._settings.micro_batch_tokens,
@@ -229,8 +230,12 @@ class TrainingLoop:
             processes=self._processes,
             check=self._check_this,
         )
+        better = True
         if self._settings.keep_best or self._settings.patience is not None:
-            self._best.offer(self._backbone, self._method.adapter, step=step, figures=figures)
+            better = self._best.offer(self._backbone, self._method.adapter, step=step, figures=figures)
+        # What is told in detail is told of the state that would become the checkpoint.
+        if figures and self._processes.first and (better or not self._settings.keep_best):
+            write_evaluation(self._folder.path, EvaluationReport(step=step, figures=figures, details=details))
         return figures
 
     def _check_all(self) -> None:

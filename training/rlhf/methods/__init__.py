@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -48,6 +48,11 @@ class TrainingMethod(Protocol):
     wanted: Wanted
     """What of a snapshot it learns from."""
 
+    def begin(self, train: Sequence[Example]) -> None:
+        """Called once, with all training examples, before the optimiser is made. For what must be known of
+        all of them: how many are good and how many bad, who annotated."""
+        del train  # most methods need nothing of them
+
     def prepare(self, examples: list[Example]) -> None:
         """Called with all examples of a step, over all processes, before its first pass; and with all of an
         evaluation. For what must not depend on how they are cut into passes."""
@@ -65,6 +70,11 @@ class TrainingMethod(Protocol):
         """What is worth a curve, from the observations of a step or of an evaluation. With `held_out`
         also what takes many judgments to say: intervals, calibration."""
         ...
+
+    def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What an evaluation has to show that is no single figure, such as diagrams: plain JSON values."""
+        del observed
+        return {}
 
 
 def start_adapter(
