@@ -155,7 +155,8 @@ def test_an_answer_has_one_advantage_for_all_its_tokens():
     options: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.2}
     found, _ = losses.policy_gradient(logp, old, one_each, mask, **options)
     repeated, _ = losses.policy_gradient(logp, old, one_each[:, None].repeat(1, 5), mask, **options)
-    assert found.item() == repeated.item()
+    column, _ = losses.policy_gradient(logp, old, one_each[:, None], mask, **options)
+    assert found.item() == repeated.item() == column.item()
 
 
 def test_an_answer_without_tokens_does_not_count_as_one():

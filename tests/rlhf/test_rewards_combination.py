@@ -72,6 +72,21 @@ def test_without_a_required_part_nothing_is_scored():
     assert found[1].value == 1
 
 
+def test_a_part_that_raises_leaves_its_sample_to_the_others_and_is_counted():
+    def failing(prompts, completions, references):
+        if "bad" in completions:
+            raise ZeroDivisionError("oh")
+        return [Score(1.0) for _ in completions]
+
+    combination = Combination(
+        [Part(name="one", reward=failing), Part(name="two", reward=giving([10, 20, 30]))]
+    )
+    found = combination([()] * 3, ["good", "bad", "good"], [None] * 3)
+    assert [score.value for score in found] == [11, 20, 31]
+    assert combination.unscored == {"one": 1, "two": 0}
+    assert combination.failures == {"one": {"ZeroDivisionError: oh": 1}, "two": {}}
+
+
 def test_normalising_uses_all_scores_so_far():
     combination = Combination([Part(name="one", reward=giving([1, 3], [5, NAN, 7]), normalise=True)])
     # 1, 3: mean 2, deviation √2

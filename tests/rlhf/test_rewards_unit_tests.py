@@ -47,6 +47,7 @@ FORBIDDEN = {
     "running a command": "import subprocess; subprocess.run(['/bin/true'], check=True)",
     "becoming a command": "import os; os.execv('/bin/true', ['true'])",
     "signalling another process": "import os; os.kill({pid}, 0)",
+    "memory that no limit counts": "import os; os.memfd_create('m')",
     "changing another's limits": "import resource; resource.prlimit({pid}, resource.RLIMIT_CORE)",
 }
 

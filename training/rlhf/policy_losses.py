@@ -42,7 +42,7 @@ def policy_gradient(
     ρ = exp(log π − log π_old), and only π takes a gradient. Returns the loss and `ratio_statistics`.
 
     logp, old_logp: log-probabilities of the drawn tokens under the sampler's temperature and
-    filters. advantages: (batch, time), or (batch,) with one per answer. weight: (batch, time),
+    filters. advantages: (batch, time), or (batch,) or (batch, 1) with one per answer. weight: (batch, time),
     or (batch,): what `importance_weights` gives for stale rollouts.
 
     With both clips infinite and π = π_old it is REINFORCE; equal clips are PPO's; a higher
@@ -201,7 +201,9 @@ def _prepared(mask: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
 
 def _per_token(values: Tensor, kept: Tensor) -> Tensor:
     """One value per answer is the value of each of its tokens."""
-    return values.unsqueeze(-1).expand_as(kept) if values.ndim == kept.ndim - 1 else values
+    if values.ndim == kept.ndim - 1:
+        values = values.unsqueeze(-1)
+    return values.expand_as(kept) if values.shape == (*kept.shape[:-1], 1) else values
 
 
 def _mean(values: Tensor, kept: Tensor) -> Tensor:

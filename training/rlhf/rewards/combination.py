@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from training.rlhf.rewards.protocol import Chat, Reference, Reward, Score, SegmentScore
+from training.rlhf.rewards.protocol import Chat, Guarded, Reference, Reward, Score, SegmentScore
 
 _LEAST_DEVIATION = 1e-8
 
@@ -103,8 +103,8 @@ class Combination:
     """Σ_k w_k R_k over the parts, itself a reward.
 
     A segment's reward is weighted, and normalised and clipped on its own, like the whole's. What
-    a part cannot score is left out, never called 0, and counted in `unscored`; a completion
-    that no part can score cannot be scored.
+    a part cannot score is left out, never called 0, and counted in `unscored`; so is what a part
+    raises for (see `Guarded`). A completion that no part can score cannot be scored.
     """
 
     def __init__(self, parts: Iterable[Part], *, clip: float | None = None) -> None:
@@ -116,6 +116,7 @@ class Combination:
         if clip is not None and clip <= 0:
             raise ValueError(f"clip {clip} must be positive, or None")
         self._clip = clip
+        self._rewards = {part.name: Guarded(part.reward) for part in self.parts}
         self._values = {name: RunningStatistics() for name in names}
         self._segments = {name: RunningStatistics() for name in names}
         self.learning = True
@@ -132,7 +133,7 @@ class Combination:
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> Combined:
         """The totals, with what each part said."""
-        told = {part.name: part.reward(prompts, completions, references) for part in self.parts}
+        told = {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}
         for name, scores in told.items():
             self.unscored[name] += sum(not score.scored for score in scores)
             if self.learning:
@@ -142,6 +143,11 @@ class Combination:
                 )
         rows = [{name: scores[index] for name, scores in told.items()} for index in range(len(completions))]
         return Combined([self._total(row) for row in rows], told)
+
+    @property
+    def failures(self) -> dict[str, Counter[str]]:
+        """What each part raised and how often, since the start."""
+        return {name: reward.failures for name, reward in self._rewards.items()}
 
     def _total(self, scores: dict[str, Score]) -> Score:
         missing = [part.name for part in self.parts if not scores[part.name].scored]

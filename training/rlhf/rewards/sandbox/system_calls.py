@@ -45,8 +45,9 @@ class Machine:
 
 # The calls since 2019 have one number everywhere: pidfd_send_signal 424, io_uring 425 to 427,
 # the mount calls 428 to 433, 442 and 467, pidfd_open 434, pidfd_getfd 438, process_madvise 440,
-# quotactl_fd 443, process_mrelease 448, fchmodat2 452, setxattrat 463, removexattrat 466, file_setattr 469.
-_NEW = (*range(424, 435), 438, 440, 442, 443, 448, 452, 463, 466, 467, 469)
+# quotactl_fd 443, memfd_secret 447, process_mrelease 448, fchmodat2 452, setxattrat 463,
+# removexattrat 466, file_setattr 469.
+_NEW = (*range(424, 435), 438, 440, 442, 443, 447, 448, 452, 463, 466, 467, 469)
 
 MACHINES = {
     "x86_64": Machine(
@@ -76,8 +77,8 @@ MACHINES = {
             # chmod, fchmod, chown, fchown, lchown, utime, utimes, fchownat, futimesat, fchmodat, utimensat
             *(90, 91, 92, 93, 94, 132, 235, 260, 261, 268, 280),
             # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr, name_to_handle_at,
-            # open_by_handle_at
-            *(188, 189, 190, 197, 198, 199, 303, 304),
+            # open_by_handle_at, memfd_create (memory that no limit counts)
+            *(188, 189, 190, 197, 198, 199, 303, 304, 319),
             *_NEW,
         ),
         writing=(
@@ -113,8 +114,9 @@ MACHINES = {
             *(170, 171, 112, 266, 60, 116, 217, 218, 219, 241, 280, 282, 262, 58),
             # fchmod, fchmodat, fchownat, fchown, utimensat, name_to_handle_at, open_by_handle_at
             *(52, 53, 54, 55, 88, 264, 265),
-            # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr
-            *(5, 6, 7, 14, 15, 16),
+            # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr, and memfd_create
+            # (memory that no limit counts)
+            *(5, 6, 7, 14, 15, 16, 279),
             *_NEW,
         ),
         # truncate, mknodat, mkdirat, unlinkat, symlinkat, linkat, renameat, renameat2
