@@ -11,7 +11,7 @@ can give further examples, of a corrected text over its original.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ _UNJUDGED = {
     "cannot_judge": "the annotator could not judge",
     "not_asked": "no preference was asked for",
 }
+_DECIDED = "a reviewer decided this comparison; the decision counts once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,23 @@ def build_examples(
     return examples
 
 
+def only_teaching(examples: Examples, teaches: Callable[[Example], bool], wanted: Wanted) -> Examples:
+    """The examples that say something to a method; the others are listed with those that were dropped.
+
+    Raises `ContractError` where no training example is left.
+    """
+    kept = [[example for example in some if teaches(example)] for some in (examples.train, examples.held_out)]
+    silent = [
+        {"judgment": example.judgment, "completion": "", "reason": "it says nothing of what is learned"}
+        for example in (*examples.train, *examples.held_out)
+        if not teaches(example)
+    ]
+    left = Examples(kept[0], kept[1], examples.dropped + silent, examples.shortened)
+    if not left.train:
+        raise ContractError(_nothing_to_learn_from(len(examples.train), left, wanted))
+    return left
+
+
 def _nothing_to_learn_from(rows: int, examples: Examples, wanted: Wanted) -> str:
     reasons: dict[str, int] = {}
     for entry in examples.dropped:
@@ -216,12 +234,13 @@ class _Building:
         return any(names is None or names for names in (wanted.criteria, wanted.categories, wanted.missing))
 
     def _add_judged(self, row: SnapshotRow) -> None:
-        ranks, strength, annotator, reason = self._preference(row)
+        again = self._met_before(row)
+        ranks, strength, annotator, reason = self._preference(row, again=again)
         weight = 1.0 if row.review is not None and ranks else row.weight
         if not weight:
             self._drop(row, "the annotator's judgments weigh nothing")
             return
-        labels_of = _LabelsOf(row, self._wanted)
+        labels_of = _LabelsOf(row, self._wanted, again=again)
         wanted_ids = [
             completion
             for completion in row.completions
@@ -241,7 +260,7 @@ class _Building:
             reason, kept = "no two usable answers differ in rank", {}
         labels = labels_of.of(places)
         if not kept and (not labels_of.completions or not answers):
-            self._drop(row, reason)
+            self._drop(row, reason or "nothing that is wanted was said of its answers")
             return
         if reason:
             self._drop(row, reason)
@@ -255,22 +274,24 @@ class _Building:
             labels=labels,
         )
 
-    def _preference(self, row: SnapshotRow) -> tuple[Mapping[str, int], int, str, str]:
+    def _met_before(self, row: SnapshotRow) -> bool:
+        """Whether a reviewer's decision on the row's comparison came with an earlier row."""
+        if row.review is None:
+            return False
+        again = row.comparison in self._decided
+        self._decided.add(row.comparison)
+        return again
+
+    def _preference(self, row: SnapshotRow, *, again: bool) -> tuple[Mapping[str, int], int, str, str]:
         """Ranks that count, strength, who gave them, and why none count: a reviewer's decision where there
-        is one, else the vote."""
+        is one, the first time that it is met, else the vote."""
         nobody: dict[str, int] = {}
         if self._wanted.ranks == "none":
-            return nobody, 0, row.annotator, "nothing that is wanted was said of its answers"
+            return nobody, 0, row.annotator, ""
         verdict, ranks, strength, annotator = row.verdict, row.ranks, row.strength or 0, row.annotator
         if row.review is not None:
-            if row.comparison in self._decided:
-                return (
-                    nobody,
-                    0,
-                    row.annotator,
-                    "a reviewer decided this comparison; the decision counts once",
-                )
-            self._decided.add(row.comparison)
+            if again:
+                return nobody, 0, row.annotator, _DECIDED
             verdict, ranks, strength, annotator = row.review.verdict, row.review.ranks, 0, ""
         if verdict in _UNJUDGED:
             return nobody, 0, annotator, _UNJUDGED[verdict]
@@ -306,24 +327,34 @@ class _Building:
 
     def _add_written(self, row: SnapshotRow) -> None:
         """One example for each text of a row that is to be imitated."""
+        if not row.weight:
+            self._drop(row, "the annotator's judgments weigh nothing")
+            return
         texts: list[tuple[str, str]] = []
         if "demonstrations" in self._wanted.written and row.demonstration:
             texts.append(("", row.demonstration))
         if "corrections" in self._wanted.written:
             texts += [(correction.completion, correction.text) for correction in row.corrections]
-        if "preferred" in self._wanted.written and row.verdict == "ranked":
-            best = min(row.ranks.values(), default=0)
-            texts += [
-                (completion.id, completion.text)
-                for completion in row.completions
-                if row.ranks.get(completion.id) == best
-            ]
+        if "preferred" in self._wanted.written:
+            texts += self._preferred(row)
         if not texts:
             self._drop(row, "it holds no text to be imitated")
         for completion, text in texts:
-            answer = self._encoded(row, completion, text)
-            if answer and row.weight:
+            if answer := self._encoded(row, completion, text):
                 self._keep(row, [answer], (0,), weight=row.weight, annotator=row.annotator)
+
+    def _preferred(self, row: SnapshotRow) -> list[tuple[str, str]]:
+        """The answers ranked above another and below none: by a reviewer, once, where one has decided."""
+        verdict, ranks = row.verdict, row.ranks
+        if row.review is not None:
+            if self._met_before(row):
+                self._drop(row, _DECIDED)
+                return []
+            verdict, ranks = row.review.verdict, row.review.ranks
+        if verdict != "ranked" or len(set(ranks.values())) < 2:
+            return []
+        best = min(ranks.values())
+        return [(one.id, one.text) for one in row.completions if ranks.get(one.id) == best]
 
     def _encoded(self, row: SnapshotRow, completion: str, text: str) -> Answered | None:
         """A text as an answer to the row's prompt, or None with the reason in `dropped`."""
@@ -368,12 +399,13 @@ class _Building:
 class _LabelsOf:
     """What a row says of its answers besides ranking them, as far as it is wanted."""
 
-    def __init__(self, row: SnapshotRow, wanted: Wanted) -> None:
+    def __init__(self, row: SnapshotRow, wanted: Wanted, *, again: bool) -> None:
         self._row = row
         self._ratings = [item for item in row.ratings if _among(item.criterion, wanted.criteria)]
         self._flags = [item for item in row.spans if _among(item.category, wanted.categories)]
         self._missing = [item for item in row.missing if _among(item.category, wanted.missing)]
-        self._verdict = row.verdict if wanted.verdicts and row.verdict in ("both_good", "both_bad") else ""
+        verdict = row.verdict if row.review is None else "" if again else row.review.verdict
+        self._verdict = verdict if wanted.verdicts and verdict in ("both_good", "both_bad") else ""
         self._places = wanted.categories is None or bool(wanted.categories)
         said = {rating.completion for rating in self._ratings}
         said |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}

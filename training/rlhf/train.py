@@ -30,7 +30,7 @@ from training.contract import (
 from training.rlhf.backbone import Backbone
 from training.rlhf.checkpoints import save_checkpoint
 from training.rlhf.config import make_deterministic, resolve_device, resolve_dtype
-from training.rlhf.data import Examples, build_examples
+from training.rlhf.data import Examples, build_examples, only_teaching
 from training.rlhf.loop import DivergedError, TrainingLoop
 from training.rlhf.methods import TrainingMethod
 from training.rlhf.methods.preference import DirectPreference
@@ -123,7 +123,9 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         context=settings.context,
         wanted=method.wanted,
     )
+    examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
     _log_examples(examples)
+    method.begin(examples.train)
     loop = TrainingLoop(
         backbone=backbone,
         method=method,
