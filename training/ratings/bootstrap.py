@@ -21,6 +21,7 @@ _REFITTED_THOUGH_VOTES_ARE_PLENTY = 2_000_000
 _PLENTY = 500
 """Votes for each parameter of which one step's error, a share of about 1 / √votes, is small."""
 _NUMBERS_AT_ONCE = 400_000
+_ENTRIES_AT_ONCE = 2_000_000
 _BLOCKS = 4096
 
 
@@ -37,7 +38,8 @@ def resampled(rows: Rows, fitted: Floats, *, resamples: int, seed: int) -> Float
     most = _REFITTED_THOUGH_VOTES_ARE_PLENTY if plenty else _MOST_REFITTED
     if len(rows.counts) * resamples > most:
         return _one_step(rows, fitted, chord, generator, resamples)
-    size = max(1, min(resamples, _NUMBERS_AT_ONCE // max(1, len(rows.counts))))
+    at_once = min(_NUMBERS_AT_ONCE // max(1, len(rows.counts)), _ENTRIES_AT_ONCE // len(fitted) ** 2)
+    size = max(1, min(resamples, at_once))
     found = []
     for start in range(0, resamples, size):
         some = min(size, resamples - start)
