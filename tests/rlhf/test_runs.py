@@ -57,9 +57,45 @@ def test_held_out_figures_are_taken_where_due_and_stand_in_the_manifest(finished
     evaluated = [line["step"] for line in metrics if "held_out_accuracy" in line]
     assert evaluated == [5, 10, 12]
     manifest = read_manifest(finished / "checkpoint", verify=True)
-    assert manifest.steps == 12
     assert manifest.metrics["held_out_judgments"] == 2
-    assert manifest.metrics == {key: metrics[-1][key] for key in manifest.metrics}
+    chosen = metrics[manifest.steps - 1]
+    assert manifest.metrics == {key: chosen[key] for key in manifest.metrics}
+
+
+def test_the_checkpoint_is_the_evaluated_state_with_the_lowest_held_out_loss(
+    base: Path, tmp_path: Path
+) -> None:
+    # So large a step that the loss goes up and down.
+    wild = {"learning_rate": 0.05, "evaluate_every": 1, "max_steps": 8, "warmup_steps": 1}
+    best = make_run(tmp_path / "best", base, optimiser=wild)
+    last = make_run(tmp_path / "last", base, optimiser={**wild, "keep_best": False})
+    assert train(best) == train(last) == EXIT_FINISHED
+    losses = [line["held_out_loss"] for line in read_metrics(best)]
+    assert losses == [line["held_out_loss"] for line in read_metrics(last)]
+    lowest = losses.index(min(losses)) + 1
+    assert lowest < 8, "the last state is the best: this says nothing"
+    manifest = read_manifest(best / "checkpoint", verify=True)
+    assert (manifest.steps, manifest.metrics["held_out_loss"]) == (lowest, min(losses))
+    assert read_manifest(last / "checkpoint", verify=True).steps == 8
+    # The weights are those that the same run had when it was stopped after that step.
+    stopped = make_run(tmp_path / "stopped", base, optimiser=wild)
+    assert train(stopped, StopAfter(stopped, lowest)) == EXIT_STOPPED
+    state = load_file(stopped / "state" / f"step-{lowest}" / "state.safetensors")
+    saved = load_file(best / "checkpoint" / "adapter_model.safetensors")
+    assert all(torch.equal(state[f"adapter.{name}"], value) for name, value in saved.items())
+
+
+def test_a_run_ends_early_when_nothing_gets_better(base: Path, tmp_path: Path) -> None:
+    wild = {"learning_rate": 0.05, "evaluate_every": 1, "max_steps": 40, "epochs": 20, "warmup_steps": 1}
+    folder = make_run(tmp_path / "run", base, optimiser={**wild, "patience": 2})
+    assert train(folder) == EXIT_FINISHED
+    losses = [line["held_out_loss"] for line in read_metrics(folder)]
+    assert len(losses) < 40
+    # The last two were no better than the best before them, and no two in a row before that.
+    assert min(losses[-2:]) >= min(losses[:-2])
+    for end in range(3, len(losses)):
+        assert min(losses[end - 2 : end]) < min(losses[: end - 2], default=math.inf)
+    assert status_of(folder).state == "finished"
 
 
 def test_an_accuracy_has_wilsons_interval() -> None:
@@ -135,9 +171,9 @@ def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, me
 
 def test_micro_batches_change_speed_and_not_results(base: Path, tmp_path: Path) -> None:
     curves = []
-    for size in (1, 8):
+    for size in (16, 4096):
         folder = make_run(
-            tmp_path / f"size-{size}", base, optimiser={"batch_size": 8, "micro_batch_size": size}
+            tmp_path / f"size-{size}", base, optimiser={"batch_size": 8, "micro_batch_tokens": size}
         )
         assert train(folder) == EXIT_FINISHED
         curves.append([line["loss"] for line in read_metrics(folder)])
@@ -222,7 +258,7 @@ def test_a_state_of_another_spec_is_not_continued_but_other_micro_batches_are(
     message = failure_of(folder)
     assert "the state was saved under another seed, settings" in message
     assert "delete the state" in message
-    make_run(folder, base, optimiser={"micro_batch_size": 1, "save_every": 7})
+    make_run(folder, base, optimiser={"micro_batch_tokens": 16, "save_every": 7})
     assert train(folder) == EXIT_FINISHED
     assert [line["step"] for line in read_metrics(folder)] == list(range(1, 13))
 
