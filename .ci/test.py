@@ -5,6 +5,7 @@ Arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,9 @@ POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:
 IN_CI = os.environ.get("CI", "").lower() == "true"
 # Tests that reach the database again on PostgreSQL: locks, constraints and lookups differ there.
 ON_POSTGRES = ("tests/annotation", "tests/training", "tests/webapp")
+TESTS_FAILED = 1
 NO_TESTS = 5
+FEW = 3
 
 
 def main() -> None:
@@ -52,8 +55,26 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile"]
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    if code == TESTS_FAILED and (again := _browser_tests_that_failed()):
+        print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
+        print("They failed beside all the others. If they pass now, find what they wait for in vain:")
+        print("\n".join(f"  {name}" for name in again), flush=True)
+        alone = [sys.executable, "-m", "pytest", "-n", "0", *again]
+        code = subprocess.run(alone, cwd=ROOT, env=environment, check=False).returncode
     # With `-k` a run may well have nothing to do; without it that is a mistake.
     return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
+
+
+def _browser_tests_that_failed() -> list[str]:
+    """The tests that failed just now, where all of them drive a browser and they are few; else none.
+
+    Two browsers, their servers and a trainer share two cores here: what a person never waits for may
+    take longer than a test does. Nothing but a browser is given a second chance.
+    """
+    path = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    failed = sorted(json.loads(path.read_text())) if path.is_file() else []
+    browser = [name for name in failed if name.startswith("tests/browser/")]
+    return failed if failed == browser and len(failed) <= FEW else []
 
 
 def _postgres_refuses() -> str:
