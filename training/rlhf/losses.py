@@ -24,8 +24,8 @@ Ties = Literal["exact", "efron", "breslow", "davidson"]
 # What log 0 is taken for where a logarithm of a sum follows: minus infinity has the same
 # value there, but gives NaN as gradient.
 _LOG_ZERO = -1e30
-# The subsets of K completions are walked: 2^K states.
-_MOST_COMPLETIONS = 12
+MOST_COMPLETIONS = 12
+"""Exact ties and Davidson-Luce walk the subsets of K completions: 2^K states."""
 
 
 def _reduce(values: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
@@ -126,8 +126,8 @@ def plackett_luce(
         )
     if (ranks < 0).any():
         raise ValueError("ranks must count from 1, with 0 for a completion that is absent")
-    if scores.shape[1] > _MOST_COMPLETIONS and ties in ("exact", "davidson"):
-        raise ValueError(f"ties={ties!r} serves rankings of at most {_MOST_COMPLETIONS} completions")
+    if scores.shape[1] > MOST_COMPLETIONS and ties in ("exact", "davidson"):
+        raise ValueError(f"ties={ties!r} serves rankings of at most {MOST_COMPLETIONS} completions")
     if (log_tie is not None) != (ties == "davidson"):
         raise ValueError("log_tie goes with ties='davidson', and only with it")
     scores = _at_least_float32(scores)
