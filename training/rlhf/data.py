@@ -262,7 +262,8 @@ class _Building:
         if not kept and (not labels_of.completions or not answers):
             self._drop(row, reason or "nothing that is wanted was said of its answers")
             return
-        if reason:
+        # A verdict on all answers may be what makes the row worth keeping.
+        if reason and not labels.verdict:
             self._drop(row, reason)
         self._keep(
             row,
