@@ -20,10 +20,11 @@ class Reference:
 
     def __init__(self, backbone: Backbone, spec: RunSpec, lora: LoraSettings) -> None:
         self._backbone = backbone
-        self._adapter: str | None = None
+        self.adapter: str | None = None
+        """The frozen copy's name; None is the base."""
         if spec.parent is not None:
             start_adapter(backbone, _REFERENCE, spec, lora, trainable=False)
-            self._adapter = _REFERENCE
+            self.adapter = _REFERENCE
         self._remembered: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     @torch.no_grad()
@@ -35,6 +36,6 @@ class Reference:
             key = tuple(answer.ids for answer in example.answers)
             if key not in self._remembered:
                 alone = pack([example], device=batch.input_ids.device)
-                self._remembered[key] = answer_log_probabilities(self._backbone, self._adapter, alone)
+                self._remembered[key] = answer_log_probabilities(self._backbone, self.adapter, alone)
             parts.append(self._remembered[key])
         return torch.cat(parts)
