@@ -30,7 +30,6 @@ from peft.functional import (
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.contract import ContractError, LoraSettings, Manifest, read_manifest
 from training.rlhf.adapter_files import (
@@ -40,8 +39,8 @@ from training.rlhf.adapter_files import (
     lora_config,
     read_lora_settings,
 )
-from training.rlhf.attention import NAME as PACKED_ATTENTION
-from training.rlhf.attention import Layout, Tree
+from training.rlhf.attention import Layout
+from training.rlhf.base_model import load_base_model, packed_states
 
 SCORE = "score"
 """Name of the scalar head of a reward model."""
@@ -91,59 +90,8 @@ class Backbone:
         Never downloads and never runs code that comes with a model. Raises `ContractError`
         where the folder holds no such model, has no fast tokenizer or no chat template.
         """
-        if not (folder / "config.json").is_file():
-            raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=dtype,
-                attn_implementation=PACKED_ATTENTION,
-            )
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
-        if not tokenizer.is_fast or not tokenizer.chat_template:
-            raise ContractError(f"{folder}: the tokenizer must be a fast one with a chat template")
-        model.to(device)
-        model.requires_grad_(False)
-        model.eval()
-        backbone = cls(model, tokenizer, folder=folder)
-        backbone._refuse_unknown_head()
-        backbone._refuse_unknown_attention()
-        return backbone
-
-    @torch.no_grad()
-    def _refuse_unknown_attention(self) -> None:
-        """A family whose attention is not what packing takes it for would learn from wrong states."""
-        windows = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
-        ids = torch.arange(2, 9, device=self.device) % self.config.vocab_size
-        # A prompt of three tokens with two answers of two: the second one's row is that without the first.
-        places = torch.tensor([0, 1, 2, 3, 4, 3, 4], device=self.device)
-        packed = self.packed_states(ids[None], places[None], Layout([Tree(0, 3, (2, 2))], self.device))
-        alone = ids[[0, 1, 2, 5, 6]][None]
-        states = self.hidden_states(alone, torch.ones_like(alone)).states[0]
-        if windows or not torch.allclose(packed[-2:].float(), states[-2:].float(), rtol=1e-2, atol=1e-2):
-            raise ContractError(
-                f"{self.folder}: the attention of model type {self.config.model_type!r} cannot be computed "
-                "over packed answers; choose another base model"
-            )
-
-    def _refuse_unknown_head(self) -> None:
-        """Some families scale or cap their logits after the LM head; `logits` would be wrong for them."""
-        ids = torch.tensor([[0, 1]], device=self.device)
-        with torch.no_grad():
-            ours = self.logits(self.hidden_states(ids, torch.ones_like(ids)).states)
-            theirs = self._model(ids).logits
-        if not torch.allclose(ours.float(), theirs.float(), rtol=1e-2, atol=1e-2):
-            raise ContractError(
-                f"{self.folder}: model type {self.config.model_type!r} changes its logits after the LM head, "
-                "which is not supported; choose another base model"
-            )
+        model, tokenizer = load_base_model(folder, device=device, dtype=dtype)
+        return cls(model, tokenizer, folder=folder)
 
     @property
     def device(self) -> torch.device:
@@ -215,14 +163,14 @@ class Backbone:
         self._adapters[name] = adapter
         self._activate(self._active)
 
-    def add_head(self, name: str, head: str, *, seed: int, outputs: int = 1) -> None:
+    def add_head(self, name: str, head: str, *, seed: int, outputs: int = 1, scale: float = 1.0) -> None:
         """Give adapter `name` a linear head, (outputs, hidden), float32, without bias.
 
-        Drawn from a normal distribution with standard deviation 1/√(hidden + 1) (Stiennon et al. 2020).
+        Drawn from a normal distribution with standard deviation scale/√(hidden + 1) (Stiennon et al. 2020).
         """
         generator = torch.Generator().manual_seed(seed)
         weight = torch.randn(outputs, self.hidden_size, generator=generator) / math.sqrt(self.hidden_size + 1)
-        self._set_head(name, head, weight)
+        self._set_head(name, head, scale * weight)
 
     def add_extra(self, name: str, extra: str, value: Tensor) -> nn.Parameter:
         """Give adapter `name` a float32 parameter beside its heads, named `head.what`; it is learned and
@@ -384,17 +332,7 @@ class Backbone:
 
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
-        # A mask of four dimensions is passed on as it is: transformers makes none of its own, which would
-        # be T × T, and ours is in the layout.
-        output = self._model.get_decoder()(
-            input_ids=input_ids,
-            attention_mask=input_ids.new_zeros(1, 1, 1, 1),
-            position_ids=position_ids,
-            use_cache=False,
-            layout=layout,
-        )
-        states: Tensor = output.last_hidden_state[0]
-        return states
+        return packed_states(self._model, input_ids, position_ids, layout)
 
     def checkpoint_activations(self, on: bool) -> None:
         """Whether a backward pass computes each block's activations again instead of keeping them."""
@@ -419,11 +357,11 @@ class Backbone:
         return logits
 
     def score(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
-        """The first output of a head of adapter `name`: (N, hidden) to (N,), float32.
+        """The mean of a head's outputs, which are one score or those of an ensemble: (N, hidden) to (N,).
 
         `states` are those at the tokens that are scored, computed with that adapter active.
         """
-        return self.outputs(name, states, head=head)[..., 0]
+        return self.outputs(name, states, head=head).mean(-1)
 
     def outputs(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
         """All outputs of a head: (N, hidden) to (N, outputs), float32."""

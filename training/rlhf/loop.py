@@ -35,6 +35,7 @@ from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.schedule import (
     examples_of_step,
     learning_rate,
+    parameter_groups,
     steps_in_all,
     steps_per_epoch,
 )
@@ -87,7 +88,7 @@ class TrainingLoop:
         method.begin(examples.train)
         self._parameters = list(backbone.parameters(method.adapter).values())
         self._optimiser = torch.optim.AdamW(
-            self._parameters, lr=self._settings.learning_rate, weight_decay=self._settings.weight_decay
+            parameter_groups(self._parameters, self._settings), lr=self._settings.learning_rate
         )
         self._trained = what_is_trained(spec, backbone.base_digest)
         self._saved_at: int | None = None
@@ -207,7 +208,8 @@ class TrainingLoop:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm)
         taken = _Step(total.loss, total.figures, float(norm), total.tokens)
         if taken.finite:
-            self._optimiser.param_groups[0]["lr"] = rate
+            for group in self._optimiser.param_groups:
+                group["lr"] = rate * group["pace"]
             self._optimiser.step()
         return taken
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from training.contract import OptimiserSettings
 from training.rlhf.data import Example
 
 _ORDER_STREAM = 1
 """Keeps the order of examples apart from all else that is drawn from the run's seed."""
+SCALAR_PACE = 100.0
+"""How many times further than weights a number that stands by itself goes: thresholds, log odds of ties.
+
+AdamW moves every number by about the learning rate. A head's output moves by that for each of its hundreds
+of weights, so what is added to it or compared with it would stand still beside it."""
 
 
 def steps_per_epoch(examples: int, settings: OptimiserSettings) -> int:
@@ -44,3 +51,14 @@ def learning_rate(step: int, total_steps: int, settings: OptimiserSettings) -> f
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     progress = (step - settings.warmup_steps) / max(1, total_steps - settings.warmup_steps)
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def parameter_groups(parameters: Sequence[nn.Parameter], settings: OptimiserSettings) -> list[dict[str, Any]]:
+    """What is trained as AdamW takes it: weights, and numbers by themselves (tensors of one dimension), which
+    go at `SCALAR_PACE` times their learning rate and do not decay: 0 is no natural place for them."""
+    weights = [parameter for parameter in parameters if parameter.ndim > 1]
+    scalars = [parameter for parameter in parameters if parameter.ndim == 1]
+    groups = [{"params": weights, "pace": 1.0, "weight_decay": settings.weight_decay}]
+    if scalars:
+        groups.append({"params": scalars, "pace": SCALAR_PACE, "weight_decay": 0.0})
+    return groups
