@@ -1,5 +1,6 @@
 """What the training pages show. Reads only."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,9 +103,16 @@ def run_view(run: Run, *, log_lines: int = 8) -> RunView:
     metrics = read_metrics(run.path)
     return RunView(
         run=run,
-        curves=curves(metrics, DRAWN_METRICS, total_steps=run.total_steps),
+        curves=curves(metrics, _drawn(metrics), total_steps=run.total_steps),
         log=tail(run.path / LOG_FILE, lines=log_lines),
     )
+
+
+def _drawn(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is drawn of every run, and what the heads of this one cost on held-out prompts."""
+    named = {name for row in metrics for name in row}
+    heads = sorted(name for name in named if name.startswith("held_out_") and name.endswith("_log_loss"))
+    return [*DRAWN_METRICS, *(name for name in heads if name not in DRAWN_METRICS)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,8 @@ from django.views.decorators.http import require_safe
 from annotation.models import Completion
 from annotation.selectors import projects_for
 from annotation.views.access import Request
+from training.contract import read_evaluation
+from training.held_out import held_out_of
 from training.models import Checkpoint, Run, Snapshot
 from training.selectors import (
     checkpoints_for,
@@ -62,6 +64,7 @@ def run(request: Request, pk: int) -> HttpResponse:
         "project": found.snapshot.project,
         "run": found,
         "view": run_view(found, log_lines=200),
+        "held_out": held_out_of(read_evaluation(found.path)),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
     }
     return render(request, "training/run.html", context)
