@@ -21,6 +21,7 @@ from training.contract import (
     PreferenceSettings,
     RewardSettings,
     RunSpec,
+    SftSettings,
     manifest_digest,
     read_manifest,
     read_snapshot,
@@ -33,8 +34,10 @@ from training.rlhf.config import make_deterministic, resolve_device, resolve_dty
 from training.rlhf.data import Examples, build_examples, only_teaching
 from training.rlhf.loop import DivergedError, TrainingLoop
 from training.rlhf.methods import TrainingMethod
+from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
+from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.processes import Processes, join_processes
 from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.state import what_is_trained
@@ -157,7 +160,9 @@ def _method(backbone: Backbone, spec: RunSpec) -> TrainingMethod:
         return RewardModelling(backbone, spec, spec.settings)
     if isinstance(spec.settings, PreferenceSettings):
         return DirectPreference(backbone, spec, spec.settings)
-    raise ContractError(f"method {spec.method!r} is not there yet")
+    if isinstance(spec.settings, SftSettings):
+        return SupervisedFineTuning(backbone, spec, spec.settings)
+    return KahnemanTversky(backbone, spec, spec.settings)
 
 
 def _already_finished(path: Path, spec: RunSpec) -> bool:

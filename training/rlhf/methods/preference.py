@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
+from training.contract import CheckpointKind, PreferenceSettings, RunSpec
 from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example, Wanted
 from training.rlhf.log_probabilities import answer_log_probabilities
-from training.rlhf.losses import dpo
+from training.rlhf.losses import dpo, dpo_plackett_luce
 from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.packing import Batch
 from training.rlhf.pair_figures import pair_figures, pair_observations
+from training.rlhf.policy_figures import ratio_figures, ratio_observations
 from training.rlhf.reference import Reference
+from training.rlhf.ties import MOST_TIED, likeliest_log_tie
+
+LOG_TIE = "policy.log_tie"
+"""The learned log odds of ties, log δ_2 … log δ_12, saved beside the adapter."""
 
 
 class DirectPreference(TrainingMethod):
-    """Every pair of a ranking costs the DPO loss; a ranking costs the mean of its pairs.
+    """What people preferred, as a loss on how much likelier than the reference makes them its answers are.
 
-    The reference is the base, adapters off, for a run that starts from the base, and a frozen
-    copy of the parent's adapter for a run that continues one.
+    With loss `plackett_luce` a whole ranking costs the Plackett-Luce loss of its implied rewards (appendix
+    A.3); with ties `davidson` answers that are all tied teach too, and the log odds of ties are learned,
+    beginning where the training data's ties are likeliest under equal rewards. With the other losses every
+    decided pair of a ranking costs its DPO loss, and a ranking the mean of its pairs.
 
-    Figures: `accuracy` (share of pairs whose winner has the higher implicit reward), `margin`
-    (difference of implicit rewards), `reward_chosen`, `reward_rejected` (implicit rewards
-    β·log π/π_ref), `log_loss` (−log σ(margin)).
+    Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
+    reference is the base, adapters off, for a run that starts from the base, and a frozen copy of the
+    parent's adapter for a run that continues one.
+
+    `sft_weight` adds the mean of −log π per token of the answers ranked first where there is a worse one.
+
+    Figures: `accuracy` (share of pairs whose winner has the higher implied reward), `margin` (difference
+    of implied rewards), `reward_chosen`, `reward_rejected`, `log_loss` (−log σ(margin)), see
+    `pair_figures`; `log_ratio`, `log_ratio_per_token`, `answer_tokens`, see `policy_figures`; and
+    `log_tie_2`, log δ of two answers, where it is learned.
     """
 
     kind: CheckpointKind = "policy"
@@ -37,36 +51,86 @@ class DirectPreference(TrainingMethod):
         self._settings = settings
         start_adapter(backbone, self.adapter, spec, settings.lora)
         self._reference = Reference(backbone, spec, settings.lora)
-        if settings.loss == "plackett_luce":
-            raise ContractError("preference settings, loss: 'plackett_luce' is not there yet")
-        self._pair_loss = settings.loss
-        self.wanted = Wanted(corrections=settings.use_corrections)
+        self._learns_ties = settings.loss == "plackett_luce" and settings.ties == "davidson"
+        self._continues_ties = LOG_TIE in backbone.extras(self.adapter)
+        if self._learns_ties and not self._continues_ties:
+            backbone.add_extra(self.adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
+        self.wanted = Wanted(
+            ranks="tied" if self._learns_ties else "decided", corrections=settings.use_corrections
+        )
+
+    @property
+    def _log_tie(self) -> nn.Parameter:
+        return self._backbone.extra(self.adapter, LOG_TIE)  # noqa: S610 - no query set of Django's
+
+    def begin(self, train: Sequence[Example]) -> None:
+        """Log odds of ties begin at the data's; those of a parent go on from where they are."""
+        if self._learns_ties and not self._continues_ties:
+            start = likeliest_log_tie([example.ranks for example in train])
+            with torch.no_grad():
+                self._log_tie.copy_(start)
 
     def weights(self, example: Example) -> Mapping[str, float]:
-        """Every ranking counts by its weight."""
-        return {"preference": example.weight}
+        """A ranking's weight where it teaches: a preference, an answer to imitate."""
+        decides = bool(example.pairs)
+        teaches = decides or (self._learns_ties and example.ties)
+        weights = {"preference": example.weight if teaches else 0.0}
+        if self._settings.sft_weight:
+            weights["sft"] = example.weight if decides else 0.0
+        return weights
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
-        """DPO over the pairs of each ranking."""
+        """The loss of each ranking, and the term of imitation."""
+        settings = self._settings
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
-        beta = self._settings.beta
+        tokens = batch.answer_tokens
+        scale = tokens if settings.length_normalised else torch.ones_like(tokens)
+        parts = {"preference": Part(1.0, self._preference(batch, policy / scale, reference / scale))}
+        if settings.sft_weight:
+            parts["sft"] = Part(settings.sft_weight, best_answers(batch, -policy / tokens))
+        with torch.no_grad():
+            rewards = settings.beta * (policy - reference) / scale
+        observed = pair_observations(batch, examples, rewards) | ratio_observations(batch, policy, reference)
+        return Outcome(parts, observed)
+
+    def _preference(self, batch: Batch, policy: Tensor, reference: Tensor) -> Tensor:
+        """(E,) what each ranking costs. policy, reference: (R,)."""
+        settings = self._settings
+        if settings.loss == "plackett_luce":
+            return dpo_plackett_luce(
+                policy[batch.table],
+                reference[batch.table],
+                batch.ranks,
+                beta=settings.beta,
+                ties=settings.ties,
+                log_tie=self._log_tie if self._learns_ties else None,
+                reduction="none",
+            )
         winners, losers = batch.winners, batch.losers
         pair_loss = dpo(
             policy[winners],
             policy[losers],
             reference[winners],
             reference[losers],
-            beta=beta,
-            loss=self._pair_loss,
-            label_smoothing=self._settings.label_smoothing,
+            beta=settings.beta,
+            loss=settings.loss,
+            label_smoothing=settings.label_smoothing,
             reduction="none",
         )
-        with torch.no_grad():
-            rewards = beta * (policy - reference)
-            observed = pair_observations(batch, examples, rewards)
-        return Outcome({"preference": Part(1.0, batch.mean_over_pairs(pair_loss))}, observed)
+        return batch.mean_over_pairs(pair_loss)
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
-        """Figures on the pairs of implicit rewards."""
-        return pair_figures(observed, held_out=held_out)
+        """Figures on the pairs of implied rewards and on the distance from the reference."""
+        figures = pair_figures(observed, held_out=held_out) | ratio_figures(observed)
+        if self._learns_ties:
+            figures["log_tie_2"] = float(self._log_tie[0])
+        return figures
+
+
+def best_answers(batch: Batch, values: Tensor) -> Tensor:
+    """(R,) to (E,): the mean over the answers ranked first; 0 for an example without a ranking."""
+    ranked = batch.ranks > 0
+    best = batch.ranks.masked_fill(~ranked, torch.iinfo(batch.ranks.dtype).max).amin(-1, keepdim=True)
+    first = ranked & (batch.ranks == best)
+    return torch.where(first, values[batch.table], 0.0).sum(-1) / first.sum(-1).clamp(min=1)

@@ -1,0 +1,215 @@
+"""KTO: a policy learns from answers that were called good or bad one by one (Ethayarajh et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.contract import CheckpointKind, KtoSettings, RunSpec
+from training.rlhf.backbone import Backbone
+from training.rlhf.data import Example, Wanted
+from training.rlhf.encoding import Answered, Encoder, shorten
+from training.rlhf.evaluation import wilson_interval
+from training.rlhf.log_probabilities import answer_log_probabilities
+from training.rlhf.losses import kto
+from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
+from training.rlhf.packing import Batch, pack, passes
+from training.rlhf.pair_figures import key_of
+from training.rlhf.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.reference import Reference
+
+_MIDDLE = {"five": 3.0, "seven": 4.0, "thumbs": 0.5}
+"""Above it a rating calls an answer good, below it bad, and on it neither."""
+
+
+class KahnemanTversky(TrainingMethod):
+    """Every answer that was called good or bad costs the KTO loss; a step's loss is the mean over them.
+
+    The point of reference z estimates KL(π ‖ π_ref) from answers under prompts that they do not answer:
+    those of each example under the prompt of the next example of the step that has another prompt, the
+    last ones under the first's. It is one number for the whole step, over all passes and processes, and for
+    an evaluation one over all its examples. Where all have the same prompt, as in a step of one
+    judgment, nothing can be mismatched and z is 0, its value when policy and reference are one; a batch
+    size of at least 4 makes a usable estimate.
+
+    Null weights are set so that good and bad answers of the training split count the same in all, and
+    1 on average.
+
+    Figures, over answers: `accuracy` (share on their side of z: good ones above, bad ones below),
+    `log_loss` (−log σ(±β(r − z)), where r = log π − log π_ref), `reward_good` and `reward_bad` (means of
+    β(r − z)), `margin` (their difference), `share_good`, `reference_kl` (z); `log_ratio`,
+    `log_ratio_per_token`, `answer_tokens`, see `policy_figures`. Held out the accuracy has a 95 % interval,
+    which takes prompts as trials: answers to one prompt are not independent.
+    """
+
+    kind: CheckpointKind = "policy"
+    adapter = "policy"
+
+    def __init__(self, backbone: Backbone, spec: RunSpec, settings: KtoSettings) -> None:
+        self._backbone = backbone
+        self._settings = settings
+        self._encoder = Encoder(backbone.tokenizer)
+        start_adapter(backbone, self.adapter, spec, settings.lora)
+        self._reference = Reference(backbone, spec, settings.lora)
+        self._reference_kl = 0.0
+        self._weight_good, self._weight_bad = weights_of_kinds(settings, 1.0, 1.0)
+        rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)
+        self.wanted = Wanted(
+            ranks="decided" if "ranks" in settings.sources else "none",
+            criteria=(frozenset(settings.criteria) or None) if rated else frozenset(),
+            verdicts="verdicts" in settings.sources,
+            nothing=f"calls no answer good or bad ({', '.join(settings.sources)})",
+            remedy="Ask for thumbs or ratings, or name other sources",
+        )
+
+    def begin(self, train: Sequence[Example]) -> None:
+        """Count good and bad answers, so that neither kind drowns the other."""
+        good, bad = 0.0, 0.0
+        for example in train:
+            said = list(self._said(example).values())
+            good += example.weight * sum(said)
+            bad += example.weight * (len(said) - sum(said))
+        self._weight_good, self._weight_bad = weights_of_kinds(self._settings, good, bad)
+
+    @torch.no_grad()
+    def prepare(self, examples: list[Example]) -> None:
+        """Estimate z, with the policy as it is now; every process computes the whole of it."""
+        total, count = 0.0, 0.0
+        tokens = self._settings.optimiser.micro_batch_tokens
+        for group in passes(list(self._mismatched(examples)), tokens=tokens):
+            batch = pack(group, device=self._backbone.device)
+            policy = answer_log_probabilities(self._backbone, self.adapter, batch)
+            # Not remembered: another step mismatches other answers and prompts.
+            reference = answer_log_probabilities(self._backbone, self._reference.adapter, batch)
+            weight = batch.weight[batch.answer_example]
+            total += float((weight * (policy - reference)).double().sum())
+            count += float(weight.double().sum())
+        self._reference_kl = max(0.0, total / count) if count else 0.0
+
+    def _mismatched(self, examples: Sequence[Example]) -> Iterator[Example]:
+        """The answers that were called good or bad, under another example's prompt."""
+        prompts = [_prompt(example) for example in examples]
+        for index, example in enumerate(examples):
+            others = (prompts[(index + step) % len(prompts)] for step in range(1, len(prompts)))
+            prompt = next((other for other in others if other != prompts[index]), None)
+            if prompt is not None:
+                answers = [
+                    Answered(prompt + answer.ids[answer.answer_start :], len(prompt))
+                    for answer in (example.answers[place] for place in self._said(example))
+                ]
+                kept = shorten(answers, self._settings.max_tokens, self._encoder)
+                yield Example(example.judgment, kept, (0,) * len(kept), weight=example.weight)
+
+    def _said(self, example: Example) -> dict[int, bool]:
+        return said_good(example, frozenset(self._settings.sources))
+
+    def weights(self, example: Example) -> Mapping[str, float]:
+        """The judgment's weight, once for each of its answers that was called good or bad."""
+        return {"kto": example.weight * len(self._said(example))}
+
+    def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
+        """The mean over each example's answers that were called good or bad."""
+        policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
+        reference = self._reference.log_probabilities(batch, examples)
+        device, beta = policy.device, self._settings.beta
+        called = [
+            (index, place, good)
+            for index, example in enumerate(examples)
+            for place, good in self._said(example).items()
+        ]
+        owner, place, side = torch.tensor(called, device=device).reshape(-1, 3).long().unbind(1)
+        answer, good = batch.table[owner, place], side.bool()
+        kl = torch.tensor(self._reference_kl, device=device)
+        values = kto(
+            policy[answer],
+            reference[answer],
+            good,
+            kl,
+            beta=beta,
+            weight_desirable=self._weight_good,
+            weight_undesirable=self._weight_bad,
+            reduction="none",
+        )
+        zeros = values.new_zeros(batch.examples)
+        counts = zeros.index_add(0, owner, torch.ones_like(values))
+        loss = zeros.index_add(0, owner, values) / counts.clamp(min=1)
+        keys = torch.tensor([key_of(example.prompt) for example in examples], device=device)
+        observed = {
+            "reward": beta * (policy - reference).detach()[answer] - beta * kl,
+            "good": good.to(values.dtype),
+            "prompt": keys[owner],
+            "reference_kl": kl.expand(len(answer)),
+        }
+        return Outcome({"kto": Part(1.0, loss)}, observed | ratio_observations(batch, policy, reference))
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """Figures on the answers' rewards above z."""
+        reward, good = observed["reward"].double(), observed["good"].bool()
+        if not len(reward):
+            return {}
+        right = torch.where(good, reward, -reward)
+        accuracy = float(((right.sign() + 1) / 2).mean())
+        figures = {
+            "accuracy": accuracy,
+            "log_loss": float(-F.logsigmoid(right).mean()),
+            "share_good": float(good.double().mean()),
+            "reference_kl": float(observed["reference_kl"].double().mean()),
+        }
+        for name, some in (("reward_good", good), ("reward_bad", ~good)):
+            if some.any():
+                figures[name] = float(reward[some].mean())
+        if good.any() and not good.all():
+            figures["margin"] = figures["reward_good"] - figures["reward_bad"]
+        if held_out:
+            low, high = wilson_interval(accuracy, len(set(observed["prompt"].tolist())))
+            figures |= {"accuracy_low": low, "accuracy_high": high}
+        return figures | ratio_figures(observed)
+
+
+def said_good(example: Example, sources: frozenset[str]) -> dict[int, bool]:
+    """By place among its answers: whether an answer was called good (True) or bad.
+
+    Thumbs, ratings off the middle of their scale, a verdict on all answers, first and last place of a
+    ranking: each is a vote, and the majority decides. Where votes are even the answer is neither.
+    """
+    votes: Counter[int] = Counter()
+    for rating in example.labels.ratings:
+        source = "thumbs" if rating.scale == "thumbs" else "ratings"
+        above = rating.value - _MIDDLE[rating.scale]
+        if source in sources and above:
+            votes[rating.answer] += int(math.copysign(1, above))
+    if "verdicts" in sources and example.labels.verdict:
+        for place in range(len(example.answers)):
+            votes[place] += 1 if example.labels.verdict == "both_good" else -1
+    ranked = [rank for rank in example.ranks if rank]
+    if "ranks" in sources and len(set(ranked)) > 1:
+        for place, rank in enumerate(example.ranks):
+            votes[place] += (rank == min(ranked)) - (rank == max(ranked))
+    return {place: votes[place] > 0 for place in sorted(votes) if votes[place]}
+
+
+def weights_of_kinds(settings: KtoSettings, good: float, bad: float) -> tuple[float, float]:
+    """λ_D and λ_U where `good` and `bad` answers, as weighted, are to be learned from.
+
+    Where both are null λ_D·good = λ_U·bad and the mean weight of an answer is 1; where one is, it is what
+    makes them equal. With one kind alone nothing is to be balanced: null is 1.
+    """
+    desirable, undesirable = settings.weight_desirable, settings.weight_undesirable
+    if not good or not bad:
+        return desirable or 1.0, undesirable or 1.0
+    if desirable is None and undesirable is None:
+        return (good + bad) / (2 * good), (good + bad) / (2 * bad)
+    if desirable is None:
+        desirable = (undesirable or 1.0) * bad / good
+    return desirable, undesirable if undesirable is not None else desirable * good / bad
+
+
+def _prompt(example: Example) -> tuple[int, ...]:
+    """The tokens before the first answer's."""
+    first = example.answers[0]
+    return first.ids[: first.answer_start]

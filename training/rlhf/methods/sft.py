@@ -1,0 +1,74 @@
+"""Supervised fine-tuning of a policy on texts that people wrote or chose (Ouyang et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from training.contract import CheckpointKind, RunSpec, SftSettings
+from training.rlhf.backbone import Backbone
+from training.rlhf.data import Example, Wanted
+from training.rlhf.log_probabilities import answer_log_probabilities
+from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
+from training.rlhf.packing import Batch
+from training.rlhf.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.reference import Reference
+
+
+class SupervisedFineTuning(TrainingMethod):
+    """Every token of an answer costs −log π, its end token too; the prompt's cost nothing.
+
+    A text is one example with one answer. With `normalise: token` a step's loss is the mean over all its
+    tokens, with `sequence` the mean over its answers of the mean over their tokens; either over the whole
+    step, however it is cut into passes.
+
+    Figures: `log_loss` (−log π per token, every token alike), `perplexity` (its exponential) and
+    `answer_tokens`; of an evaluation also `log_ratio` and `log_ratio_per_token` against the policy that
+    training started from, see `policy_figures`.
+    """
+
+    kind: CheckpointKind = "policy"
+    adapter = "policy"
+
+    def __init__(self, backbone: Backbone, spec: RunSpec, settings: SftSettings) -> None:
+        self._backbone = backbone
+        self._by_token = settings.normalise == "token"
+        start_adapter(backbone, self.adapter, spec, settings.lora)
+        self._reference = Reference(backbone, spec, settings.lora)
+        self.wanted = Wanted(
+            ranks="none",
+            written=frozenset(settings.sources),
+            nothing=f"has no text to be imitated ({', '.join(settings.sources)})",
+            remedy="Ask for demonstrations or corrections, or name other sources",
+        )
+
+    def weights(self, example: Example) -> Mapping[str, float]:
+        """The text's weight, times its tokens where every token counts the same."""
+        tokens = sum(len(answer.ids) - answer.answer_start for answer in example.answers)
+        return {"sft": example.weight * (tokens if self._by_token else 1)}
+
+    def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
+        """The mean of −log π over each text's tokens."""
+        policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
+        if torch.is_grad_enabled():
+            observed = {"answer_tokens": batch.answer_tokens.to(policy.dtype)}
+        else:
+            # Only an evaluation, which takes no gradient, is worth the reference's pass.
+            observed = ratio_observations(batch, policy, self._reference.log_probabilities(batch, examples))
+        zeros = policy.new_zeros(batch.examples)
+        tokens = zeros.index_add(0, batch.answer_example, observed["answer_tokens"])
+        loss = -zeros.index_add(0, batch.answer_example, policy) / tokens
+        return Outcome({"sft": Part(1.0, loss)}, observed | {"log_probability": policy.detach()})
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """Log-loss, perplexity, lengths; held out also the distance from the start."""
+        tokens = observed["answer_tokens"].double().sum()
+        if not tokens:
+            return {}
+        log_loss = float(-observed["log_probability"].double().sum() / tokens)
+        # A diverging run's log-loss may have an exponential that no float holds.
+        perplexity = math.exp(log_loss) if log_loss < 700 else math.inf
+        return {"log_loss": log_loss, "perplexity": perplexity, **ratio_figures(observed)}

@@ -1,0 +1,40 @@
+"""Figures on a policy and its reference: how far one has moved from the other, on the answers given.
+
+    log_ratio             mean over the answers of log π(y|x) − log π_ref(y|x)
+    log_ratio_per_token   the same, all answers' sum divided by all their tokens
+    answer_tokens         mean tokens of an answer, its end token included
+
+Were the answers sampled from π, the first would estimate KL(π ‖ π_ref) and the second the KL per
+token. They are those that people judged or wrote, so both are what they are called and no KL: below 0
+where training has made the given answers less likely, as preference optimisation often does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from training.rlhf.packing import Batch
+
+
+@torch.no_grad()
+def ratio_observations(batch: Batch, policy: Tensor, reference: Tensor) -> dict[str, Tensor]:
+    """What `ratio_figures` wants of a batch, (R,) each. policy, reference: (R,) sums over an answer."""
+    return {
+        "log_ratio": (policy - reference).detach(),
+        "answer_tokens": batch.answer_tokens.to(policy.dtype),
+    }
+
+
+def ratio_figures(observed: Mapping[str, Tensor]) -> dict[str, float]:
+    """The figures above; nothing where there is no answer."""
+    tokens = observed["answer_tokens"].double()
+    if not len(tokens):
+        return {}
+    figures = {"answer_tokens": float(tokens.mean())}
+    if len(ratios := observed.get("log_ratio", tokens[:0]).double()):
+        figures["log_ratio"] = float(ratios.mean())
+        figures["log_ratio_per_token"] = float(ratios.sum() / tokens.sum())
+    return figures
