@@ -96,6 +96,16 @@ def pieces(original: str, corrected: str) -> tuple[Piece, ...]:
     return tuple(piece for piece in found if piece.text)
 
 
+def sides(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
+    """Both texts beside each other; the pieces of each, joined, give it to the letter.
+
+    What is only on the left is "deleted" there, what is only on the right "inserted".
+    """
+    both = pieces(left, right)
+    on_left = [piece for piece in both if piece.kind != "inserted"]
+    return on_left, [piece for piece in both if piece.kind != "deleted"]
+
+
 def with_own_line_breaks(original: str, sent: str) -> str:
     """`sent` by a browser's text field, with the line breaks of `original` wherever it was left alone.
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.corrections import Edit, Piece, applied, edits, pieces, with_own_line_breaks
+from annotation.corrections import Edit, Piece, applied, edits, pieces, sides, with_own_line_breaks
 
 _WORDS = [
     "tea",
@@ -123,3 +123,23 @@ def test_three_words_of_a_long_text_are_three_edits():
     changed[5], changed[2000], changed[3990] = "first", "middle", "last"
     found = [edit.replacement for edit in edits(" ".join(words), " ".join(changed))]
     assert found == ["first", "middle", "last"]
+
+
+def test_side_by_side_what_both_texts_have_is_the_same_and_the_rest_is_marked():
+    left, right = sides("Steep it two minutes.", "Steep it ten minutes!")
+    assert left == [
+        Piece("same", "Steep it "),
+        Piece("deleted", "two"),
+        Piece("same", " minutes"),
+        Piece("deleted", "."),
+    ]
+    assert [piece.text for piece in right if piece.kind == "inserted"] == ["ten", "!"]
+
+
+@given(TEXTS | st.text(max_size=40), TEXTS | st.text(max_size=40))
+def test_side_by_side_each_text_comes_back_to_the_letter(left: str, right: str):
+    on_left, on_right = sides(left, right)
+    assert "".join(piece.text for piece in on_left) == left
+    assert "".join(piece.text for piece in on_right) == right
+    same = [[piece.text for piece in side if piece.kind == "same"] for side in (on_left, on_right)]
+    assert same[0] == same[1]

@@ -179,7 +179,8 @@ _TEXTS = st.lists(st.tuples(_PIECES, st.sampled_from(["", " ", " ", " ", "\u2003
 )
 _SOURCES = st.sampled_from(
     [
-        *("imported answers", SOURCE, "SmolLM2-135M-Instruct", "gpt-4-turbo", "Meta-Llama-3-8B", "made-up-1"),
+        *("imported answers", SOURCE, "SmolLM2-135M-Instruct", "gpt-4-turbo", "Meta-Llama-3-8B"),
+        *("made-up-1",),
         *(
             "rondo-tea-7b",
             "Модель-3",

@@ -7,9 +7,9 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_POST, require_safe
 
+from annotation.corrections import Piece, sides
 from annotation.models import Project
 from annotation.views.access import Request
-from training.differences import Stretch, differences
 from training.engine import Answer, Engine, EngineError
 from training.forms import CompareForm
 from training.models import Checkpoint
@@ -25,10 +25,9 @@ class Side:
 
     checkpoint: Checkpoint
     answer: Answer
-    stretches: list[Stretch]
+    pieces: list[Piece]
+    """Of kind "deleted" is what is only on the left, "inserted" what is only on the right."""
     score: float | None
-    tag: str
-    """`del` on the left, `ins` on the right."""
 
 
 @require_safe
@@ -80,11 +79,10 @@ def _sides(form: CompareForm) -> tuple[Side, Side]:
         if values["reward"]:
             texts = [answer.text for answer in answers]
             scores = [*engine.score(model=values["reward"].name, messages=form.messages, completions=texts)]
-    stretches = differences(answers[0].text, answers[1].text)
     left, right = (
-        Side(checkpoint=checkpoint, answer=answer, stretches=cut, score=score, tag=tag)
-        for checkpoint, answer, cut, score, tag in zip(
-            checkpoints, answers, stretches, scores, ("del", "ins"), strict=True
+        Side(checkpoint=checkpoint, answer=answer, pieces=pieces, score=score)
+        for checkpoint, answer, pieces, score in zip(
+            checkpoints, answers, sides(answers[0].text, answers[1].text), scores, strict=True
         )
     )
     return left, right

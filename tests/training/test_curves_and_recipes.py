@@ -1,15 +1,12 @@
-"""Numbers that become curves, texts that are set side by side, recipes that are checked."""
+"""Numbers that become curves, recipes that are checked."""
 
 import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from training.contract import ContractError
 from training.curves import curve, curves
-from training.differences import differences
 from training.recipe import Recipe, default_recipe
 from training.templatetags.training import duration
 
@@ -39,28 +36,6 @@ def test_a_long_curve_is_thinned_and_keeps_its_end():
     drawn = curve(rows, "loss")
     assert len(drawn.points.split()) <= 402
     assert drawn.points.endswith("320.0,0.0")
-
-
-def test_what_both_texts_have_is_common_and_the_rest_is_marked():
-    left, right = differences("Steep it two minutes.", "Steep it ten minutes!")
-    assert [(one.text, one.common) for one in left] == [
-        ("Steep it ", True),
-        ("two", False),
-        (" minutes", True),
-        (".", False),
-    ]
-    assert "".join(one.text for one in right if not one.common) == "ten!"
-
-
-@given(st.text(), st.text())
-def test_the_stretches_give_both_texts_back_to_the_letter(left: str, right: str):
-    on_left, on_right = differences(left, right)
-    assert "".join(one.text for one in on_left) == left
-    assert "".join(one.text for one in on_right) == right
-    assert [one.text for one in on_left if one.common] == [one.text for one in on_right if one.common] or (
-        "".join(one.text for one in on_left if one.common)
-        == "".join(one.text for one in on_right if one.common)
-    )
 
 
 @pytest.mark.parametrize(
