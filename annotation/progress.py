@@ -8,11 +8,18 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
+from annotation.prepared import Prepared
 
 EXACT_UP_TO = 500
 """With no more open than this, the total is counted anew each time; with more, it may be some seconds old."""
 
 KEPT_SECONDS = 20
+
+_TALLY = Prepared(
+    lambda p: AnnotatorTally.objects.filter(project=p("project"), annotator=p("annotator")).values_list(
+        "round_number", "round_done", "round_unseen"
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +72,8 @@ def count_done(*, project_id: int, annotator_id: int, round_number: int) -> int:
 
 
 def _done(project: Project, annotator: User, round_number: int) -> tuple[int, int]:
-    kept = (
-        AnnotatorTally.objects.filter(project=project, annotator=annotator)
-        .values_list("round_number", "round_done", "round_unseen")
-        .first()
-    )
-    counted_in, done, unseen = kept or (None, 0, 0)
+    kept = _TALLY.rows(project=project.pk, annotator=annotator.pk)
+    counted_in, done, unseen = kept[0] if kept else (None, 0, 0)
     if counted_in != round_number:
         done = count_done(project_id=project.pk, annotator_id=annotator.pk, round_number=round_number)
         unseen = unseen if counted_in is None else 0

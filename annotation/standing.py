@@ -4,12 +4,28 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, time
 
+from django.db.models import Count, DateTimeField
 from django.utils import timezone
 
 from annotation import selectors
 from annotation.choices import AssignmentState, Purpose, QualificationState, Role, WhyNothing
 from annotation.known_answers import gold_outcome
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
+from annotation.prepared import Prepared
+
+_SUBMITTED_SINCE = Prepared(
+    lambda p: (
+        Assignment.objects.filter(
+            annotator=p("annotator"),
+            state=AssignmentState.SUBMITTED,
+            closed_at__gte=p("since", DateTimeField()),
+            comparison__project=p("project"),
+        )
+        .values("annotator")
+        .annotate(count=Count("*"))
+        .values_list("count")
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +88,8 @@ def submitted_today(project: Project, annotator: User) -> int:
     """How many `annotator` has submitted since midnight, by the server's clock."""
     here = timezone.get_default_timezone()
     midnight = datetime.combine(timezone.localdate(timezone=here), time.min, tzinfo=here)
-    return Assignment.objects.filter(
-        annotator=annotator,
-        state=AssignmentState.SUBMITTED,
-        closed_at__gte=midnight,
-        comparison__project=project,
-    ).count()
+    counted = _SUBMITTED_SINCE.rows(annotator=annotator.pk, since=midnight, project=project.pk)
+    return counted[0][0] if counted else 0
 
 
 def left_today(project: Project, annotator: User) -> int | None:

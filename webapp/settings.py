@@ -74,6 +74,8 @@ CSRF_TRUSTED_ORIGINS = env.list("RONDO_TRUSTED_ORIGINS", default=[])
 ROOT_URLCONF = "webapp.urls"
 WSGI_APPLICATION = "webapp.wsgi.application"
 AUTH_USER_MODEL = "annotation.User"
+AUTHENTICATION_BACKENDS = ["webapp.sign_in.SignIn"]
+SESSION_ENGINE = "webapp.sessions"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "projects"
 LOGOUT_REDIRECT_URL = "login"

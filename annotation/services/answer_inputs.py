@@ -84,3 +84,15 @@ class JudgmentAnswer:
     demonstration: str = ""
     """The answer as the annotator would have written it; empty when they wrote none."""
     active_seconds: int | None = None
+
+    @property
+    def has_details(self) -> bool:
+        """Whether it says anything of single answers, or in the annotator's own words beside the comment."""
+        return bool(
+            self.span_flags
+            or self.missing_info
+            or self.corrections
+            or self.ratings
+            or self.critiques
+            or self.demonstration
+        )

@@ -12,7 +12,8 @@ from django.utils.translation import gettext as _
 from annotation.choices import Verdict
 from annotation.configuration import configuration_of
 from annotation.errors import InvalidAnswer
-from annotation.models import Comparison, Criterion, Project
+from annotation.models import Comparison, Completion, Criterion, Project
+from annotation.prepared import Prepared
 from annotation.services.answer_inputs import (
     CorrectionInput,
     CritiqueInput,
@@ -52,6 +53,7 @@ __all__ = [
 NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 """Verdicts by which all completions share the first rank."""
 
+_COMPARED = Prepared(lambda p: Completion.objects.filter(comparisons=p("comparison")))
 _LARGEST_SECONDS = 2_147_483_647
 
 
@@ -61,7 +63,7 @@ def check_answer(*, comparison: Comparison, answer: JudgmentAnswer, imported: bo
     What comes from a published set (`imported`) need not be what the project asks of its annotators.
     Asks the database for the completions, and for the project when its configuration changed.
     """
-    completions = {c.pk: c for c in comparison.completions.all()}
+    completions = {c.pk: c for c in _COMPARED.all(comparison=comparison.pk)}
     project = comparison.project
     configured = configuration_of(project)
     categories = {category.pk: category for category in configured.categories}

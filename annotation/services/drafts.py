@@ -12,9 +12,12 @@ from django.utils.translation import gettext as _
 from annotation.choices import AssignmentState
 from annotation.errors import DraftConflict, InvalidAnswer, LeaseLost, NotAllowed
 from annotation.models import Assignment, Draft, Judgment, User
+from annotation.prepared import PreparedDelete
 
 MOST_CHARACTERS: Final = 500_000
 """Longer than all that one page can hold; what is longer was not typed by a person."""
+
+_DISCARD = PreparedDelete(lambda p: Draft.objects.filter(assignment=p("assignment")))
 
 
 def save_draft(
@@ -46,7 +49,7 @@ def save_draft(
 
 def discard_draft(*, assignment: Assignment) -> None:
     """Forget the draft of an assignment; part of the transaction that submits it."""
-    Draft.objects.filter(assignment=assignment).delete()
+    _DISCARD(assignment=assignment.pk)
 
 
 def _require_open(assignment: Assignment, annotator: User, saved_from: uuid.UUID, is_revision: bool) -> None:

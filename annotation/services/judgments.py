@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import DateTimeField
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -27,6 +28,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.prepared import Prepared, PreparedInsert, PreparedUpdate
 from annotation.services.answers import (
     CorrectionInput,
     EvidencePointer,
@@ -52,6 +54,17 @@ __all__ = [
     "submit_judgment",
     "write_judgment",
 ]
+
+
+_WRITE = PreparedInsert(Judgment)
+_RANK = PreparedInsert(RankedCompletion)
+_LOCKED = Prepared(lambda p: Assignment.objects.select_for_update(no_key=True).filter(pk=p("assignment")))
+_SUBMIT = PreparedUpdate(
+    lambda p: (
+        Assignment.objects.filter(pk=p("assignment")),
+        {"state": AssignmentState.SUBMITTED, "closed_at": p("closed_at", DateTimeField())},
+    )
+)
 
 
 def submit_judgment(
@@ -95,7 +108,7 @@ def _submit(
     stands_on: int | None,
 ) -> Judgment:
     turn = take_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk)
-    locked = Assignment.objects.select_for_update(no_key=True).get(pk=assignment.pk)
+    locked = _locked(assignment)
     # Of a comparison nothing changes that matters here.
     locked.comparison = assignment.comparison
     if locked.annotator_id != annotator.pk:
@@ -133,13 +146,21 @@ def _submit(
     if locked.state != AssignmentState.SUBMITTED:
         locked.state = AssignmentState.SUBMITTED
         locked.closed_at = timezone.now()
-        locked.save(update_fields=["state", "closed_at"])
+        _SUBMIT(assignment=locked.pk, closed_at=locked.closed_at)
         count_submission(turn=turn, assignment=locked)
         settle_qualification(assignment=locked)
     discard_draft(assignment=locked)
     review_after_judgment(comparison=locked.comparison)
     assignment.state = locked.state
     return judgment
+
+
+def _locked(assignment: Assignment) -> Assignment:
+    """The row as it is now, which nobody else changes until the transaction ends."""
+    found = _LOCKED.first(assignment=assignment.pk)
+    if found is None:
+        raise Assignment.DoesNotExist
+    return found
 
 
 def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
@@ -172,7 +193,7 @@ def write_judgment(
 
     `supersedes` is what stands for the assignment up to now; None for a first answer.
     """
-    judgment = Judgment.objects.create(
+    judgment = Judgment(
         assignment=assignment,
         comparison_id=assignment.comparison_id,
         annotator_id=assignment.annotator_id,
@@ -185,14 +206,20 @@ def write_judgment(
         imported_from=imported_from,
         supersedes=supersedes,
     )
+    _WRITE([judgment])
     _write_parts(judgment, assignment.comparison.prompt, answer)
     return judgment
 
 
 def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> None:
-    RankedCompletion.objects.bulk_create(
-        RankedCompletion(judgment=judgment, completion_id=pk, rank=rank) for pk, rank in answer.ranks.items()
+    _RANK(
+        [
+            RankedCompletion(judgment=judgment, completion_id=pk, rank=rank)
+            for pk, rank in answer.ranks.items()
+        ]
     )
+    if not answer.has_details:
+        return
     SpanFlag.objects.bulk_create(
         SpanFlag(
             judgment=judgment,

@@ -7,6 +7,7 @@ from django.db.models import F
 
 from annotation.choices import Purpose
 from annotation.models import AnnotatorTally, Assignment, Project
+from annotation.prepared import PreparedUpdate
 from annotation.progress import count_done
 
 
@@ -51,6 +52,17 @@ def take_turn(*, project_id: int, annotator_id: int) -> Turn:
     )
 
 
+_COUNT_WORK = PreparedUpdate(
+    lambda p: (
+        AnnotatorTally.objects.filter(pk=p("tally")),
+        {
+            **{name: p(name) for name in ("submitted", "round_number", "round_done")},
+            "round_unseen": F("round_unseen") * p("keeps_unseen"),
+        },
+    )
+)
+
+
 def count_submission(*, turn: Turn, assignment: Assignment) -> None:
     """Count an assignment that was just submitted for the first time. Call it in the turn's transaction.
 
@@ -73,11 +85,12 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> None:
             round_number=comparison.round_number,
         )
     same_round = turn.round_number in (None, comparison.round_number)
-    AnnotatorTally.objects.filter(pk=turn.tally_id).update(
+    _COUNT_WORK(
+        tally=turn.tally_id,
         submitted=turn.submitted + 1,
         round_number=comparison.round_number,
         round_done=done,
-        round_unseen=F("round_unseen") if same_round else 0,
+        keeps_unseen=int(same_round),
     )
 
 

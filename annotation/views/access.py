@@ -9,15 +9,28 @@ from functools import wraps
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.db.models import BigIntegerField, CharField
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django_htmx.middleware import HtmxDetails
 
 from annotation import selectors
 from annotation.choices import Role
 from annotation.models import Assignment, Membership, Project, User
+from annotation.prepared import Prepared
 
 View = Callable[..., HttpResponse]
+
+_MEMBER = Prepared(
+    lambda p: Membership.objects.select_related("project").filter(
+        user=p("user"), project__slug=p("slug", CharField())
+    )
+)
+_OWN = Prepared(
+    lambda p: Assignment.objects.select_related("comparison__prompt").filter(
+        pk=p("pk", BigIntegerField()), annotator=p("annotator"), comparison__project=p("project")
+    )
+)
 
 
 class Request(HttpRequest):
@@ -38,8 +51,11 @@ def project_page(*, role: Role) -> Callable[[View], View]:
     def guard(view: View) -> View:
         @wraps(view)
         def guarded(request: Request, slug: str, **parts: Any) -> HttpResponse:
-            project = get_object_or_404(selectors.projects_for(request.user), slug=slug)
-            request.membership = selectors.membership_of(request.user, project)
+            request.membership = _MEMBER.first(user=request.user.pk, slug=slug)
+            if request.membership is not None:
+                project = request.membership.project
+            else:
+                project = get_object_or_404(selectors.projects_for(request.user), slug=slug)
             # What this request asks of the project from here on need not look it up again.
             project.visitor = request.user.pk, request.membership
             if not selectors.allows(request.user, request.membership, role):
@@ -53,7 +69,13 @@ def project_page(*, role: Role) -> Callable[[View], View]:
 
 def own_assignment(request: Request, project: Project, pk: int) -> Assignment:
     """The assignment in the address, if it was given to this person; 404 for everyone else."""
-    assignments = Assignment.objects.select_related("comparison__prompt")
-    found = get_object_or_404(assignments, pk=pk, annotator=request.user, comparison__project=project)
+    # An address may hold any number; the database knows none that is larger.
+    found = (
+        _OWN.first(pk=pk, annotator=request.user.pk, project=project.pk)
+        if pk <= BigIntegerField.MAX_BIGINT
+        else None
+    )
+    if found is None:
+        raise Http404
     found.comparison.project = project
     return found

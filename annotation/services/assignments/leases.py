@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import DateTimeField, Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import AcquisitionArm, AssignmentState
 from annotation.errors import LeaseLost, NotAllowed, Refusal
 from annotation.models import Assignment, Candidate, Comparison, Project, User
+from annotation.prepared import Parameter, Prepared, PreparedInsert
 from annotation.services.assignments.slots import close, give_back, lease_time
 from annotation.services.display import draw_display_order
 from annotation.services.qualification import settle_qualification
@@ -21,16 +22,43 @@ MOST_HELD = 2
 _EXPIRED_PER_CALL = 200
 
 
+def stale_leases(project: Project | Parameter, moment: datetime | Parameter) -> QuerySet[Assignment]:
+    """The leases of a project that ran out before `moment`."""
+    # Not a join: with one, SQLite begins at the project's comparisons, of which there are many more.
+    of_project = Comparison.objects.filter(pk=OuterRef("comparison_id"), project=project)
+    return Assignment.objects.filter(
+        Exists(of_project), state=AssignmentState.LEASED, lease_expires_at__lt=moment
+    )
+
+
+_STALE = Prepared(lambda p: stale_leases(p("project"), p("moment", DateTimeField())).values_list("pk")[:1])
+_LEASE = PreparedInsert(Assignment)
+_HELD = Prepared(
+    lambda p: (
+        Assignment.objects.filter(
+            annotator=p("annotator"), state=AssignmentState.LEASED, comparison__project=p("project")
+        )
+        .select_related("comparison__prompt")
+        .order_by("leased_at", "id")
+    )
+)
+_CANDIDATES = Prepared(
+    lambda p: (
+        Candidate.objects.filter(comparison=p("comparison")).order_by("index").select_related("completion")
+    )
+)
+
+
 def expire_leases(*, project: Project, now: datetime | None = None) -> int:
     """Give back what was leased and neither answered nor renewed in time; how many came back."""
     moment = now or timezone.now()
-    stale = stale_leases(project, moment)
-    if not stale.exists():
+    if not _STALE.rows(project=project.pk, moment=moment):
         return 0
     with transaction.atomic():
         # A lease that someone else handles right now is theirs to handle.
         locked = list(
-            stale.select_for_update(skip_locked=True, no_key=True, of=only_self())
+            stale_leases(project, moment)
+            .select_for_update(skip_locked=True, no_key=True, of=only_self())
             .order_by("comparison_id")
             .only("pk", "comparison_id", "slot")[:_EXPIRED_PER_CALL]
         )
@@ -41,15 +69,6 @@ def expire_leases(*, project: Project, now: datetime | None = None) -> int:
         ]
         give_back(expired)
     return len(expired)
-
-
-def stale_leases(project: Project, moment: datetime) -> QuerySet[Assignment]:
-    """The leases of a project that ran out before `moment`."""
-    # Not a join: with one, SQLite begins at the project's comparisons, of which there are many more.
-    of_project = Comparison.objects.filter(pk=OuterRef("comparison_id"), project=project)
-    return Assignment.objects.filter(
-        Exists(of_project), state=AssignmentState.LEASED, lease_expires_at__lt=moment
-    )
 
 
 def renew_lease(*, assignment: Assignment, annotator: User) -> Assignment:
@@ -98,13 +117,12 @@ def lease(
     display_order: Sequence[int] | None = None,
 ) -> Assignment:
     """Write the assignment. Without a display order the next of the project is drawn."""
-    candidates = Candidate.objects.filter(comparison=comparison).order_by("index")
-    completions = [candidate.completion for candidate in candidates.select_related("completion")]
+    completions = [candidate.completion for candidate in _CANDIDATES.all(comparison=comparison.pk)]
     if display_order is None:
         ids = [completion.pk for completion in completions]
         display_order = draw_display_order(project=comparison.project, completion_ids=ids)
     now = timezone.now()
-    leased = Assignment.objects.create(
+    leased = Assignment(
         comparison=comparison,
         annotator=annotator,
         slot=slot,
@@ -114,19 +132,14 @@ def lease(
         leased_at=now,
         lease_expires_at=now + lease_time(comparison.project),
     )
+    _LEASE([leased])
     leased.fresh_completions = completions
     return leased
 
 
 def held_by(annotator: User, project: Project) -> list[Assignment]:
     """What this person holds of a project, oldest first."""
-    held = list(
-        Assignment.objects.filter(
-            annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
-        )
-        .select_related("comparison__prompt")
-        .order_by("leased_at", "id")
-    )
+    held = _HELD.all(annotator=annotator.pk, project=project.pk)
     for one in held:
         one.comparison.project = project
     return held

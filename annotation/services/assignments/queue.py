@@ -6,11 +6,17 @@ are judged by several people, that may be thousands that are still open to other
 starts behind the person's own last place in the queue.
 """
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from django.db import connection
+from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet
 
 from annotation import selectors
 from annotation.choices import AcquisitionArm, AssignmentState
 from annotation.models import Assignment, Comparison, Project, Review, User
+from annotation.prepared import Name, Parameter, Prepared
 from annotation.services.assignments.leases import only_self
 
 QUEUE_ORDER = ("-round_number", "-priority", "-acquisition_score", "id")
@@ -28,15 +34,19 @@ def first_open(
     Never None while one is left: when nothing is found behind the person's place, the whole queue
     is walked. Without `wait`, what others have locked right now counts as not left.
     """
-    everything = open_to(project, annotator, reviews=reviews).order_by(*QUEUE_ORDER)
-    stretches = [everything]
+    place: Mapping[str, Any] | None = None
     if project.overlap + project.extra_overlap > 1 and _has_had_the_head(project, annotator):
-        stretches = [everything.filter(part) for part in _behind_own_place(project, annotator)] + stretches
+        place = _own_place(project, annotator)
+    stretches = [*(_BEHIND if place else ()), _EVERYTHING]
     # Twenty people who ask at once get twenty comparisons without waiting for each other.
     # Only when all that is left is in someone's hands does one wait and look again.
-    for skip_locked in (True, False) if wait else (True,):
+    waits = wait and connection.features.has_select_for_update
+    for skip_locked in (True, False) if waits else (True,):
         for stretch in stretches:
-            if (found := _first(stretch, project, skip_locked=skip_locked)) is not None:
+            walk = _walk(stretch, skip_locked=skip_locked, reviews=reviews)
+            found = walk.first(project=project.pk, annotator=annotator.pk, **(place or {}))
+            if found is not None:
+                found.project = project
                 return found
     return None
 
@@ -57,7 +67,9 @@ def any_open(
     return None
 
 
-def open_to(project: Project, annotator: User, *, reviews: bool = False) -> QuerySet[Comparison]:
+def open_to(
+    project: Project | Parameter, annotator: User | Parameter, *, reviews: bool = False
+) -> QuerySet[Comparison]:
     """What is open to this person, in no order; `reviews` says that they are a reviewer, too."""
     unseen = Comparison.objects.filter(~Exists(_had_by(annotator)), project=project, open_slots__gt=0)
     if reviews:
@@ -66,37 +78,62 @@ def open_to(project: Project, annotator: User, *, reviews: bool = False) -> Quer
     return unseen.select_related("prompt")
 
 
-def _had_by(annotator: User) -> QuerySet[Assignment]:
+def _had_by(annotator: User | Parameter) -> QuerySet[Assignment]:
     return Assignment.objects.filter(
         comparison=OuterRef("pk"), annotator=annotator, state__in=selectors.SPENT_STATES
     )
 
 
 def _first(comparisons: QuerySet[Comparison], project: Project, *, skip_locked: bool) -> Comparison | None:
-    locked = comparisons.select_for_update(skip_locked=skip_locked, no_key=True, of=only_self())
-    found = locked.first()
+    found = _locked(comparisons, skip_locked=skip_locked).first()
     if found is not None:
         found.project = project
     return found
 
 
-def _has_had_the_head(project: Project, annotator: User) -> bool:
-    head = (
-        Comparison.objects.filter(project=project, open_slots__gt=0)
+def _locked(comparisons: QuerySet[Comparison], *, skip_locked: bool) -> QuerySet[Comparison]:
+    return comparisons.select_for_update(skip_locked=skip_locked, no_key=True, of=only_self())
+
+
+_EVERYTHING = 0
+_BEHIND = (1, 2, 3, 4)
+"""The queue behind one's own place, in stretches that the index can seek."""
+
+
+@cache
+def _walk(stretch: int, *, skip_locked: bool, reviews: bool) -> Prepared[Comparison]:
+    """The first comparison of a stretch of the queue, locked."""
+
+    def build(p: Name) -> QuerySet[Comparison]:
+        here, same = {"round_number": p("round_number")}, {"priority": p("priority")}
+        score = p("score", FloatField())
+        part = (
+            Q(),
+            Q(**here, **same, acquisition_score=score, id__gt=p("pk")),
+            Q(**here, **same, acquisition_score__lt=score),
+            Q(**here, priority__lt=p("priority")),
+            Q(round_number__lt=p("round_number")),
+        )[stretch]
+        opened = open_to(p("project"), p("annotator"), reviews=reviews).filter(part)
+        return _locked(opened.order_by(*QUEUE_ORDER), skip_locked=skip_locked)[:1]
+
+    return Prepared(build)
+
+
+_HEAD = Prepared(
+    lambda p: (
+        Comparison.objects.filter(project=p("project"), open_slots__gt=0)
         .order_by(*QUEUE_ORDER)
-        .annotate(had=Exists(_had_by(annotator)))
-        .values_list("had", flat=True)[:_LOOK_AHEAD]
+        .annotate(had=Exists(_had_by(p("annotator"))))
+        .values_list("had")[:_LOOK_AHEAD]
     )
-    return len(seen := list(head)) == _LOOK_AHEAD and all(seen)
-
-
-def _behind_own_place(project: Project, annotator: User) -> list[Q]:
-    """The queue behind what this person got last from it, in stretches that the index can seek."""
-    place = (
+)
+_PLACE = Prepared(
+    lambda p: (
         Assignment.objects.filter(
-            annotator=annotator,
+            annotator=p("annotator"),
             state=AssignmentState.SUBMITTED,
-            comparison__project=project,
+            comparison__project=p("project"),
             slot__isnull=False,
         )
         .exclude(arm=AcquisitionArm.CONTROL)
@@ -106,15 +143,19 @@ def _behind_own_place(project: Project, annotator: User) -> list[Q]:
             "comparison__priority",
             "comparison__acquisition_score",
             "comparison_id",
-        )
-        .first()
+        )[:1]
     )
-    if place is None:
-        return []
-    round_number, priority, score, pk = place
-    return [
-        Q(round_number=round_number, priority=priority, acquisition_score=score, id__gt=pk),
-        Q(round_number=round_number, priority=priority, acquisition_score__lt=score),
-        Q(round_number=round_number, priority__lt=priority),
-        Q(round_number__lt=round_number),
-    ]
+)
+
+
+def _has_had_the_head(project: Project, annotator: User) -> bool:
+    seen = _HEAD.rows(project=project.pk, annotator=annotator.pk)
+    return len(seen) == _LOOK_AHEAD and all(had for (had,) in seen)
+
+
+def _own_place(project: Project, annotator: User) -> dict[str, Any] | None:
+    """Where in the queue that stands which this person got last from it."""
+    found = _PLACE.rows(project=project.pk, annotator=annotator.pk)
+    if not found:
+        return None
+    return dict(zip(("round_number", "priority", "score", "pk"), found[0], strict=True))

@@ -16,6 +16,14 @@ from annotation.choices import AssignmentState
 from annotation.errors import LeaseLost
 from annotation.models import Assignment, Comparison, Project
 from annotation.models.work import HOLDS_A_SLOT
+from annotation.prepared import PreparedUpdate
+
+_TAKE = PreparedUpdate(
+    lambda p: (
+        Comparison.objects.filter(pk=p("comparison"), open_slots__gt=0),
+        {"open_slots": F("open_slots") - 1},
+    )
+)
 
 
 def take_slot(comparison: Comparison) -> int | None:
@@ -23,10 +31,7 @@ def take_slot(comparison: Comparison) -> int | None:
 
     Call it inside a transaction that then writes the assignment which holds the slot.
     """
-    taken = Comparison.objects.filter(pk=comparison.pk, open_slots__gt=0).update(
-        open_slots=F("open_slots") - 1
-    )
-    if not taken:
+    if not _TAKE(comparison=comparison.pk):
         return None
     if comparison.overlap == 1:
         return 0

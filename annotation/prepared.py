@@ -1,0 +1,221 @@
+"""Queries whose SQL is written once and then only run: for what every label asks.
+
+Django writes the SQL of a query each time that it is asked, which takes it several times as long as
+a database takes to answer from an index. A label asks some twenty such questions. Here a query is
+built once for each connection, with parameters where its values go, and run with the values.
+
+    _HELD = Prepared(lambda p: Assignment.objects.filter(annotator=p("annotator"), state="leased"))
+    _HELD.all(annotator=annotator.pk)
+
+Everything else about the query must be the same each time: a condition that comes and goes is two
+queries. What is asked rarely is better asked in the plain way.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Value, sql
+from django.db.models.query import get_related_populators
+from django.db.models.sql.compiler import SQLCompiler
+
+Row = TypeVar("Row")
+Name = Callable[..., "Parameter"]
+
+
+class Parameter(Value):
+    """Where a value goes; `output_field` says how the database takes it."""
+
+    def __init__(self, name: str, output_field: "models.Field[Any, Any] | None" = None) -> None:
+        super().__init__(None, output_field=output_field or models.IntegerField())
+        self.name = name
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> tuple[str, list[Any]]:  # type: ignore[override]
+        return "%s", [self]
+
+    def taken(self, values: Mapping[str, Any], connection: BaseDatabaseWrapper) -> Any:
+        """The value under this name, as the database takes it."""
+        return self.output_field.get_db_prep_value(values[self.name], connection=connection)
+
+
+class _Prepared:
+    """One statement, written anew for every connection."""
+
+    def _write(self, connection: BaseDatabaseWrapper) -> Any:
+        raise NotImplementedError
+
+    def _written(self, connection: BaseDatabaseWrapper) -> Any:
+        # Kept on the connection: each thread has its own, and what converts values belongs to it.
+        kept: dict[_Prepared, Any] = vars(connection).setdefault("rondo_prepared", {})
+        if self not in kept:
+            kept[self] = self._write(connection)
+        return kept[self]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A query as SQL, and how its rows become what the ORM would have made of them."""
+
+    sql: str
+    parameters: Sequence[Any]
+    converters: Sequence[tuple[int, Sequence[Callable[..., Any]], Any]]
+    model: Any
+    """The class of the objects; None for a query for values."""
+    names: Sequence[str]
+    first: int
+    last: int
+    populators: Sequence[Any]
+    annotations: Mapping[str, int]
+
+
+class Prepared(_Prepared, Generic[Row]):
+    """A query that reads. The queryset is what `build` makes of names of parameters."""
+
+    def __init__(self, build: Callable[[Name], "models.QuerySet[Any, Row]"]) -> None:
+        self._build = build
+
+    def all(self, **values: Any) -> list[Row]:
+        """The rows as objects."""
+        connection = connections[DEFAULT_DB_ALIAS]
+        reading: _Reading = self._written(connection)
+        found = []
+        for row in self._rows(connection, reading, values):
+            one = reading.model.from_db(DEFAULT_DB_ALIAS, reading.names, row[reading.first : reading.last])
+            for populator in reading.populators:
+                populator.populate(row, one)
+            for name, place in reading.annotations.items():
+                setattr(one, name, row[place])
+            found.append(one)
+        return found
+
+    def first(self, **values: Any) -> Row | None:
+        """The first row as an object; the query should ask for no more than one."""
+        found = self.all(**values)
+        return found[0] if found else None
+
+    def rows(self, **values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query for values, not for objects."""
+        connection = connections[DEFAULT_DB_ALIAS]
+        return [tuple(row) for row in self._rows(connection, self._written(connection), values)]
+
+    @staticmethod
+    def _rows(
+        connection: BaseDatabaseWrapper, reading: _Reading, values: Mapping[str, Any]
+    ) -> list[list[Any]]:
+        rows = [list(row) for row in _run(connection, reading.sql, reading.parameters, values, fetch=True)]
+        for place, converters, expression in reading.converters:
+            for row in rows:
+                for convert in converters:
+                    row[place] = convert(row[place], expression, connection)
+        return rows
+
+    def _write(self, connection: BaseDatabaseWrapper) -> _Reading:
+        compiler = self._build(Parameter).query.get_compiler(connection=connection)
+        text, parameters = compiler.as_sql()
+        found = compiler.get_converters([one[0] for one in compiler.select[: compiler.col_count]])
+        about = compiler.klass_info
+        fields = about["select_fields"] if about else [0]
+        chosen = slice(fields[0], fields[-1] + 1)
+        return _Reading(
+            sql=text,
+            parameters=tuple(parameters),
+            converters=[(place, *converters) for place, converters in found.items()],
+            model=about["model"] if about else None,
+            names=[one[0].target.attname for one in compiler.select[chosen]] if about else (),
+            first=chosen.start,
+            last=chosen.stop,
+            populators=get_related_populators(about, compiler.select, DEFAULT_DB_ALIAS) if about else (),  # type: ignore[call-arg]  # the stubs are those of Django 6
+            annotations=compiler.annotation_col_map or {},
+        )
+
+
+class _PreparedWrite(_Prepared):
+    def __call__(self, **values: Any) -> int:
+        """Run it; how many rows it met."""
+        connection = connections[DEFAULT_DB_ALIAS]
+        text, parameters = self._written(connection)
+        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS):
+            return cast(int, _run(connection, text, parameters, values, fetch=False))
+
+
+class PreparedUpdate(_PreparedWrite):
+    """An UPDATE of one table. `build` makes the rows that it is about, and their new values by field."""
+
+    def __init__(self, build: Callable[[Name], "tuple[models.QuerySet[Any], Mapping[str, Any]]"]) -> None:
+        self._build = build
+
+    def _write(self, connection: BaseDatabaseWrapper) -> Any:
+        rows, changed = self._build(Parameter)
+        query: Any = rows.query.chain(sql.UpdateQuery)
+        query.add_update_values(changed)
+        query.clear_select_clause()
+        return query.get_compiler(connection=connection).as_sql()
+
+
+class PreparedDelete(_PreparedWrite):
+    """A DELETE from one table, of rows that nothing hangs on and of whose end nobody is told."""
+
+    def __init__(self, build: "Callable[[Name], models.QuerySet[Any]]") -> None:
+        self._build = build
+
+    def _write(self, connection: BaseDatabaseWrapper) -> Any:
+        query = self._build(Parameter).query.chain(sql.DeleteQuery)
+        return query.get_compiler(connection=connection).as_sql()
+
+
+class PreparedInsert(_Prepared, Generic[Row]):
+    """An INSERT of whole new rows of one model. No signal tells of them, and no `save` is called."""
+
+    def __init__(self, model: type[Row]) -> None:
+        self._model: Any = model
+
+    def __call__(self, rows: Sequence[Row]) -> None:
+        """Write the rows, in one statement, and let each know its key."""
+        if not rows:
+            return
+        connection = connections[DEFAULT_DB_ALIAS]
+        written: dict[int, str] = self._written(connection)
+        objects: Sequence[Any] = rows
+        if len(rows) not in written:
+            written[len(rows)] = self._text(connection, objects)
+        values = [
+            field.get_db_prep_save(field.pre_save(one, True), connection)
+            for one in objects
+            for field in self._fields()
+        ]
+        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS):
+            keys = _run(connection, written[len(rows)], values, {}, fetch=True)
+        for one, (key,) in zip(objects, keys, strict=True):
+            one.pk = key
+            one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
+
+    def _fields(self) -> list[Any]:
+        return [field for field in self._model._meta.concrete_fields if not field.primary_key]
+
+    def _write(self, connection: BaseDatabaseWrapper) -> dict[int, str]:
+        """Number of rows → SQL; filled as it is needed."""
+        return {}
+
+    def _text(self, connection: BaseDatabaseWrapper, rows: Sequence[Any]) -> str:
+        query: Any = sql.InsertQuery(self._model)
+        query.insert_values(self._fields(), list(rows))
+        compiler: Any = query.get_compiler(connection=connection)
+        compiler.returning_fields = [self._model._meta.pk]
+        ((text, _values),) = compiler.as_sql()
+        return str(text)
+
+
+def _run(
+    connection: BaseDatabaseWrapper,
+    text: str,
+    parameters: Sequence[Any],
+    values: Mapping[str, Any],
+    *,
+    fetch: bool,
+) -> Any:
+    taken = tuple(one.taken(values, connection) if isinstance(one, Parameter) else one for one in parameters)
+    with connection.cursor() as cursor:
+        cursor.execute(text, taken)
+        return cursor.fetchall() if fetch else cursor.rowcount
