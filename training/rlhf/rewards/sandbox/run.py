@@ -17,7 +17,6 @@ here, so for programs of a hostile author add one.
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
 import os
@@ -155,7 +154,7 @@ def _message(program: str, given: str, limits: Limits, holds: Isolation, folder:
         "input": given,
         "linux": holds.system_calls,
         "landlock": holds.files,
-        "filter": base64.b64encode(filtered).decode(),
+        "filter": filtered.hex(),
         "readable": [folder, sys.base_prefix, "/usr/lib", "/lib", "/lib64", "/dev/urandom", "/dev/null"],
         "writable": [folder] if may_write else [],
         "limits": {
