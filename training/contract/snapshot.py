@@ -152,6 +152,8 @@ _NESTED: dict[str, type] = {
     "ratings": SnapshotRating,
     "critiques": SnapshotCritique,
 }
+_READ = ("read_for_spans", "read_for_missing")
+"""Fields that may be unknown, None."""
 _NESTED_IN_ITEMS: dict[str, type] = {"evidence": SnapshotEvidence, "edits": SnapshotEdit}
 
 
@@ -202,6 +204,11 @@ class SnapshotRow:
     """What a reviewer decided about the comparison; None when nobody has."""
     weight: float = 1.0
     """How much the judgment counts in training; below 1 where annotators are weighed by reliability."""
+    read_for_spans: tuple[str, ...] | None = None
+    """Ids of the completions that were read for stretches to mark: one of them without a span is faultless,
+    one that is not among them may have any fault. None: nobody wrote it down, as in older snapshots."""
+    read_for_missing: tuple[str, ...] | None = None
+    """The same of what completions leave out."""
 
     def __post_init__(self) -> None:
         where = f"judgment {self.judgment}"
@@ -219,6 +226,13 @@ class SnapshotRow:
                 require(
                     item.completion in texts, where, f"field {name!r} has a completion that is not in the row"
                 )
+        flagged = [{span.completion for span in self.spans}, {lack.completion for lack in self.missing}]
+        for name, ids in zip(_READ, flagged, strict=True):
+            read = getattr(self, name)
+            if read is not None:
+                field = f"field {name!r}"
+                require(set(read) <= set(texts), where, f"{field} has a completion that is not in the row")
+                require(ids <= set(read), where, f"{field} lacks a completion that has a flag")
         for span in self.spans:
             require(
                 texts[span.completion][span.start : span.end] == span.quote != "",
@@ -252,14 +266,21 @@ class SnapshotRow:
                     _item_from_json(kind, item, where=f"{where}, field {name!r} item {index}")
                     for index, item in enumerate(known[name])
                 )
+        for name in _READ:
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
         try:
             return cls(**known)
         except ContractError as error:
             raise ContractError(f"{where}, {error}") from None
 
     def to_json(self) -> str:
-        """The row's one spelling: what is written, and what the snapshot's digest is taken of."""
-        return canonical_json(dataclasses.asdict(self))
+        """The row's one spelling: what is written, and what the snapshot's digest is taken of.
+
+        Who read what is left out where nobody wrote it down: older rows keep their spelling.
+        """
+        values = dataclasses.asdict(self)
+        return canonical_json({k: v for k, v in values.items() if v is not None or k not in _READ})
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Every (winner id, loser id) that the ranks decide; ties give none."""

@@ -11,11 +11,11 @@ can give further examples, of a corrected text over its original.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.contract import ContractError, Scale, SnapshotRow, with_context
+from training.contract import ContractError, Scale, SnapshotCorrection, SnapshotRow, with_context
 from training.rlhf.encoding import Answered, Encoder, shorten
 
 _TIED = {
@@ -65,8 +65,10 @@ class Labels:
     ratings: tuple[Rating, ...] = ()
     flags: tuple[Flag, ...] = ()
     missing: tuple[Missing, ...] = ()
-    marked: tuple[int, ...] = ()
-    """Answers that were read for flags and missing information: without one they count as faultless."""
+    read_for_flags: tuple[int, ...] = ()
+    """Answers that were read for span flags: one of them without a flag is faultless."""
+    read_for_missing: tuple[int, ...] = ()
+    """Answers that were read for what they leave out: one of them without a flag lacks nothing."""
     texts: tuple[str, ...] = ()
     """The answers' texts; only where flags are wanted, which are places in them."""
     verdict: str = ""
@@ -135,7 +137,8 @@ class Wanted:
     categories: frozenset[str] | None = frozenset()
     """Categories whose span flags count; None is all of them."""
     missing: frozenset[str] | None = frozenset()
-    """Categories whose missing-information flags count; None is all of them."""
+    """Categories whose missing-information flags count; None is all of them. Where any does, a corrected
+    answer, which lacks nothing, makes an example with its original if that lacked something."""
     corrections: bool = False
     """Of each correction in the training split, that it is better than its original."""
     written: frozenset[str] = frozenset()
@@ -219,8 +222,7 @@ class _Building:
             self._add_written(row)
         if self._judged:
             self._add_judged(row)
-        if self._wanted.corrections and row.split == "train":
-            self._add_corrections(row)
+        self._add_corrections(row)
 
     @property
     def _judged(self) -> bool:
@@ -307,24 +309,36 @@ class _Building:
         return len(ranks) > 1 and len(set(ranks.values())) >= enough
 
     def _add_corrections(self, row: SnapshotRow) -> None:
-        """One example of (corrected text, original) for each correction of a row."""
-        for answers, _ in self._corrected(row):
-            if row.weight:
-                self._keep(row, answers, (1, 2), weight=row.weight, annotator=row.annotator)
+        """One example of (corrected text, original) for each correction of a row that teaches something:
+        that the text is better, in training alone; that it is more complete."""
+        better = self._wanted.corrections and row.split == "train"
+        for correction in row.corrections if row.weight else ():
+            lacks = [
+                Missing(1, item.category)
+                for item in row.missing
+                if item.completion == correction.completion and _among(item.category, self._wanted.missing)
+            ]
+            if not better and not lacks:
+                continue
+            if answers := self._corrected(row, correction):
+                labels = Labels(missing=tuple(lacks), read_for_missing=(0, 1) if lacks else ())
+                ranks = (1, 2) if better else (0, 0)
+                self._keep(row, answers, ranks, weight=row.weight, annotator=row.annotator, labels=labels)
 
-    def _corrected(self, row: SnapshotRow) -> Iterator[tuple[list[Answered], str]]:
-        originals = {completion.id: completion.text for completion in row.completions}
-        for correction in row.corrections:
-            original = originals[correction.completion]
-            if not correction.text.strip():
-                self._drop(row, "the correction leaves nothing of the answer", correction.completion)
-            elif correction.text.strip() == original.strip():
-                self._drop(row, "the correction changes nothing", correction.completion)
-            else:
-                corrected = self._encoded(row, correction.completion, correction.text)
-                standing = self._encoded(row, correction.completion, original)
-                if corrected and standing:
-                    yield [corrected, standing], correction.completion
+    def _corrected(self, row: SnapshotRow, correction: SnapshotCorrection) -> list[Answered] | None:
+        """Corrected text and original, or None with the reason in `dropped`."""
+        name = correction.completion
+        original = next(one.text for one in row.completions if one.id == name)
+        if not correction.text.strip():
+            self._drop(row, "the correction leaves nothing of the answer", name)
+        elif correction.text.strip() == original.strip():
+            self._drop(row, "the correction changes nothing", name)
+        else:
+            corrected = self._encoded(row, name, correction.text)
+            standing = self._encoded(row, name, original)
+            if corrected and standing:
+                return [corrected, standing]
+        return None
 
     def _add_written(self, row: SnapshotRow) -> None:
         """One example for each text of a row that is to be imitated."""
@@ -410,12 +424,10 @@ class _LabelsOf:
         self._places = wanted.categories is None or bool(wanted.categories)
         said = {rating.completion for rating in self._ratings}
         said |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}
-        # Where anything was marked in a row its marked answers were read for faults; an answer without
-        # a flag among rows without any may simply not have been read for them.
-        reads = self._places or wanted.missing is None or bool(wanted.missing)
-        faults = {span.completion for span in row.spans} | {gap.completion for gap in row.missing}
-        self._marked = faults if reads else set()
-        self.completions = said | self._marked
+        lacks = wanted.missing is None or bool(wanted.missing)
+        self._read_for_flags = _read(row, row.read_for_spans) if self._places else set()
+        self._read_for_missing = _read(row, row.read_for_missing) if lacks else set()
+        self.completions = said | self._read_for_flags | self._read_for_missing
         if self._verdict:
             self.completions |= {completion.id for completion in row.completions}
 
@@ -438,7 +450,8 @@ class _LabelsOf:
                 for item in self._missing
                 if item.completion in places
             ),
-            marked=tuple(sorted(places[name] for name in self._marked if name in places)),
+            read_for_flags=tuple(sorted(places[name] for name in self._read_for_flags if name in places)),
+            read_for_missing=tuple(sorted(places[name] for name in self._read_for_missing if name in places)),
             texts=tuple(texts[name] for name in places) if self._places else (),
             verdict=self._verdict,
         )
@@ -446,3 +459,14 @@ class _LabelsOf:
 
 def _among(name: str, wanted: frozenset[str] | None) -> bool:
     return wanted is None or name in wanted
+
+
+def _read(row: SnapshotRow, said: tuple[str, ...] | None) -> set[str]:
+    """Ids of the completions that were read for faults of one kind.
+
+    Older snapshots do not say: there it is those that have a fault of either kind, so that answers which
+    were read and found faultless are lost.
+    """
+    if said is not None:
+        return set(said)
+    return {span.completion for span in row.spans} | {lack.completion for lack in row.missing}

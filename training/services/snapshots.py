@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +11,21 @@ from typing import cast
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import Split, Verdict
 from annotation.errors import Refusal
-from annotation.models import Candidate, Correction, Judgment, MissingInfo, Project, Review, User
+from annotation.models import (
+    Candidate,
+    Completion,
+    Correction,
+    Judgment,
+    MissingInfo,
+    Project,
+    Review,
+    SpanFlag,
+    User,
+)
 from annotation.selectors import judgments_current
 from annotation.statistics.reliability import reliability_weights
 from training.contract import (
@@ -66,6 +76,35 @@ def refuse_unless_learnable(project: Project, rounds: Sequence[int]) -> None:
     raise Refusal(
         f"{project} has {found} judgment{'s' if found > 1 else ''}, but none prefers one answer to another "
         "on a training prompt (held-out prompts only measure). Label more comparisons, then start again."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Ids of the annotators who read answers for faults.
+
+    A project that lets people mark does not make them: who never marks may just not look. So an annotator
+    counts as one who looks once they marked anything, and what they then left unmarked was found faultless.
+    """
+
+    spans: frozenset[int] = frozenset()
+    missing: frozenset[int] = frozenset()
+
+
+_NOBODY = Readers()
+
+
+def readers(project: Project, rounds: Sequence[int]) -> Readers:
+    """Who marked any stretch, and who said that anything is missing, where the project asks for it."""
+
+    said = judgments_current(project, rounds).annotate(
+        marks=Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"))),
+        lacks=Exists(MissingInfo.objects.filter(judgment=OuterRef("pk"))),
+    )
+    found = set(said.filter(Q(marks=True) | Q(lacks=True)).values_list("annotator", "marks", "lacks"))
+    return Readers(
+        spans=frozenset(who for who, marks, _ in found if marks and project.ask_span_flags),
+        missing=frozenset(who for who, _, lacks in found if lacks and project.ask_missing_info),
     )
 
 
@@ -123,10 +162,11 @@ def freeze_snapshot(
     refuse_unless_learnable(project, rounds)
     ids = list(judgments_current(project, rounds).values_list("pk", flat=True))
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
+    read_by = readers(project, rounds)
     tally = _Tally()
 
     def rows() -> Iterator[SnapshotRow]:
-        for row in snapshot_rows(ids, weights=weights):
+        for row in snapshot_rows(ids, weights=weights, read_by=read_by):
             tally.add(row)
             on_row(tally.judgments, len(ids))
             yield row
@@ -159,16 +199,20 @@ def freeze_snapshot(
 
 
 def snapshot_rows(
-    judgment_ids: Sequence[int], *, weights: Mapping[int, float] = MappingProxyType({})
+    judgment_ids: Sequence[int],
+    *,
+    weights: Mapping[int, float] = MappingProxyType({}),
+    read_by: Readers = _NOBODY,
 ) -> Iterator[SnapshotRow]:
     """The rows of these judgments, in their order, read some hundred at a time.
 
     `weights`: what the judgments of an annotator weigh, by the annotator's id; 1 for who is not in it.
+    `read_by`: whose unmarked answers are faultless.
     """
     for first in range(0, len(judgment_ids), _ROWS_AT_ONCE):
         some = judgment_ids[first : first + _ROWS_AT_ONCE]
         for judgment in _with_all_that_a_row_needs(some):
-            yield _row(judgment, weights.get(judgment.annotator_id, 1.0))
+            yield _row(judgment, weights.get(judgment.annotator_id, 1.0), read_by)
 
 
 def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
@@ -192,7 +236,7 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
     )
 
 
-def _row(judgment: Judgment, weight: float) -> SnapshotRow:
+def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
     comparison = judgment.comparison
     prompt = comparison.prompt
     completions = [candidate.completion for candidate in comparison.candidates.all()]
@@ -227,7 +271,30 @@ def _row(judgment: Judgment, weight: float) -> SnapshotRow:
         demonstration=judgment.demonstration.text if hasattr(judgment, "demonstration") else "",
         review=_review(comparison.review) if hasattr(comparison, "review") else None,
         weight=weight,
+        read_for_spans=_read(judgment, completions, judgment.span_flags.all(), read_by.spans),
+        read_for_missing=_read(judgment, completions, judgment.missing_info.all(), read_by.missing),
     )
+
+
+def _read(
+    judgment: Judgment,
+    completions: Sequence[Completion],
+    flags: Iterable[SpanFlag | MissingInfo],
+    who: frozenset[int],
+) -> tuple[str, ...]:
+    """Ids of the completions that this judgment read for faults of one kind, in the row's order.
+
+    Of an imported judgment those that it says anything of: a published set may speak of one answer of many
+    (qa-feedback of the first of four, which always has a correction).
+    """
+    if judgment.imported_from is not None:
+        said = (judgment.span_flags, judgment.missing_info, judgment.corrections)
+        read = {one.completion_id for found in said for one in found.all()}
+    elif judgment.annotator_id in who and judgment.verdict != Verdict.CANNOT_JUDGE:
+        read = {completion.pk for completion in completions}
+    else:
+        read = {flag.completion_id for flag in flags}
+    return tuple(str(completion.pk) for completion in completions if completion.pk in read)
 
 
 def _review(review: Review) -> SnapshotReview | None:
