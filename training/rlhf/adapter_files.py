@@ -72,7 +72,8 @@ def load_heads(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 
     Raises `ContractError` unless the heads are those of the manifest.
     """
-    tensors = load_file(folder / HEADS_FILE) if manifest.heads else {}
+    # A policy may have no head, and yet log odds of ties beside it.
+    tensors = load_file(folder / HEADS_FILE) if HEADS_FILE in manifest.files else {}
     heads = sorted(name for name in tensors if "." not in name)
     if heads != sorted(manifest.heads):
         raise ContractError(f"{HEADS_FILE} holds heads {heads}, the manifest names {manifest.heads}")
