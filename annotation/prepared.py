@@ -179,7 +179,7 @@ class PreparedInsert(_Prepared, Generic[Row]):
         written: dict[int, str] = self._written(connection)
         objects: Sequence[Any] = rows
         if len(rows) not in written:
-            written[len(rows)] = self._text(connection, objects)
+            written[len(rows)] = self._text(connection, len(rows))
         values = [
             field.get_db_prep_save(field.pre_save(one, True), connection)
             for one in objects
@@ -198,13 +198,16 @@ class PreparedInsert(_Prepared, Generic[Row]):
         """Number of rows → SQL; filled as it is needed."""
         return {}
 
-    def _text(self, connection: BaseDatabaseWrapper, rows: Sequence[Any]) -> str:
-        query: Any = sql.InsertQuery(self._model)
-        query.insert_values(self._fields(), list(rows))
-        compiler: Any = query.get_compiler(connection=connection)
-        compiler.returning_fields = [self._model._meta.pk]
-        ((text, _values),) = compiler.as_sql()
-        return str(text)
+    def _text(self, connection: BaseDatabaseWrapper, number: int) -> str:
+        # By hand: for several rows Django writes on PostgreSQL a statement that takes columns as arrays.
+        quoted = connection.ops.quote_name
+        meta = self._model._meta
+        columns = [quoted(field.column) for field in self._fields()]
+        row = f"({', '.join(['%s'] * len(columns))})"
+        return (
+            f"INSERT INTO {quoted(meta.db_table)} ({', '.join(columns)}) "  # noqa: S608 - names of ours
+            f"VALUES {', '.join([row] * number)} RETURNING {quoted(meta.pk.column)}"
+        )
 
 
 def _run(
