@@ -208,8 +208,8 @@ class TrainingLoop:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm)
         taken = _Step(total.loss, total.figures, float(norm), total.tokens)
         if taken.finite:
-            for group in self._optimiser.param_groups:
-                group["lr"] = rate * group["pace"]
+            for trained in self._optimiser.param_groups:
+                trained["lr"] = rate * trained["pace"]
             self._optimiser.step()
         return taken
 

@@ -6,13 +6,24 @@ weight of 1 divided by its pairs.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.rlhf.calibration import (
+    cluster_bootstrap,
+    expected_calibration_error,
+    favourite_outcomes,
+    fit_temperature,
+    length_bias,
+    reliability_diagram,
+)
 from training.rlhf.data import Example
 from training.rlhf.packing import Batch
 
@@ -38,11 +49,24 @@ def pair_observations(batch: Batch, examples: Sequence[Example], rewards: Tensor
     }
 
 
-def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
-    """`accuracy`, `margin`, `log_loss`, `reward_chosen`, `reward_rejected`, `reward_mean`.
+@torch.no_grad()
+def ensemble_observations(batch: Batch, rewards: Tensor) -> dict[str, Tensor]:
+    """Of every pair, how far an ensemble's members disagree on it, (P,). rewards: (R, members)."""
+    margins = rewards[batch.winners] - rewards[batch.losers]
+    return {"spread": margins.std(-1)}
 
-    accuracy: share of pairs ordered right, ½ where both are equal. margin: r⁺ − r⁻. log_loss:
-    −log σ(r⁺ − r⁻). Nothing where there is no pair.
+
+def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+    """Means over judgments; nothing where there is no pair.
+
+    `accuracy`: share of pairs ordered right, ½ where both are equal. `margin`: r⁺ − r⁻. `log_loss`:
+    −log σ(r⁺ − r⁻). `reward_chosen`, `reward_rejected`, `reward_mean`. Where they were observed: `spread`,
+    see `ensemble_observations`; `own_accuracy` and `own_log_loss`, by the annotators' own rewards.
+
+    With `held_out` also: 95 % intervals of accuracy and log-loss over prompts (`…_low`, `…_high`);
+    `temperature`, by which margins would have to be divided to be likeliest; `calibration_error` of the
+    margins as they are; `longer_scored_higher` and `longer_chosen`, of pairs whose lengths differ. A figure
+    that does not exist, as a temperature where the margins are no better than coins, is left out.
     """
     share = observed["share"].double()
     if not len(share):
@@ -57,4 +81,63 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
         "reward_rejected": rejected,
         "reward_mean": (chosen + rejected) / 2,
     }
-    return {name: float((share * value).sum() / share.sum()) for name, value in values.items()}
+    if "spread" in observed:
+        values["spread"] = observed["spread"].double()
+    figures = {name: float((share * value).sum() / share.sum()) for name, value in values.items()}
+    figures |= _own_figures(observed)
+    if held_out and margin.isfinite().all():
+        for name in ("accuracy", "log_loss"):
+            found = cluster_bootstrap(values[name], observed["prompt"].tolist(), weight=share)
+            if found.low is not None and found.high is not None:
+                figures |= {f"{name}_low": found.low, f"{name}_high": found.high}
+        figures |= _calibration(margin, share, observed["longer"])
+    return figures
+
+
+def _own_figures(observed: Mapping[str, Tensor]) -> dict[str, float]:
+    margin = observed.get("own_margin", torch.empty(0)).double()
+    known = ~margin.isnan()
+    if not known.any():
+        return {}
+    margin, share = margin[known], observed["share"].double()[known]
+    right, surprise = (margin.sign() + 1) / 2, -F.logsigmoid(margin)
+    return {
+        "own_accuracy": float((share * right).sum() / share.sum()),
+        "own_log_loss": float((share * surprise).sum() / share.sum()),
+    }
+
+
+def _calibration(margin: Tensor, share: Tensor, longer: Tensor) -> dict[str, float]:
+    temperature, length = fit_temperature(margin, share), length_bias(margin, longer)
+    figures = {
+        "temperature": temperature,
+        "calibration_error": expected_calibration_error(*favourite_outcomes(margin)),
+        "longer_scored_higher": length.longer_scored_higher,
+        "longer_chosen": length.longer_chosen,
+    }
+    return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+
+
+def pair_details(observed: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What `EvaluationReport.details` says of pairs; nothing where there is none.
+
+    A diagram takes each pair once, and the calibrated one the temperature of the very pairs it shows, one
+    number fitted on all of them.
+    """
+    margin = observed["chosen"].double() - observed["rejected"].double()
+    if not len(margin) or not margin.isfinite().all():
+        return {}
+    temperature = fit_temperature(margin, observed["share"].double())
+    return {
+        "temperature": temperature,
+        "reliability": _bins(margin, 1.0),
+        "reliability_calibrated": _bins(margin, temperature),
+        "length": dataclasses.asdict(length_bias(margin, observed["longer"])),
+    }
+
+
+def _bins(margin: Tensor, temperature: float) -> list[dict[str, Any]]:
+    return [
+        dataclasses.asdict(found)
+        for found in reliability_diagram(*favourite_outcomes(margin, temperature), bins=20)
+    ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from training.rlhf.data import Example, Wanted
 from training.rlhf.methods import Outcome, TrainingMethod, start_adapter
 from training.rlhf.objectives import Objective
 from training.rlhf.objectives.preference import PreferenceObjective
+from training.rlhf.objectives.ratings import RatingObjective
 from training.rlhf.packing import Batch
 
 
@@ -24,12 +26,13 @@ class RewardModelling(TrainingMethod):
     def __init__(self, backbone: Backbone, spec: RunSpec, settings: RewardSettings) -> None:
         self._backbone = backbone
         start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._objectives: list[Objective] = []
-        if settings.loss != "none":
-            self._objectives.append(PreferenceObjective(backbone, self.adapter, spec, settings))
-        self.wanted = Wanted(
-            ranks="none" if settings.loss == "none" else "decided", corrections=settings.use_corrections
-        )
+        self._objectives = _objectives(backbone, self.adapter, spec, settings)
+        self.wanted = _wanted(settings)
+
+    def begin(self, train: Sequence[Example]) -> None:
+        """Let every objective see what it will learn from."""
+        for objective in self._objectives:
+            objective.begin(train)
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """By objective: the example's weight where it says something of it, else 0."""
@@ -50,6 +53,38 @@ class RewardModelling(TrainingMethod):
         for objective in self._objectives:
             figures |= objective.figures(observed, held_out=held_out)
         return figures
+
+    def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The details of all objectives that have some, by name."""
+        details = {objective.name: objective.details(observed) for objective in self._objectives}
+        return {name: values for name, values in details.items() if values}
+
+
+def _objectives(backbone: Backbone, adapter: str, spec: RunSpec, settings: RewardSettings) -> list[Objective]:
+    """What the settings ask for; each adds its heads to the adapter."""
+    found: list[Objective] = []
+    if settings.loss != "none":
+        found.append(PreferenceObjective(backbone, adapter, spec, settings))
+    found += [RatingObjective(backbone, adapter, spec, head) for head in settings.ratings]
+    return found
+
+
+def _wanted(settings: RewardSettings) -> Wanted:
+    """What of a snapshot the objectives use."""
+    models_ties = settings.loss == "davidson" or settings.ties == "davidson"
+    decided = settings.loss != "none" and not models_ties
+    only_pairs = settings.loss != "none" and not settings.ratings
+    return Wanted(
+        ranks="none" if settings.loss == "none" else "decided" if decided else "tied",
+        criteria=frozenset(head.criterion for head in settings.ratings),
+        corrections=settings.use_corrections,
+        nothing="has no training pair" if only_pairs else "has nothing that the heads could learn",
+        remedy=(
+            "Judge more comparisons in which one answer is better"
+            if only_pairs
+            else "Judge more comparisons, and say of them what the heads are to learn"
+        ),
+    )
 
 
 def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = False) -> Tensor:

@@ -6,8 +6,8 @@ observations into figures. All objectives of a model share one forward and one b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -20,7 +20,12 @@ class Objective(Protocol):
     """One thing that a reward model learns."""
 
     name: str
-    """Name of its part in the loss, and how the names of its observations begin."""
+    """Name of its head, of its part in the loss, and of its details. The names of its observations begin
+    with it and a dot, but for those of `score`."""
+
+    def begin(self, train: Sequence[Example]) -> None:
+        """Called once with all training examples: see `TrainingMethod.begin`."""
+        ...
 
     def weight(self, example: Example) -> float:
         """How much an example counts; 0 where it says nothing of this."""
@@ -32,4 +37,8 @@ class Objective(Protocol):
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
         """Figures from its own observations among all that were made."""
+        ...
+
+    def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Its part of an evaluation's details; empty where it has none."""
         ...
