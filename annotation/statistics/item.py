@@ -11,7 +11,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from annotation.choices import Verdict
-from annotation.models import Assignment, Comparison, ItemFlag, Judgment, RankedCompletion
+from annotation.marked import Mark, with_marks
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Completion,
+    ItemFlag,
+    Judgment,
+    RankedCompletion,
+    SpanFlag,
+)
 from annotation.rendering import render_answer, render_markdown
 
 
@@ -26,6 +35,16 @@ class Remark:
     text: str
     category: str = ""
     """The key of the category, for its colour."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One completion, with all that is marked in it now."""
+
+    letter: str
+    markup: SafeString
+    marks: list[tuple[int, SpanFlag]]
+    """Each under its number in the text."""
 
 
 class Said:
@@ -114,9 +133,25 @@ class ItemPage:
         ]
 
     @cached_property
-    def answers(self) -> list[tuple[str, SafeString]]:
-        """Letter and rendered text of every completion."""
-        return [(self.letters[one.pk], render_answer(one.text)) for one in self.completions]
+    def answers(self) -> list[Answer]:
+        """Every completion with what stands marked in it; marks of superseded judgments do not."""
+        return [self._answer(one) for one in self.completions]
+
+    def _answer(self, completion: Completion) -> Answer:
+        found = [
+            flag
+            for said in self.said
+            if not said.superseded
+            for flag in said.judgment.span_flags.all()
+            if flag.completion_id == completion.pk
+        ]
+        marks = list(enumerate(sorted(found, key=lambda flag: (flag.start, flag.end)), start=1))
+        drawn = [
+            Mark(number=number, start=flag.start, end=flag.end, category=flag.category.key)
+            for number, flag in marks
+        ]
+        markup = with_marks(render_answer(completion.text), drawn)
+        return Answer(letter=self.letters[completion.pk], markup=markup, marks=marks)
 
     @cached_property
     def said(self) -> list[Said]:

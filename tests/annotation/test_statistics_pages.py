@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -12,8 +13,8 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from annotation.choices import Purpose, Shown
-from annotation.models import Comparison, ItemFlag, Project, User
+from annotation.choices import Purpose, Shown, Verdict
+from annotation.models import Comparison, ItemFlag, Judgment, Project, User
 from tests import factories
 from tests.annotation.statistics_scene import busy_project, item, say
 
@@ -193,6 +194,37 @@ def test_a_comparison_shows_everything_that_was_said_of_it(
         assert expected in text, expected
     # A manager may label, too: the page gives no checkpoint away.
     assert "starter" not in text
+
+
+def test_the_marks_of_everyone_stand_in_the_text_and_below_it_with_their_names(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    say(comparison, alice, [1, 2], marks=[(1, 0, 3, "untruthful")])
+    first = say(comparison, bob, [1, 2], marks=[(1, 4, 9, "irrelevant")])
+    text = (
+        client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
+    )
+    assert '<mark data-category="untruthful">Ten</mark>' in text
+    assert '<mark data-category="irrelevant">hours</mark>' in text
+    below = re.findall(
+        r'<span class="number">(\d)</span>.*?<q>(\w+)</q> <span class="muted">(\w+)</span>', text
+    )
+    assert below == [("1", "Ten", "alice"), ("2", "hours", "bob")]
+    # A judgment that was replaced tells nothing of the text any more.
+    Judgment.objects.create(
+        assignment=first.assignment,
+        comparison=comparison,
+        annotator=bob,
+        verdict=Verdict.BOTH_BAD,
+        idempotency_key=uuid.uuid4(),
+        supersedes=first,
+    )
+    text = (
+        client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
+    )
+    assert '<mark data-category="untruthful">Ten</mark>' in text
+    assert '<mark data-category="irrelevant">' not in text
 
 
 def test_a_gold_item_shows_what_is_known(project: Project, carol: User, client_of: ClientOf):
