@@ -65,6 +65,9 @@ class RunSpec:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the frozen base; auto is float32 on a CPU and bfloat16 on a GPU.
     Adapters and heads stay float32."""
+    sharding: Literal["none", "full"] = "none"
+    """full: the processes of the run share one copy of the base, each keeping a part of every block (FSDP2),
+    for a base that one GPU cannot hold. Slower; changes memory, not results."""
     format: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ from training.rlhf.adapter_files import (
 )
 from training.rlhf.attention import Layout
 from training.rlhf.base_model import load_base_model, packed_states
+from training.rlhf.processes import Processes
+from training.rlhf.sharding import Turnstile, shard_base
 
 SCORE = "score"
 """Name of the scalar head of a reward model."""
@@ -82,16 +84,33 @@ class Backbone:
         self.tokenizer = tokenizer
         self.folder = folder
         self.config: Any = model.config
+        self.turnstile: Turnstile | None = None
+        """Where processes wait for each other when the base is sharded over them."""
 
     @classmethod
-    def load(cls, folder: Path, *, device: torch.device | str, dtype: torch.dtype) -> Backbone:
+    def load(
+        cls,
+        folder: Path,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        shard_over: Processes | None = None,
+    ) -> Backbone:
         """Load the base model in `folder` (transformers format, safetensors), frozen, on `device`.
+
+        With `shard_over` each of these processes keeps a part of it, and they must make their backward
+        passes by `backward`; `turnstile` is what they wait at before they exchange anything else.
 
         Never downloads and never runs code that comes with a model. Raises `ContractError`
         where the folder holds no such model, has no fast tokenizer or no chat template.
         """
-        model, tokenizer = load_base_model(folder, device=device, dtype=dtype)
-        return cls(model, tokenizer, folder=folder)
+        if shard_over is None or shard_over.world == 1:
+            return cls(*load_base_model(folder, device=device, dtype=dtype), folder=folder)
+        model, tokenizer = load_base_model(folder, device="cpu", dtype=dtype)
+        shard_base(model, shard_over, torch.device(device))
+        backbone = cls(model, tokenizer, folder=folder)
+        backbone.turnstile = Turnstile(backbone._idle_pass)
+        return backbone
 
     @property
     def device(self) -> torch.device:
@@ -321,6 +340,7 @@ class Backbone:
         """
         if position_ids is None:
             position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+        self._before_forward()
         output = self._model.get_decoder()(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -332,7 +352,30 @@ class Backbone:
 
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
+        self._before_forward()
         return packed_states(self._model, input_ids, position_ids, layout)
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a loss, at the same time in all processes where they share the base."""
+        if self.turnstile is not None:
+            self.turnstile.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _before_forward(self) -> None:
+        if self.turnstile is not None:
+            active = self._active is not None and self._adapter(self._active).trainable
+            self.turnstile.forward(learning=active and torch.is_grad_enabled())
+
+    def _idle_pass(self, learning: bool) -> Tensor:
+        """A pass over one token, for the sake of the other processes."""
+        name = next((name for name, adapter in self._adapters.items() if adapter.trainable), None)
+        ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        with self.using(name if learning else None), torch.set_grad_enabled(learning):
+            output = self._model.get_decoder()(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+            )
+        states: Tensor = output.last_hidden_state
+        return states
 
     def checkpoint_activations(self, on: bool) -> None:
         """Whether a backward pass computes each block's activations again instead of keeping them."""

@@ -202,7 +202,7 @@ class TrainingLoop:
             outcome = self._method.outcome(batch, group, dropout=True)
             loss = account.add(outcome, batch.tokens, group)
             if loss is not None and loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+                self._backbone.backward(loss)
         self._processes.sum_gradients(self._parameters)
         total = account.total(self._processes, held_out=False)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,9 @@ class Processes:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
+    rest: Callable[[], None] | None = None
+    """Called before every exchange: with a sharded base it waits until nobody needs this process's part of
+    the weights, see `sharding.Turnstile`."""
 
     @property
     def first(self) -> bool:
@@ -28,6 +31,7 @@ class Processes:
     def sum(self, values: Tensor) -> Tensor:
         """The elementwise sum of `values` over all processes."""
         if self.world > 1:
+            self._come_to_rest()
             dist.all_reduce(values)
         return values
 
@@ -36,6 +40,7 @@ class Processes:
         mine = {name: value.cpu() for name, value in values.items()}
         if self.world == 1:
             return mine
+        self._come_to_rest()
         every: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
         dist.all_gather_object(every, mine)
         names = {name for one in every for name in one}
@@ -61,7 +66,12 @@ class Processes:
     def wait(self) -> None:
         """Return once every process has come here."""
         if self.world > 1:
+            self._come_to_rest()
             dist.barrier()
+
+    def _come_to_rest(self) -> None:
+        if self.rest is not None:
+            self.rest()
 
 
 @contextmanager

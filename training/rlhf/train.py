@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -114,7 +115,14 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     snapshot = _checked_snapshot(folder.path, spec)
     stop.check()
     folder.tell("starting", "loading the base model")
-    backbone = Backbone.load(Path(spec.base_model), device=device, dtype=resolve_dtype(spec.dtype, device))
+    backbone = Backbone.load(
+        Path(spec.base_model),
+        device=device,
+        dtype=resolve_dtype(spec.dtype, device),
+        shard_over=processes if spec.sharding == "full" else None,
+    )
+    if backbone.turnstile is not None:
+        processes = replace(processes, rest=backbone.turnstile.rest)
     stop.check()
     settings = spec.settings
     method = _method(backbone, spec)
