@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.rlhf.policies import CPU, examples_of, method_of, step
 from tests.rlhf.runs import row
 from tests.rlhf.test_backbone import disturb, save
 from tests.tiny import START
@@ -24,22 +25,14 @@ from training.contract import (
     LoraSettings,
     PreferenceSettings,
     RewardSettings,
-    RunSpec,
-    Settings,
     SftSettings,
 )
 from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example, build_examples
+from training.rlhf.data import Example
 from training.rlhf.encoding import Answered
-from training.rlhf.evaluation import Account
 from training.rlhf.methods import TrainingMethod
-from training.rlhf.methods.kto import KahnemanTversky
-from training.rlhf.methods.preference import DirectPreference
-from training.rlhf.methods.reward import RewardModelling
-from training.rlhf.methods.sft import SupervisedFineTuning
-from training.rlhf.packing import pack, passes
+from training.rlhf.packing import pack
 
-CPU = torch.device("cpu")
 LORA = LoraSettings(rank=4)
 PAIRS = [
     row("a", ["the sun rises in the east", "no no"], [1, 2], prompt="Where does the sun rise?", strength=3),
@@ -62,44 +55,10 @@ def _quiet() -> Iterator[None]:
 # ── Ours ──────────────────────────────────────────────────────────────────────────────
 
 
-def spec_of(backbone: Backbone, settings: Settings, **more: Any) -> RunSpec:
-    return RunSpec(
-        method=settings.method,
-        base_model=str(backbone.folder),
-        snapshot="snapshot",
-        snapshot_digest="0",
-        settings=settings,
-        **more,
-    )
-
-
-def method_of(backbone: Backbone, settings: Settings, **more: Any) -> TrainingMethod:
-    """The method with an adapter that is as if it had been trained a while."""
-    made = {
-        RewardSettings: RewardModelling,
-        PreferenceSettings: DirectPreference,
-        SftSettings: SupervisedFineTuning,
-        KtoSettings: KahnemanTversky,
-    }[type(settings)](backbone, spec_of(backbone, settings, **more), settings)
-    disturb(backbone, made.adapter, scale=0.05)
-    return made
-
-
 def ours(backbone: Backbone, method: TrainingMethod, examples: list[Example]) -> tuple[float, Gradients]:
     """Loss and gradients of one step over the examples, as the loop computes them: in several passes."""
-    method.prepare(examples)
-    account = Account(method, examples)
-    loss = 0.0
-    for group in passes(examples, tokens=100):
-        batch = pack(group, device=CPU)
-        share = account.add(method.outcome(batch, group, dropout=True), batch.tokens, group)
-        share.backward()
-        loss += share.item()
+    loss = step(method, examples, tokens=100)
     return loss, taken(backbone.parameters(method.adapter).items())
-
-
-def examples_of(method: TrainingMethod, backbone: Backbone, rows: Sequence[Any]) -> list[Example]:
-    return build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, wanted=method.wanted).train
 
 
 def taken(parameters: Any) -> Gradients:
@@ -230,7 +189,10 @@ _ROWS_OF_TRL: dict[str, list[dict[str, Any]]] = {
 def mixed(parts: Sequence[tuple[float, tuple[float, Gradients]]]) -> tuple[float, Gradients]:
     """A weighted sum of losses and of their gradients."""
     loss = sum(weight * one[0] for weight, one in parts)
-    return loss, {key: sum(weight * one[1][key] for weight, one in parts) for key in parts[0][1][1]}
+    names = parts[0][1][1]
+    return loss, {
+        name: torch.stack([weight * one[1][name] for weight, one in parts]).sum(0) for name in names
+    }
 
 
 def pairs_of_trl(examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -308,8 +270,8 @@ def test_the_term_of_imitation_is_trls_pair_by_pair(backbone: Backbone, tmp_path
     # more and the loss changes with the batch size per device. Ours is the mean over answers of the mean
     # over their tokens (Pang et al. 2024, equation 2): TRL's on batches of one.
     method = method_of(backbone, PreferenceSettings(lora=LORA, sft_weight=0.3))
-    config = {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.3]}
-    peer = Peer("DPO", backbone, "policy", tmp_path, beta=0.1, **config)
+    both = ["sigmoid", "sft"]
+    peer = Peer("DPO", backbone, "policy", tmp_path, beta=0.1, loss_type=both, loss_weights=[1.0, 0.3])
     examples = examples_of(method, backbone, PAIRS)
     items = pairs_of_trl(examples)
     expected = peer.mean_loss(items)
@@ -451,8 +413,7 @@ THUMBS = [
 @pytest.mark.parametrize(("good", "bad"), [(1.0, 1.0), (2.0, 0.5)])
 def test_kto_costs_what_trl_says(backbone: Backbone, tmp_path: Path, good: float, bad: float) -> None:
     method = method_of(backbone, KtoSettings(lora=LORA, weight_desirable=good, weight_undesirable=bad))
-    weights = {"desirable_weight": good, "undesirable_weight": bad}
-    peer = Peer("KTO", backbone, "policy", tmp_path, beta=0.1, **weights)
+    peer = Peer("KTO", backbone, "policy", tmp_path, beta=0.1, desirable_weight=good, undesirable_weight=bad)
     examples = examples_of(method, backbone, THUMBS)
     answers = [example.answers[0] for example in examples]
     completions = [list(answer.ids[answer.answer_start :]) for answer in answers]

@@ -31,11 +31,11 @@ class KahnemanTversky(TrainingMethod):
     """Every answer that was called good or bad costs the KTO loss; a step's loss is the mean over them.
 
     The point of reference z estimates KL(π ‖ π_ref) from answers under prompts that they do not answer:
-    those of each example under the prompt of the next example of the step that has another prompt, the
-    last ones under the first's. It is one number for the whole step, over all passes and processes, and for
-    an evaluation one over all its examples. Where all have the same prompt, as in a step of one
-    judgment, nothing can be mismatched and z is 0, its value when policy and reference are one; a batch
-    size of at least 4 makes a usable estimate.
+    those of each example under the prompt of the next example of the step, by name, that has another
+    prompt, the last ones under the first's. It is one number for the whole step, over all passes and
+    processes, and for an evaluation one over all its examples. Where all have the same prompt, as in a
+    step of one judgment, nothing can be mismatched and z is 0, its value when policy and reference are one;
+    a batch size of at least 4 makes a usable estimate.
 
     Null weights are set so that good and bad answers of the training split count the same in all, and
     1 on average.
@@ -93,8 +93,10 @@ class KahnemanTversky(TrainingMethod):
 
     def _mismatched(self, examples: Sequence[Example]) -> Iterator[Example]:
         """The answers that were called good or bad, under another example's prompt."""
-        prompts = [_prompt(example) for example in examples]
-        for index, example in enumerate(examples):
+        # By name, so that the order in which a step comes changes nothing.
+        ordered = sorted(examples, key=lambda example: example.judgment)
+        prompts = [_prompt(example) for example in ordered]
+        for index, example in enumerate(ordered):
             others = (prompts[(index + step) % len(prompts)] for step in range(1, len(prompts)))
             prompt = next((other for other in others if other != prompts[index]), None)
             if prompt is not None:

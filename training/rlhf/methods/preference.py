@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from training.contract import CheckpointKind, PreferenceSettings, RunSpec
+from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
 from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example, Wanted
 from training.rlhf.log_probabilities import answer_log_probabilities
-from training.rlhf.losses import dpo, dpo_plackett_luce
+from training.rlhf.losses import MOST_COMPLETIONS, Ties, dpo, dpo_plackett_luce
 from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.packing import Batch
-from training.rlhf.pair_figures import pair_figures, pair_observations
+from training.rlhf.pair_figures import pair_details, pair_figures, pair_observations
 from training.rlhf.policy_figures import ratio_figures, ratio_observations
 from training.rlhf.reference import Reference
 from training.rlhf.ties import MOST_TIED, likeliest_log_tie
@@ -26,10 +27,11 @@ LOG_TIE = "policy.log_tie"
 class DirectPreference(TrainingMethod):
     """What people preferred, as a loss on how much likelier than the reference makes them its answers are.
 
-    With loss `plackett_luce` a whole ranking costs the Plackett-Luce loss of its implied rewards (appendix
-    A.3); with ties `davidson` answers that are all tied teach too, and the log odds of ties are learned,
-    beginning where the training data's ties are likeliest under equal rewards. With the other losses every
-    decided pair of a ranking costs its DPO loss, and a ranking the mean of its pairs.
+    With loss `plackett_luce` a whole ranking costs −log p of it under its implied rewards (appendix A.3),
+    divided by its answers less one, which is its number of choices; with ties `davidson` answers that are
+    all tied teach too, and the log odds of ties are learned, beginning where the training data's ties are
+    likeliest under equal rewards. With the other losses every decided pair of a ranking costs its DPO loss,
+    and a ranking the mean of its pairs. So a ranking counts as one judgment under each.
 
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
     reference is the base, adapters off, for a run that starts from the base, and a frozen copy of the
@@ -39,8 +41,9 @@ class DirectPreference(TrainingMethod):
 
     Figures: `accuracy` (share of pairs whose winner has the higher implied reward), `margin` (difference
     of implied rewards), `reward_chosen`, `reward_rejected`, `log_loss` (−log σ(margin)), see
-    `pair_figures`; `log_ratio`, `log_ratio_per_token`, `answer_tokens`, see `policy_figures`; and
-    `log_tie_2`, log δ of two answers, where it is learned.
+    `pair_figures`; `log_ratio`, `log_ratio_per_token`, `answer_tokens`, see `policy_figures`; for
+    `plackett_luce` also `ranking_log_loss`, −log p of a whole ranking (under Efron's and Breslow's
+    approximations the exact one), and `log_tie_2`, log δ of two answers, where it is learned.
     """
 
     kind: CheckpointKind = "policy"
@@ -72,6 +75,12 @@ class DirectPreference(TrainingMethod):
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """A ranking's weight where it teaches: a preference, an answer to imitate."""
+        ranked = sum(rank > 0 for rank in example.ranks)
+        if ranked > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
+            raise ContractError(
+                f"judgment {example.judgment}: it ranks {ranked} answers, and loss 'plackett_luce' serves "
+                f"{MOST_COMPLETIONS}; choose a loss on pairs"
+            )
         decides = bool(example.pairs)
         teaches = decides or (self._learns_ties and example.ties)
         weights = {"preference": example.weight if teaches else 0.0}
@@ -91,22 +100,32 @@ class DirectPreference(TrainingMethod):
             parts["sft"] = Part(settings.sft_weight, best_answers(batch, -policy / tokens))
         with torch.no_grad():
             rewards = settings.beta * (policy - reference) / scale
-        observed = pair_observations(batch, examples, rewards) | ratio_observations(batch, policy, reference)
+            observed = pair_observations(batch, examples, rewards)
+            observed |= ratio_observations(batch, policy, reference)
+            if settings.loss == "plackett_luce":
+                ties = settings.ties if settings.ties == "davidson" else "exact"
+                surprise = self._rankings(batch, policy / scale, reference / scale, ties)
+                observed["ranking_log_loss"] = surprise[(batch.ranks > 0).sum(-1) > 1]
         return Outcome(parts, observed)
+
+    def _rankings(self, batch: Batch, policy: Tensor, reference: Tensor, ties: Ties) -> Tensor:
+        """(E,) −log p of each ranking. policy, reference: (R,)."""
+        return dpo_plackett_luce(
+            policy[batch.table],
+            reference[batch.table],
+            batch.ranks,
+            beta=self._settings.beta,
+            ties=ties,
+            log_tie=self._log_tie if self._learns_ties else None,
+            reduction="none",
+        )
 
     def _preference(self, batch: Batch, policy: Tensor, reference: Tensor) -> Tensor:
         """(E,) what each ranking costs. policy, reference: (R,)."""
         settings = self._settings
         if settings.loss == "plackett_luce":
-            return dpo_plackett_luce(
-                policy[batch.table],
-                reference[batch.table],
-                batch.ranks,
-                beta=settings.beta,
-                ties=settings.ties,
-                log_tie=self._log_tie if self._learns_ties else None,
-                reduction="none",
-            )
+            choices = (batch.ranks > 0).sum(-1).sub(1).clamp(min=1)
+            return self._rankings(batch, policy, reference, settings.ties) / choices
         winners, losers = batch.winners, batch.losers
         pair_loss = dpo(
             policy[winners],
@@ -123,9 +142,16 @@ class DirectPreference(TrainingMethod):
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
         """Figures on the pairs of implied rewards and on the distance from the reference."""
         figures = pair_figures(observed, held_out=held_out) | ratio_figures(observed)
+        if len(surprise := observed.get("ranking_log_loss", torch.empty(0))):
+            figures["ranking_log_loss"] = float(surprise.double().mean())
         if self._learns_ties:
             figures["log_tie_2"] = float(self._log_tie[0])
         return figures
+
+    def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Reliability and length bias of the implied rewards."""
+        found = pair_details(observed)
+        return {"preference": found} if found else {}
 
 
 def best_answers(batch: Batch, values: Tensor) -> Tensor:
