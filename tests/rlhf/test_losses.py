@@ -351,3 +351,19 @@ def test_dpo_raises_the_chosen_and_lowers_the_rejected_alike():
 def test_pair_losses_refuse_what_makes_no_sense(call: Callable[[Any], Any], said: str):
     with pytest.raises(ValueError, match=said):
         call(tensor(1))
+
+
+@pytest.mark.parametrize("ties", ["exact", "efron", "breslow", "davidson"])
+def test_a_rankings_slope_does_not_depend_on_the_rankings_beside_it(ties) -> None:
+    ranks = torch.tensor([[1, 1, 1, 2], [1, 2, 3, 4], [1, 1, 0, 0], [2, 1, 1, 0]])
+    log_tie = torch.tensor([-0.5, -1.0, -1.5]) if ties == "davidson" else None
+    together = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    losses.plackett_luce(together, ranks, ties=ties, log_tie=log_tie, reduction="none").sum().backward()
+    assert together.grad is not None
+    for index in range(4):
+        alone = together[index : index + 1].detach().clone().requires_grad_()
+        losses.plackett_luce(alone, ranks[index : index + 1], ties=ties, log_tie=log_tie).backward()
+        assert alone.grad is not None
+        assert torch.allclose(together.grad[index], alone.grad[0], atol=1e-6)
+        # Only differences of scores count, so the slopes of a ranking sum to 0.
+        assert alone.grad.sum().item() == pytest.approx(0.0, abs=1e-5)

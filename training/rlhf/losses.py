@@ -203,8 +203,11 @@ def _approximate_ties(scores: Tensor, ranks: Tensor, *, efron: bool) -> Tensor:
         # The share of the choice set that the group makes up; none where this row has no such rank.
         share = (_log_sum(scores, tied) - log_all).exp()
         for step in range(int(size.max())):
-            shrunk = torch.log1p(-share * step / size.clamp(min=1)) if efron else 0.0
-            values = values + torch.where(step < size, log_all + shrunk, 0.0)
+            occurs = step < size
+            # Of rows with a smaller group nothing is taken away: log 0 gives NaN as gradient, even unused.
+            gone = torch.where(occurs, share * step / size.clamp(min=1), 0.0)
+            shrunk = torch.log1p(-gone) if efron else 0.0
+            values = values + torch.where(occurs, log_all + shrunk, 0.0)
         values = values - torch.where(tied, scores, 0.0).sum(-1)
     return values
 

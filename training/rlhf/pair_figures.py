@@ -53,7 +53,8 @@ def pair_observations(batch: Batch, examples: Sequence[Example], rewards: Tensor
 def ensemble_observations(batch: Batch, rewards: Tensor) -> dict[str, Tensor]:
     """Of every pair, how far an ensemble's members disagree on it, (P,). rewards: (R, members)."""
     margins = rewards[batch.winners] - rewards[batch.losers]
-    return {"spread": margins.std(-1)}
+    deviations = margins - margins.mean(-1, keepdim=True)
+    return {"spread": (deviations.square().sum(-1) / (margins.shape[1] - 1)).sqrt()}
 
 
 def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
@@ -86,8 +87,11 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
     figures = {name: float((share * value).sum() / share.sum()) for name, value in values.items()}
     figures |= _own_figures(observed)
     if held_out and margin.isfinite().all():
+        # In an order that passes and processes do not decide: the resamples draw prompts by their places.
+        order = observed["prompt"].argsort(stable=True)
+        prompts = observed["prompt"][order].tolist()
         for name in ("accuracy", "log_loss"):
-            found = cluster_bootstrap(values[name], observed["prompt"].tolist(), weight=share)
+            found = cluster_bootstrap(values[name][order], prompts, weight=share[order])
             if found.low is not None and found.high is not None:
                 figures |= {f"{name}_low": found.low, f"{name}_high": found.high}
         figures |= _calibration(margin, share, observed["longer"])
