@@ -132,6 +132,7 @@ export class Desk {
     before.leave();
     before.element.replaceWith(screen.element);
     this.current = screen;
+    this.tellHand();
     screen.enter();
     if (before.isWaiting && screen.isWaiting) return;
     scrollTo(0, 0);
@@ -271,6 +272,7 @@ export class Desk {
       shown.keeper.end();
       if (shown === this.current) this.show(this.open(other));
       else this.hand = this.hand.filter((screen) => screen !== shown);
+      this.tellHand();
     }
     this.outbox.drop(entry.id);
     return "done";
@@ -318,6 +320,12 @@ export class Desk {
     const prepared = this.open(element);
     prepared.isPrepared = true;
     this.hand.push(prepared);
+    this.tellHand();
+  }
+
+  /** Whether a submit will show the next one at once can be seen on the screen's element. */
+  tellHand() {
+    this.current.element.toggleAttribute("data-next-in-hand", this.hand.length > 0);
   }
 
   // ── Other forms of the screen: skip, flag ───────────────────────────────────────────

@@ -28,20 +28,24 @@ def saved(page: Page) -> None:
     expect(page.locator("[data-saved]")).to_have_text(SAVED)
 
 
-def prepared(page: Page, action=None) -> None:
-    """Wait until the next comparison lies ready in the page."""
-    with page.expect_response(lambda answer: "/label/next/" in answer.url) as answer:
-        if action:
-            action()
-    answer.value.finished()
+def prepared(page: Page) -> None:
+    """Wait until the next comparison lies ready in the page: an answer to its request is not yet that."""
+    expect(page.locator("#screen[data-next-in-hand]")).to_have_count(1)
 
 
 def open_prepared(open_as: Open, user: User, **options: object) -> Page:
     """The labelling page, once the next comparison lies ready in it."""
-    page = open_as(user, "/projects/tea/", **options)
-    prepared(page, lambda: page.get_by_role("link", name="Start labelling").click())
+    page = open_as(user, LABEL, **options)
+    prepared(page)
     expect(page.locator(".candidate")).to_have_count(2)
     return page
+
+
+def taken(page: Page, held: list[Route]) -> Route:
+    """The next request that is held back: it is told of before it is handed over."""
+    while not held:
+        page.wait_for_timeout(20)
+    return held.pop(0)
 
 
 def test_what_was_entered_is_there_on_another_device(items, alice: User, open_as: Open):
@@ -74,7 +78,8 @@ def test_an_untouched_screen_saves_nothing(items, alice: User, open_as: Open):
     sent: list[str] = []
     page = open_as(alice, "/projects/tea/")
     page.on("request", lambda request: sent.append(request.url))
-    prepared(page, lambda: page.get_by_role("link", name="Start labelling").click())
+    page.get_by_role("link", name="Start labelling").click()
+    prepared(page)
     page.keyboard.press("l")
     page.keyboard.press("Escape")
     page.keyboard.press("?")
@@ -272,7 +277,7 @@ def test_the_next_comparison_is_there_before_the_submit_is_answered(items, alice
     expect(page.get_by_text("2 of 2")).to_be_visible()
     assert not Judgment.objects.exists()
     page.keyboard.type("ab=c")
-    held[0].continue_()
+    taken(page, held).continue_()
     page.keyboard.press("z")
     # Undo waits for the answer to be stored, and opens it.
     expect(page.get_by_text("changing an answer")).to_be_visible()
@@ -301,7 +306,7 @@ def test_a_refused_answer_comes_back_and_the_next_one_stays_in_hand(items, alice
         page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     page.keyboard.type("ab=c")
-    held[0].continue_()
+    taken(page, held).continue_()
     page.unroute("**/submit/")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("does not stand on its quote")

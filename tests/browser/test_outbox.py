@@ -10,7 +10,7 @@ from annotation.models import Draft, Judgment, Project, User
 from tests import factories
 from tests.browser.conftest import Open
 from tests.browser.content import make_items
-from tests.browser.test_drafts import LABEL, open_prepared, saved
+from tests.browser.test_drafts import LABEL, open_prepared, saved, taken
 
 SOON = 5_000
 """Milliseconds in which a submit must have left: far less than a draft may take, or a pause after it."""
@@ -27,13 +27,6 @@ def hold_drafts(page: Page) -> list[Route]:
     held: list[Route] = []
     page.route("**/draft/", lambda route: held.append(route))
     return held
-
-
-def taken(page: Page, held: list[Route]) -> Route:
-    """The next request that is held back: it is told of before it is handed over."""
-    while not held:
-        page.wait_for_timeout(20)
-    return held.pop(0)
 
 
 def submit_leaves(page: Page) -> None:
