@@ -180,10 +180,12 @@ def only_teaching(examples: Examples, teaches: Callable[[Example], bool], wanted
     Raises `ContractError` where no training example is left.
     """
     kept = [[example for example in some if teaches(example)] for some in (examples.train, examples.held_out)]
+    # A judgment may teach by its corrections alone.
+    heard = {example.judgment for some in kept for example in some}
     silent = [
         {"judgment": example.judgment, "completion": "", "reason": "it says nothing of what is learned"}
         for example in (*examples.train, *examples.held_out)
-        if not teaches(example)
+        if example.judgment not in heard
     ]
     left = Examples(kept[0], kept[1], examples.dropped + silent, examples.shortened)
     if not left.train:

@@ -12,8 +12,10 @@ from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example, Wanted
 from training.rlhf.methods import Outcome, TrainingMethod, start_adapter
 from training.rlhf.objectives import Objective
+from training.rlhf.objectives.completeness import CompletenessObjective
 from training.rlhf.objectives.preference import PreferenceObjective
 from training.rlhf.objectives.ratings import RatingObjective
+from training.rlhf.objectives.segments import SegmentObjective
 from training.rlhf.packing import Batch
 
 
@@ -66,6 +68,9 @@ def _objectives(backbone: Backbone, adapter: str, spec: RunSpec, settings: Rewar
     if settings.loss != "none":
         found.append(PreferenceObjective(backbone, adapter, spec, settings))
     found += [RatingObjective(backbone, adapter, spec, head) for head in settings.ratings]
+    found += [SegmentObjective(backbone, adapter, spec, head) for head in settings.segments]
+    if head := settings.completeness:
+        found.append(CompletenessObjective(backbone, adapter, spec, head, centring=settings.centring))
     return found
 
 
@@ -73,10 +78,15 @@ def _wanted(settings: RewardSettings) -> Wanted:
     """What of a snapshot the objectives use."""
     models_ties = settings.loss == "davidson" or settings.ties == "davidson"
     decided = settings.loss != "none" and not models_ties
-    only_pairs = settings.loss != "none" and not settings.ratings
+    others = settings.ratings or settings.segments or settings.completeness
+    only_pairs = settings.loss != "none" and not others
+    lacks = settings.completeness.categories or None if settings.completeness else ()
     return Wanted(
         ranks="none" if settings.loss == "none" else "decided" if decided else "tied",
         criteria=frozenset(head.criterion for head in settings.ratings),
+        # All of them, so that a head whose category nobody marked can tell which there are.
+        categories=None if settings.segments else frozenset(),
+        missing=None if lacks is None else frozenset(lacks),
         corrections=settings.use_corrections,
         nothing="has no training pair" if only_pairs else "has nothing that the heads could learn",
         remedy=(
