@@ -1,6 +1,9 @@
 """A wrong setting is told by `manage.py check`, by its name and with a remedy."""
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from tests.webapp.running import free_port
 from webapp.checks import TAG
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +122,11 @@ def test_what_is_safe_on_loopback_is_told_when_others_are_to_reach_it(settings):
     settings.ALLOWED_HOSTS = ["rondo.example.org"]
     settings.RONDO_STATIC_COLLECTED = True
     assert identifiers(include_deployment_checks=True) == set()
+
+
+def test_migrate_is_not_refused_for_what_it_is_there_to_do(tmp_path: Path):
+    environment = {**os.environ, "RONDO_HOME": str(tmp_path), "RONDO_DEBUG": "1"}
+    environment.pop("DATABASE_URL", None)
+    command = [sys.executable, "manage.py", "migrate", "annotation", "0001", "--verbosity", "0"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
