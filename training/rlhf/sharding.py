@@ -17,8 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from training.rlhf.processes import Processes
+from training.rlhf.run_folder import log
 
 
 def shard_base(model: Any, processes: Processes, device: torch.device) -> None:
@@ -28,6 +30,7 @@ def shard_base(model: Any, processes: Processes, device: torch.device) -> None:
     ever holds the whole.
     """
     mesh = init_device_mesh(device.type, (processes.world,))
+    in_all = model.num_parameters()
     decoder = model.get_decoder()
     for block in decoder.layers:
         fully_shard(block, mesh=mesh)
@@ -36,6 +39,16 @@ def shard_base(model: Any, processes: Processes, device: torch.device) -> None:
     whole = {parameter for parameter in decoder.parameters() if id(parameter) not in cut}
     fully_shard(decoder, mesh=mesh, ignored_params=whole)
     model.to(device)
+    here = sum(
+        parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
+        for parameter in model.parameters()
+    )
+    log.info(
+        "The base is cut over %d processes; each keeps about %d of its %d parameters",
+        processes.world,
+        here,
+        in_all,
+    )
 
 
 class _Move(IntEnum):

@@ -1,0 +1,186 @@
+"""Write a checkpoint as a folder that others load without Rondo: `python -m training.rlhf.export`.
+
+    python -m training.rlhf.export CHECKPOINT --base FOLDER --out FOLDER            the adapter, for peft
+    python -m training.rlhf.export CHECKPOINT --base FOLDER --out FOLDER --merged   a whole model
+
+Both have the tokenizer and a model card with what the manifest says. A reward model's heads lie beside it
+in `heads.safetensors`; its card says how a score is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
+from training.rlhf.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_CARD = """---
+library_name: {library}
+base_model: {base}
+tags: [rondo, {kind}]
+---
+
+# {name}
+
+A {what}, trained from human judgments with Rondo. The licence of {base} holds for it too.
+
+| | |
+|---|---|
+{facts}
+
+{held_out}{scores}"""
+
+_SCORES = """## Scores
+
+`heads.safetensors` holds a matrix (outputs, hidden) for each of the heads {heads}. A score is the last hidden
+state, after the final norm, at the last token of prompt and answer (the token that ends the turn), times that
+matrix; the mean where a head has several outputs. Names with a dot are what was learned beside a head.
+"""
+
+
+def export_checkpoint(checkpoint: Path, *, base: Path, out: Path, merged: bool, dtype: str = "auto") -> None:
+    """Write the folder `out`, as a whole or not at all.
+
+    Raises `ContractError` where `out` is there already, the checkpoint is damaged or holds no adapter, or
+    `base` is not the one that it was trained on.
+    """
+    if out.exists():
+        raise ContractError(f"{out}: something is here already; name a folder that is not there yet")
+    manifest = _checked(checkpoint, base)
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        if merged:
+            _merge(checkpoint, base, partial, dtype)
+        else:
+            for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
+                shutil.copyfile(checkpoint / name, partial / name)
+        AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False).save_pretrained(
+            partial
+        )
+        if manifest.heads:
+            shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
+        card = model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
+        (partial / "README.md").write_text(card, encoding="utf-8")
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def model_card(manifest: Manifest, *, digest: str, merged: bool) -> str:
+    """What the manifest says, as the card of a model folder."""
+    spec = manifest.spec
+    what = "reward model" if manifest.kind == "reward" else "language model"
+    facts = {
+        "checkpoint": digest,
+        "base model": f"{manifest.base_model}, {manifest.base_digest}",
+        "method": f"{spec['method']}, {manifest.steps} steps, seed {manifest.seed}",
+        "settings": f"`{json.dumps(spec['settings'], sort_keys=True)}`",
+        "judgments": f"snapshot {manifest.snapshot_digest}",
+        "continues": manifest.parent_digest or "the base model",
+        "code": f"Rondo {manifest.commit or 'of unknown version'}",
+        "libraries": ", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items())),
+        **_left_out(manifest),
+    }
+    figures = [f"| {name} | {value:.4g} |" for name, value in sorted(manifest.metrics.items())]
+    return _CARD.format(
+        library="transformers" if merged else "peft",
+        base=manifest.base_model,
+        kind="reward-model" if manifest.kind == "reward" else "text-generation",
+        name=manifest.name,
+        what=f"{what} with merged weights" if merged else f"LoRA adapter that makes a {what}",
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
+        held_out="\n".join(["## On held-out prompts", "", "| | |", "|---|---|", *figures, "", ""])
+        if figures
+        else "",
+        scores=_SCORES.format(heads=", ".join(f"`{name}`" for name in manifest.heads))
+        if manifest.heads
+        else "",
+    )
+
+
+def _left_out(manifest: Manifest) -> dict[str, str]:
+    reasons = Counter(entry["reason"] for entry in manifest.dropped)
+    listed = "; ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
+    return {"left out of training": listed} if listed else {}
+
+
+def _checked(checkpoint: Path, base: Path) -> Manifest:
+    manifest = read_manifest(checkpoint, verify=True)
+    if ADAPTER_FILE not in manifest.files:
+        raise ContractError(
+            f"{checkpoint}: checkpoint {manifest.name!r} holds no adapter; it is {manifest.base_model} itself"
+        )
+    if not (base / "config.json").is_file():
+        raise ContractError(f"{base}: no model is here (config.json is missing); name the base's folder")
+    found = base_digest(base)
+    if found != manifest.base_digest:
+        raise ContractError(
+            f"{base}: its digest is {found[:12]}; checkpoint {manifest.name!r} was trained on "
+            f"{manifest.base_model} ({manifest.base_digest[:12]}); name that base"
+        )
+    return manifest
+
+
+def _merge(checkpoint: Path, base: Path, out: Path, dtype: str) -> None:
+    """Write the base with the adapter added to its weights: added in float32, kept as the base is."""
+    try:
+        plain: Any = AutoModelForCausalLM.from_pretrained(
+            base, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        )
+        kept = plain.dtype if dtype == "auto" else _DTYPES[dtype]
+        model: Any = PeftModel.from_pretrained(plain.float(), checkpoint).merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ContractError(f"{checkpoint}: cannot be merged into {base} ({error})") from error
+    model.to(kept).save_pretrained(out)
+
+
+def main() -> int:
+    """Parse the command line and export; 0 when the folder is there, 1 with the reason when not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.rlhf.export", description="Write a checkpoint for use without Rondo."
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of the checkpoint")
+    parser.add_argument("--base", type=Path, required=True, metavar="FOLDER", help="its base model")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to be made")
+    parser.add_argument("--merged", action="store_true", help="add the adapter to the base's weights")
+    parser.add_argument(
+        "--dtype",
+        choices=["auto", *_DTYPES],
+        default="auto",
+        help="precision of merged weights; auto is the base's (default: %(default)s)",
+    )
+    arguments = parser.parse_args()
+    transformers_logging.disable_progress_bar()
+    try:
+        export_checkpoint(
+            arguments.checkpoint,
+            base=arguments.base,
+            out=arguments.out,
+            merged=arguments.merged,
+            dtype=arguments.dtype,
+        )
+    except (ContractError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{arguments.out}: written\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
