@@ -136,7 +136,6 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     )
     examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
     _log_examples(examples)
-    method.begin(examples.train)
     loop = TrainingLoop(
         backbone=backbone,
         method=method,

@@ -1,0 +1,290 @@
+"""Fine-grained reward models on the published qa-feedback: do their heads know more than the class prior?
+
+python -m tests.benchmarks.fine_grained var/models/SmolLM2-135M-Instruct \\
+    ../shared/data/qa_feedback/feedback.json
+
+Heads for every category of which there are more than 100 flags, and for the groups of Wu et al. 2023:
+sub-sentences for irrelevant, redundant and incoherent, sentences for unverifiable and wrong grounding, the
+whole answer for completeness. The first 300 questions train, the last 50 test. `--context` puts the passages
+into the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from training.contract import (
+    EXIT_FINISHED,
+    RewardSettings,
+    RunSpec,
+    SegmentHead,
+    SnapshotRow,
+    read_metrics,
+    read_snapshot_header,
+    settings_from_json,
+    write_snapshot,
+    write_spec,
+)
+from training.rlhf.backbone import Backbone
+from training.rlhf.classification import average_precision, best_threshold, cohen_kappa, f1_at, log_loss
+from training.rlhf.config import resolve_dtype
+from training.rlhf.data import Example, Wanted, build_examples
+from training.rlhf.methods.reward import encode
+from training.rlhf.packing import pack, passes
+from training.rlhf.segment_rewards import segment_rewards
+from training.rlhf.spans import segment_labels, trim_spans
+from training.rlhf.stopping import StopRequest
+from training.rlhf.train import train_run
+
+TRAIN, TEST = 300, 50
+HEADS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "irrelevant": ("sub-sentence", ("irrelevant",)),
+    "relevance": ("sub-sentence", ("irrelevant", "redundant", "incoherent")),
+    "unverifiable": ("sentence", ("unverifiable",)),
+    "wrong-grounding": ("sentence", ("wrong-grounding",)),
+    "factuality": ("sentence", ("unverifiable", "wrong-grounding")),
+}
+RESAMPLES = 2000
+
+
+class Scored(NamedTuple):
+    """All segments of some answers under one head."""
+
+    faults: torch.Tensor
+    """(S,) log-odds of a fault."""
+    faulty: torch.Tensor
+    """(S,) 1 where people marked one."""
+    answer: torch.Tensor
+    """(S,) which answer each belongs to."""
+
+
+def rows(file: Path) -> list[SnapshotRow]:
+    """The questions with the answer that was read: its flags, what it lacks, its correction."""
+    found = []
+    for number, item in enumerate(json.loads(file.read_text())):
+        said, text, name = item["feedback"], item["prediction 1"], f"qa{number}"
+        answer = {"completion": name}
+        found.append(
+            SnapshotRow.from_json(
+                {
+                    "judgment": name,
+                    "comparison": name,
+                    "annotator": "qa-feedback",
+                    "round": 1,
+                    "prompt": name,
+                    "split": "train" if number < TRAIN else "held-out",
+                    "messages": [{"role": "user", "content": item["question"]}],
+                    "context": [{"title": title, "sentences": rest} for title, *rest in item["passages"]],
+                    "completions": [{"id": name, "text": text, "source": "qa-feedback"}],
+                    "verdict": "not_asked",
+                    "ranks": {},
+                    "spans": [
+                        {
+                            **answer,
+                            "category": flag["error type"].lower(),
+                            "start": flag["start"],
+                            "end": flag["end"],
+                            "quote": text[flag["start"] : flag["end"]],
+                        }
+                        for flag in said["errors"]
+                    ],
+                    "missing": [
+                        {**answer, "category": gap["error type"].lower()} for gap in said["missing-info"]
+                    ],
+                    "corrections": [{**answer, "text": said["corrected-prediction"]}],
+                    "read_for_spans": [name],
+                    "read_for_missing": [name],
+                }
+            )
+        )
+    return found[: TRAIN + TEST]
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the run is to be."""
+    return {
+        "loss": "none",
+        "segments": [
+            {"name": name, "granularity": granularity, "categories": list(categories)}
+            for name, (granularity, categories) in HEADS.items()
+            if name in options.heads
+        ],
+        "completeness": {"name": "completeness"} if "completeness" in options.heads else None,
+        "context": options.context,
+        "max_tokens": 1536 if options.context else 512,
+        "lora": {"rank": options.rank, "layers": options.layers},
+        "optimiser": {
+            "learning_rate": options.learning_rate,
+            "epochs": options.epochs,
+            "batch_size": options.batch,
+            "micro_batch_tokens": options.micro_batch_tokens,
+            "evaluate_every": options.evaluate_every,
+            "save_every": 1000,
+        },
+    }
+
+
+def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: Path) -> RunSpec:
+    """Run the trainer; its spec."""
+    write_snapshot(folder / "snapshot", judged, project="qa-feedback", rounds=(1,))
+    spec = RunSpec(
+        method="reward",
+        base_model=str(options.model),
+        snapshot="../snapshot",
+        snapshot_digest=read_snapshot_header(folder / "snapshot").digest,
+        settings=settings_from_json("reward", settings_of(options)),
+        name="fine-grained",
+        device=options.device,
+        dtype=options.dtype,
+        seed=options.seed,
+        commit="0" * 40,
+    )
+    write_spec(folder / "run", spec)
+    begun = time.perf_counter()
+    if train_run(folder / "run", stop=StopRequest(folder / "run"), lock_wait_seconds=0) != EXIT_FINISHED:
+        raise SystemExit("the run failed")
+    print(f"trained in {time.perf_counter() - begun:.0f} s")
+    return spec
+
+
+@torch.no_grad()
+def score(
+    backbone: Backbone, heads: Sequence[SegmentHead], examples: Sequence[Example], *, tokens: int
+) -> dict[str, Scored]:
+    """Every segment of the answers under every head."""
+    parts: dict[str, list[tuple[float, float, int]]] = {head.name: [] for head in heads}
+    number = itertools.count()
+    for group in passes(examples, tokens=tokens):
+        batch = pack(group, device=backbone.device)
+        found = segment_rewards(
+            backbone,
+            "reward",
+            heads,
+            encode(backbone, "reward", batch),
+            batch,
+            answers=[example.answers[0] for example in group],
+            texts=[example.labels.texts[0] for example in group],
+        )
+        for example, of_heads in zip(group, found, strict=True):
+            answer = next(number)
+            for head in heads:
+                segments = of_heads[head.name]
+                flags = [
+                    (one.start, one.end, one.category)
+                    for one in example.labels.flags
+                    if one.category in head.categories
+                ]
+                spans = [(start, end) for start, end, _ in trim_spans(example.labels.texts[0], flags)]
+                labels = segment_labels([(one.start, one.end) for one in segments], spans).tolist()
+                parts[head.name] += [
+                    (-one.reward, float(label), answer) for one, label in zip(segments, labels, strict=True)
+                ]
+    columns = {name: torch.tensor(values, dtype=torch.float64).unbind(1) for name, values in parts.items()}
+    return {name: Scored(faults, faulty, answer.long()) for name, (faults, faulty, answer) in columns.items()}
+
+
+def gain(test: Scored, prior: float) -> tuple[float, float, float]:
+    """How much lower the log-loss is than the prior's, by segment, with a 95 % interval over questions."""
+    costs = torch.nn.functional.binary_cross_entropy_with_logits(test.faults, test.faulty, reduction="none")
+    plain = torch.nn.functional.binary_cross_entropy(
+        torch.full_like(test.faulty, prior), test.faulty, reduction="none"
+    )
+    answers = int(test.answer.max()) + 1
+    saved = torch.zeros(answers, dtype=torch.float64).index_add(0, test.answer, plain - costs).numpy()
+    count = torch.bincount(test.answer, minlength=answers).numpy()
+    drawn = np.random.default_rng(0).integers(answers, size=(RESAMPLES, answers))
+    shares = saved[drawn].sum(1) / count[drawn].sum(1)
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return float(saved.sum() / count.sum()), float(low), float(high)
+
+
+def table(heads: Sequence[SegmentHead], train: dict[str, Scored], test: dict[str, Scored]) -> None:
+    """One line per head. The threshold has the highest F1 on training answers."""
+    print(
+        "| head | test segments, faulty | log-loss, prior's | lower by (95 %) | AP, share | "
+        "F1, precision, recall, all marked | kappa |\n|---|---|---|---|---|---|---|"
+    )
+    for head in heads:
+        seen, new = train[head.name], test[head.name]
+        prior = float(seen.faulty.mean())
+        lost = log_loss(new.faults, new.faulty)
+        better, low, high = gain(new, prior)
+        share = float(new.faulty.mean())
+        threshold = best_threshold(seen.faults, seen.faulty).threshold
+        marked = new.faults >= threshold
+        hits = float(new.faulty[marked].sum())
+        precision = hits / max(1, int(marked.sum()))
+        kappa = cohen_kappa(marked.long(), new.faulty.long())
+        print(
+            f"| {head.name} | {len(new.faulty)}, {int(new.faulty.sum())} | {lost:.3f}, {lost + better:.3f} | "
+            f"{better:+.3f} ({low:+.3f} to {high:+.3f}) | "
+            f"{average_precision(new.faults, new.faulty):.2f}, {share:.2f} | "
+            f"{f1_at(new.faults, new.faulty, threshold):.2f}, {precision:.2f}, "
+            f"{hits / float(new.faulty.sum()):.2f}, {2 * share / (1 + share):.2f} | "
+            f"{math.nan if kappa is None else kappa:.2f} |"
+        )
+
+
+def main() -> None:
+    """Train, score, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("feedback", type=Path)
+    parser.add_argument("--heads", nargs="+", default=[*HEADS, "completeness"])
+    parser.add_argument("--context", action="store_true")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--learning-rate", type=float, default=2e-4)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--micro-batch-tokens", type=int, default=2048)
+    parser.add_argument("--evaluate-every", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threshold-on", type=int, default=100, help="training answers that choose it")
+    options = parser.parse_args()
+    options.model = options.model.resolve()
+    print(f"{torch.get_num_threads()} threads; load average before: {os.getloadavg()}")
+    judged = rows(options.feedback)
+    with tempfile.TemporaryDirectory() as scratch:
+        spec = trained(options, judged, Path(scratch))
+        for line in read_metrics(Path(scratch) / "run"):
+            print(
+                json.dumps({name: value for name, value in line.items() if "loss" in name or name == "step"})
+            )
+        device = torch.device(options.device)
+        backbone = Backbone.load(options.model, device=device, dtype=resolve_dtype(options.dtype, device))
+        backbone.load_adapter("reward", Path(scratch) / "run" / "checkpoint")
+    settings = spec.settings
+    if not isinstance(settings, RewardSettings):
+        raise TypeError(settings)
+    examples = build_examples(
+        judged,
+        backbone.tokenizer,
+        max_tokens=settings.max_tokens,
+        context=settings.context,
+        wanted=Wanted(ranks="none", categories=None),
+    )
+    if settings.segments:
+        scored = [
+            score(backbone, settings.segments, some, tokens=options.micro_batch_tokens)
+            for some in (examples.train[: options.threshold_on], examples.held_out)
+        ]
+        table(settings.segments, *scored)
+
+
+if __name__ == "__main__":
+    main()
