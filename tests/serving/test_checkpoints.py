@@ -16,7 +16,9 @@ import torch
 from tests.model_server import RunningServer
 from tests.serving.conftest import BASE, Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
-from training.rlhf.backbone import Backbone
+from training.contract import LoraSettings, RatingHead, RewardSettings, RunSpec
+from training.rlhf.backbone import SCORE, Backbone
+from training.rlhf.checkpoints import save_checkpoint
 
 CHAT = [{"role": "user", "content": "What is the sun?"}]
 
@@ -164,10 +166,57 @@ def test_context_is_taken_and_a_model_that_was_trained_without_it_does_not_read_
     assert score(server, context=context).json() == score(server).json()
 
 
+def test_every_heads_output_is_told_to_who_asks(server: RunningServer, folders: Folders):
+    ratings = (RatingHead(name="safe", criterion="safety", loss="binary"),)
+    settings = RewardSettings(ensemble=3, ratings=ratings)
+    folder = folders.checkpoints / "several-heads"
+    backbone = Backbone.load(folders.base, device="cpu", dtype=torch.float32)
+    backbone.add_adapter("trained", LoraSettings(rank=4), seed=0)
+    backbone.add_head("trained", SCORE, seed=1, outputs=3)
+    backbone.add_head("trained", "safe", seed=2)
+    backbone.add_extra("trained", "safe.bias", torch.tensor([0.5]))
+    spec = RunSpec(
+        method="reward",
+        base_model=str(folders.base),
+        snapshot="snapshot",
+        snapshot_digest="0" * 64,
+        settings=settings,
+    )
+    save_checkpoint(
+        folder,
+        backbone=backbone,
+        adapter="trained",
+        kind="reward",
+        spec=spec,
+        steps=1,
+        metrics={},
+        dropped=[],
+    )
+    try:
+        completions = ["A star.", "Nothing."]
+        told = score(server, model="several-heads", completions=completions, heads=True).json()
+        plain = score(server, model="several-heads", completions=completions).json()
+    finally:
+        shutil.rmtree(folder)
+    assert "heads" not in plain
+    weights = backbone.head_state("trained")
+    for index, text in enumerate(completions):
+        row = torch.tensor([tokens_of(backbone, "What is the sun?", text)])
+        with torch.inference_mode(), backbone.using("trained"):
+            state = backbone.hidden_states(row, torch.ones_like(row)).states[0, -1]
+        members = (weights["score"] @ state).tolist()
+        assert told["heads"]["score"][index] == pytest.approx(members, abs=1e-5)
+        assert told["scores"][index] == pytest.approx(sum(members) / 3, abs=1e-5)
+        chance = torch.sigmoid(weights["safe"][0] @ state + 0.5).item()
+        assert told["heads"]["safe"][index] == pytest.approx([chance], abs=1e-5)
+    assert plain["scores"] == told["scores"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
         ({"model": "zero"}, 400, "model"),
+        ({"model": "zero", "heads": True}, 400, "model"),
         ({"model": BASE}, 400, "model"),
         ({"model": "nothing"}, 404, "model"),
         ({"completions": []}, 400, "completions"),

@@ -85,7 +85,10 @@ class Server:
         job = self.worker.submit(lambda emit, cancelled: model.score(body, emit, cancelled))
         async with _called_off_with_client(request, job):
             async for scored in job.events():
-                return JSONResponse({"object": "list", "model": body.model, "scores": scored.scores})
+                answer = {"object": "list", "model": body.model, "scores": scored.scores}
+                if body.heads:
+                    answer["heads"] = scored.heads
+                return JSONResponse(answer)
         raise ClientDisconnect
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────

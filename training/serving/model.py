@@ -19,6 +19,8 @@ from training.contract import (
     ContractError,
     Manifest,
     Message,
+    RewardSettings,
+    RunSpec,
     manifest_digest,
     read_manifest,
     with_context,
@@ -26,7 +28,8 @@ from training.contract import (
 from training.rlhf.backbone import SCORE, Backbone
 from training.rlhf.data import Example
 from training.rlhf.encoding import Answered, Encoder, shorten
-from training.rlhf.methods.reward import read_rewards
+from training.rlhf.methods.reward import encode
+from training.rlhf.objectives.reading import read_heads
 from training.rlhf.packing import pack
 from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.generate import context_length
@@ -63,9 +66,11 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """One score per completion."""
+    """One score per completion; none where the model has no head for it."""
 
     scores: list[float]
+    heads: dict[str, list[list[float]]]
+    """By head, for each completion the head's outputs, as `objectives.reading.read_heads` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ class Model:
     def score(self, request: ScoreRequest, emit: Emit, cancelled: Cancelled) -> None:
         """Score completions with a reward model; emits `Scored`."""
         adapter = self._use(request.model)
-        if adapter is None or SCORE not in self.backbone.heads(adapter):
+        settings = None if adapter is None else self._settings_of(request.model)
+        if adapter is None or settings is None or not (settings.loss != "none" or request.heads):
             raise RequestError(
                 400,
                 f"Model '{request.model}' has no score head. Name a checkpoint of a reward model.",
@@ -115,23 +121,32 @@ class Model:
                 param="model",
             )
         # Read as in training: with context only if trained with it, and cut at the same length.
-        settings = self._loaded[request.model].manifest.spec["settings"]
         messages = request.chat()
-        if settings["context"]:
+        if settings.context:
             messages = with_context(messages, request.passages())
-        rows = self._encode_answers(messages, request.completions, settings["max_tokens"])
-        scores: list[float] = []
+        rows = self._encode_answers(messages, request.completions, settings.max_tokens)
+        found: dict[str, list[list[float]]] = {}
         with torch.inference_mode():
             for start in range(0, len(rows), _SCORED_AT_ONCE):
                 if cancelled():
                     return
-                scores += self._score(adapter, rows[start : start + _SCORED_AT_ONCE])
-        emit(Scored(scores=scores))
+                read = self._read_heads(adapter, rows[start : start + _SCORED_AT_ONCE], settings)
+                for head, outputs in read.items():
+                    found.setdefault(head, []).extend(outputs.tolist())
+        scores = [sum(outputs) / len(outputs) for outputs in found.get(SCORE, [])]
+        emit(Scored(scores=scores, heads=found))
 
-    def _score(self, adapter: str, rows: Sequence[Answered]) -> list[float]:
+    def _settings_of(self, name: str) -> RewardSettings | None:
+        """How a loaded reward model was trained; None for another kind of checkpoint."""
+        settings = RunSpec.from_json(self._loaded[name].manifest.spec).settings
+        return settings if isinstance(settings, RewardSettings) else None
+
+    def _read_heads(
+        self, adapter: str, rows: Sequence[Answered], settings: RewardSettings
+    ) -> dict[str, torch.Tensor]:
         batch = pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
-        scores: list[float] = read_rewards(self.backbone, adapter, batch).tolist()
-        return scores
+        states = encode(self.backbone, adapter, batch)[batch.last]
+        return read_heads(self.backbone, adapter, states, settings)
 
     def _generate(
         self,

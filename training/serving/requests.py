@@ -217,6 +217,8 @@ class ScoreRequest(_Body):
     completions: Annotated[list[str], Field(min_length=1, max_length=64)]
     context: list[ContextPassage] | None = None
     """Read only by reward models that were trained with context."""
+    heads: bool | None = None
+    """Tell what every head says, not the score alone: the members of an ensemble, ratings."""
 
     def chat(self) -> list[Message]:
         """The messages as the contract names them."""

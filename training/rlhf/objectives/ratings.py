@@ -146,6 +146,10 @@ class _Link:
         """What the figures are made of."""
         raise NotImplementedError
 
+    def predict(self, scores: Tensor) -> Tensor:
+        """(N,) between 0 and 1 as a rule: the expected rating on 0..1, or of a binary head the chance."""
+        raise NotImplementedError
+
     def figures(self, observed: Mapping[str, Tensor]) -> dict[str, float]:
         """Figures without the head's name."""
         raise NotImplementedError
@@ -159,7 +163,10 @@ class _Regression(_Link):
         return (scores + self._bias - _scaled(ratings).to(scores)) ** 2
 
     def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
-        return {"predicted": scores + self._bias, "rated": _scaled(ratings).to(scores)}
+        return {"predicted": self.predict(scores), "rated": _scaled(ratings).to(scores)}
+
+    def predict(self, scores: Tensor) -> Tensor:
+        return scores + self._bias
 
     def figures(self, observed: Mapping[str, Tensor]) -> dict[str, float]:
         return figures_of_values(observed["predicted"], observed["rated"])
@@ -178,6 +185,9 @@ class _Binary(_Link):
 
     def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
         return {"logit": scores + self._bias, "upper": _upper(ratings).to(scores)}
+
+    def predict(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores + self._bias)
 
     def figures(self, observed: Mapping[str, Tensor]) -> dict[str, float]:
         sided = observed["upper"] != 0.5
@@ -223,12 +233,17 @@ class _Ordinal(_Link):
         for scale, rows in _by_scale(ratings).items():
             found = self._log_probabilities(scores[rows], scale)
             given = _places(ratings, rows, scale).to(scores.device)
-            levels = torch.linspace(0, 1, found.shape[1], device=scores.device)
-            parts["expected"].append(found.exp() @ levels)
-            parts["rated"].append(levels[given])
+            parts["expected"].append(_expected(found))
+            parts["rated"].append(given / (found.shape[1] - 1))
             parts["hit"].append((found.argmax(1) == given).to(scores))
             parts["log"].append(found.gather(1, given[:, None])[:, 0])
         return {name: torch.cat(values) for name, values in parts.items()}
+
+    def predict(self, scores: Tensor) -> Tensor:
+        """Where several scales were rated on, the mean over them."""
+        learned = self._backbone.extras(self._adapter)
+        scales = [scale for scale in LEVELS if self._extra(scale) in learned]
+        return torch.stack([_expected(self._log_probabilities(scores, scale)) for scale in scales]).mean(0)
 
     def figures(self, observed: Mapping[str, Tensor]) -> dict[str, float]:
         return figures_of_levels(observed["expected"], observed["rated"], observed["hit"], observed["log"])
@@ -252,6 +267,17 @@ def cumulative_link(scores: Tensor, thresholds: Tensor) -> Tensor:
         + torch.cat([never, down], dim=1)
         + torch.cat([never, between, never], dim=1)
     )
+
+
+def predicted_ratings(backbone: Backbone, adapter: str, head: RatingHead, scores: Tensor) -> Tensor:
+    """What a head's outputs, (N,), say: the expected rating on 0..1, or of a binary head the chance."""
+    return _LINKS[head.loss](backbone, adapter, head.name).predict(scores)
+
+
+def _expected(log_probabilities: Tensor) -> Tensor:
+    """(N, levels) to (N,): the expected level, the lowest being 0 and the highest 1."""
+    levels = torch.linspace(0, 1, log_probabilities.shape[1], device=log_probabilities.device)
+    return log_probabilities.exp() @ levels
 
 
 def _scaled(ratings: Iterable[Rating]) -> Tensor:
