@@ -9,9 +9,10 @@ from typing import Any
 
 from peft import LoraConfig
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest, sha256_of_file
+from training.rlhf.lora_layer import LoraLinear
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
@@ -57,7 +58,7 @@ def read_lora_settings(folder: Path) -> LoraSettings:
 def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
     """peft's configuration of an adapter shaped as `settings` say, for a base of so many blocks."""
     chosen = None if settings.layers is None else list(range(blocks - settings.layers, blocks))
-    return LoraConfig(
+    config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
@@ -65,6 +66,8 @@ def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
         layers_to_transform=chosen,
         task_type="CAUSAL_LM",
     )
+    config._register_custom_module({nn.Linear: LoraLinear})
+    return config
 
 
 def load_heads(folder: Path, manifest: Manifest) -> dict[str, Tensor]:

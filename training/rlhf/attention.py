@@ -4,15 +4,15 @@ A token sees its own prompt and its own answer up to itself, and nothing of any 
 judgment. So the states are those of separate rows of prompt + answer, while a prompt is computed once
 however many answers it has.
 
-On a CPU each prompt and each group of answers is one call of scaled dot-product attention: nothing is
-computed for pairs of tokens in different judgments. On a GPU the whole row is one call of FlexAttention
-with a block mask, which skips empty blocks.
+On a CPU each prompt and each group of answers, or each answer, is one call of scaled dot-product
+attention: nothing is computed for pairs of tokens in different judgments. On a GPU the whole row is one
+call of FlexAttention with a block mask, which skips empty blocks.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class Layout:
         self.trees = tuple(trees)
         self.device = device
         self._masks: dict[int, Tensor] = {}
+        self._answer_masks: dict[tuple[int, int], Tensor] = {}
 
     @property
     def tokens(self) -> int:
@@ -77,6 +78,13 @@ class Layout:
             seen = torch.ones(len(own), tree.prompt, dtype=torch.bool)
             self._masks[index] = torch.cat([seen, own], dim=1).to(self.device)
         return self._masks[index]
+
+    def answer_mask(self, prompt: int, answer: int) -> Tensor:
+        """What one answer sees of its prompt and itself: (answer, prompt + answer), True where seen."""
+        if (prompt, answer) not in self._answer_masks:
+            places = torch.ones(answer, prompt + answer, dtype=torch.bool).tril(prompt)
+            self._answer_masks[prompt, answer] = places.to(self.device)
+        return self._answer_masks[prompt, answer]
 
     @functools.cached_property
     def block_mask(self) -> Any:
@@ -140,8 +148,28 @@ def _tree_by_tree(query: Tensor, key: Tensor, value: Tensor, layout: Layout, sca
         if tree.prompt:
             shared = slice(0, tree.prompt)
             parts.append(attend(q[:, :, shared], k[:, :, shared], v[:, :, shared], is_causal=True))
-        parts.append(attend(q[:, :, tree.prompt :], k, v, attn_mask=layout.answers_mask(index)))
+        if sum(tree.answers) <= tree.prompt:
+            parts.append(attend(q[:, :, tree.prompt :], k, v, attn_mask=layout.answers_mask(index)))
+        else:
+            parts += _answer_by_answer(attend, q, k, v, tree, layout)
     return torch.cat(parts, dim=2)
+
+
+def _answer_by_answer(
+    attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, tree: Tree, layout: Layout
+) -> list[Tensor]:
+    """One call for each answer, with a copy of the prompt's keys and values before its own.
+
+    Where answers outweigh their prompt the copies cost less than computing every answer against all
+    others, only to mask it.
+    """
+    parts, begin = [], tree.prompt
+    for length in tree.answers:
+        rows = slice(begin, begin + length)
+        seen = [torch.cat([whole[:, :, : tree.prompt], whole[:, :, rows]], dim=2) for whole in (key, value)]
+        parts.append(attend(query[:, :, rows], *seen, attn_mask=layout.answer_mask(tree.prompt, length)))
+        begin += length
+    return parts
 
 
 @functools.cache

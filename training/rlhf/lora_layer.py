@@ -1,0 +1,87 @@
+"""peft's LoRA layer with its arithmetic in one piece.
+
+peft adds the update in four steps, each a tensor as large as the layer's output, and keeps some of them
+for the backward pass. Here the update is added into the output where it lies, and what is kept is the
+input, which other layers share, and its narrow projection. Parameters and files stay peft's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class LoraLinear(Linear):  # type: ignore[misc]
+    """Computes what `peft.tuners.lora.Linear` computes; whatever is not plain LoRA is left to that."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer with the active adapter: (…, in) to (…, out)."""
+        adapter = self._plain_adapter
+        if adapter is None or args or kwargs:
+            result: Tensor = super().forward(x, *args, **kwargs)
+            return result
+        base = self.base_layer
+        adapted: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
+            x,
+            base.weight,
+            base.bias,
+            self.lora_A[adapter].weight,
+            self.lora_B[adapter].weight,
+            self.scaling[adapter],
+        )
+        return adapted
+
+    @property
+    def _plain_adapter(self) -> str | None:
+        """The one active adapter where it is low-rank and nothing else: no dropout, variant or merging."""
+        if self.disable_adapters or self.merged or len(self.active_adapters) != 1:
+            return None
+        adapter: str = self.active_adapters[0]
+        plain = (
+            adapter in self.lora_A
+            and adapter not in self.lora_variant
+            and type(self.base_layer) is nn.Linear
+            and not self.base_layer.weight.requires_grad
+            and not (
+                isinstance(self.lora_dropout[adapter], nn.Dropout) and self.lora_dropout[adapter].training
+            )
+            and self.lora_B[adapter].bias is None
+        )
+        return adapter if plain else None
+
+
+class _Adapted(torch.autograd.Function):
+    """x Wᵀ + b + s · (x Aᵀ) Bᵀ with gradients for x, A and B; W and b are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        x, weight, bias, a, b, scaling = arguments
+        rows = x.reshape(-1, x.shape[-1])
+        narrow = (rows.to(a.dtype) @ a.t()).mul_(scaling)
+        result = F.linear(rows, weight, bias)
+        # Where the base is bfloat16 the sum is taken in the adapter's float32, as peft takes it.
+        summed = result.to(a.dtype).addmm_(narrow, b.t()).to(result.dtype)
+        ctx.save_for_backward(x, weight, a, b, narrow)
+        ctx.scaling = scaling
+        return summed.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, a, b, narrow = ctx.saved_tensors
+        gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
+        of_x, of_a, of_b = ctx.needs_input_grad[0], ctx.needs_input_grad[3], ctx.needs_input_grad[4]
+        wide = gradient.to(a.dtype)
+        back = (wide @ b).mul_(ctx.scaling) if of_x or of_a else None
+        x_gradient = None
+        if of_x:
+            whole = gradient @ weight
+            x_gradient = whole.to(a.dtype).addmm_(back, a).to(x.dtype).view(x.shape)
+        a_gradient = back.t() @ x.reshape(-1, x.shape[-1]).to(a.dtype) if back is not None and of_a else None
+        b_gradient = wide.t() @ narrow if of_b else None
+        return x_gradient, None, None, a_gradient, b_gradient, None
