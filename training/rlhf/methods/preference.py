@@ -145,7 +145,7 @@ class DirectPreference(TrainingMethod):
         if len(surprise := observed.get("ranking_log_loss", torch.empty(0))):
             figures["ranking_log_loss"] = float(surprise.double().mean())
         if self._learns_ties:
-            figures["log_tie_2"] = float(self._log_tie[0])
+            figures["log_tie_2"] = float(self._log_tie[0].detach())
         return figures
 
     def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
