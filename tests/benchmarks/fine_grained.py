@@ -6,7 +6,7 @@ python -m tests.benchmarks.fine_grained var/models/SmolLM2-135M-Instruct \\
 Heads for every category of which there are more than 100 flags, and for the groups of Wu et al. 2023:
 sub-sentences for irrelevant, redundant and incoherent, sentences for unverifiable and wrong grounding, the
 whole answer for completeness. The first 300 questions train, the last 50 test. `--context` puts the passages
-into the prompt.
+into the prompt. With `--folder` a run that `--seconds` stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -57,6 +57,18 @@ HEADS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "factuality": ("sentence", ("unverifiable", "wrong-grounding")),
 }
 RESAMPLES = 2000
+
+
+class Deadline(StopRequest):
+    """Somebody who asks to stop after some time."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        super().__init__(folder)
+        self._end = time.monotonic() + seconds
+
+    @property
+    def reason(self) -> str:
+        return "out of time" if time.monotonic() > self._end else ""
 
 
 class Scored(NamedTuple):
@@ -131,13 +143,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
             "batch_size": options.batch,
             "micro_batch_tokens": options.micro_batch_tokens,
             "evaluate_every": options.evaluate_every,
-            "save_every": 1000,
+            "save_every": 10,
         },
     }
 
 
 def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: Path) -> RunSpec:
     """Run the trainer; its spec."""
+    run = folder / "run"
     write_snapshot(folder / "snapshot", judged, project="qa-feedback", rounds=(1,))
     spec = RunSpec(
         method="reward",
@@ -151,11 +164,12 @@ def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: 
         seed=options.seed,
         commit="0" * 40,
     )
-    write_spec(folder / "run", spec)
-    begun = time.perf_counter()
-    if train_run(folder / "run", stop=StopRequest(folder / "run"), lock_wait_seconds=0) != EXIT_FINISHED:
-        raise SystemExit("the run failed")
-    print(f"trained in {time.perf_counter() - begun:.0f} s")
+    write_spec(run, spec)
+    if train_run(run, stop=Deadline(run, options.seconds), lock_wait_seconds=0) != EXIT_FINISHED:
+        raise SystemExit("the run did not end; start it again with the same folder")
+    seconds = sum(line["seconds"] for line in read_metrics(run))
+    tokens = sum(line["tokens"] for line in read_metrics(run))
+    print(f"{len(read_metrics(run))} steps in {seconds:.0f} s, {tokens / seconds:.0f} tokens a second")
     return spec
 
 
@@ -246,14 +260,16 @@ def main() -> None:
     parser.add_argument("--context", action="store_true")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--learning-rate", type=float, default=2e-4)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--micro-batch-tokens", type=int, default=2048)
-    parser.add_argument("--evaluate-every", type=int, default=20)
+    parser.add_argument("--evaluate-every", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--threshold-on", type=int, default=100, help="training answers that choose it")
     options = parser.parse_args()
     options.model = options.model.resolve()
