@@ -25,11 +25,18 @@ ANSWER = "the earth turns; so — it seems — the sun rises 🌅"
 
 @pytest.fixture(scope="module")
 def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A policy, a reward model, and one with an ensemble and what is learned beside a head."""
+    """Policies and reward models; one of each with more learned beside the adapter or the head."""
     folder = tmp_path_factory.mktemp("checkpoints")
     few = {"max_steps": 4, "learning_rate": 1e-2}
     asked = {
         "policy": make_run(folder / "policy", base, method="preference", optimiser=few),
+        "policy of ties": make_run(
+            folder / "ties",
+            base,
+            method="preference",
+            optimiser=few,
+            settings={"loss": "plackett_luce", "ties": "davidson"},
+        ),
         "reward": make_run(folder / "reward", base, optimiser=few),
         "ensemble": make_run(
             folder / "ensemble",
@@ -38,9 +45,10 @@ def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             settings={"loss": "plackett_luce", "ties": "davidson", "ensemble": 3},
         ),
     }
-    assert [train(run) for run in asked.values()] == [EXIT_FINISHED] * 3
-    learned = load_file(asked["ensemble"] / "checkpoint" / "heads.safetensors")
-    assert any(name.startswith("score.") for name in learned), "nothing is learned beside the head"
+    assert [train(run) for run in asked.values()] == [EXIT_FINISHED] * 4
+    for name in ("policy of ties", "ensemble"):
+        learned = load_file(asked[name] / "checkpoint" / "heads.safetensors")
+        assert any("." in one for one in learned), "nothing is learned beside the head"
     return {name: run / "checkpoint" for name, run in asked.items()}
 
 
@@ -59,7 +67,7 @@ def value_in_rondo(base: Path, checkpoint: Path) -> float:
     return float(said[row.answer_start - 1 :].sum())
 
 
-@pytest.mark.parametrize("name", ["policy", "reward", "ensemble"])
+@pytest.mark.parametrize("name", ["policy", "policy of ties", "reward", "ensemble"])
 def test_the_readmes_snippet_computes_the_same_without_rondo(
     base: Path, checkpoints: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

@@ -21,7 +21,7 @@ from training.contract import (
     read_manifest,
     read_metrics,
 )
-from training.rlhf.evaluation import wilson_interval
+from training.rlhf.calibration import wilson_interval
 
 
 @pytest.fixture(scope="module", params=["reward", "preference"])

@@ -3,7 +3,7 @@
     snapshot folder   snapshot.json, judgments.jsonl            web → trainer
     run folder        spec.json, cancel                         web → trainer
                       status.json, metrics.jsonl,
-                      evaluation.json, log.txt,
+                      evaluation.json, log.txt, dropped.jsonl,
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
 
@@ -49,6 +49,7 @@ from training.contract.methods import (
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
+    DROPPED_FILE,
     EVALUATION_FILE,
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -99,6 +100,7 @@ __all__ = [
     "CANCEL_FILE",
     "CHECKPOINT_FOLDER",
     "CHECKPOINT_NAME",
+    "DROPPED_FILE",
     "EVALUATION_FILE",
     "EXIT_FAILED",
     "EXIT_FINISHED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ class Manifest:
     metrics: dict[str, float]
     """Held-out figures at the end."""
     dropped: list[dict[str, str]]
-    """What the run could not learn from, and why."""
+    """What the run could not learn from, and why: the first of them; `dropped.jsonl` of the run has all."""
     heads: list[str]
     """Names of the scalar heads in `heads.safetensors`."""
     files: dict[str, str]
@@ -54,6 +54,10 @@ class Manifest:
     versions: dict[str, str]
     """Versions of torch, transformers and peft."""
     parent_digest: str | None = None
+    dropped_counts: dict[str, int] = field(default_factory=dict)
+    """How much it could not learn from, by reason."""
+    warnings: list[str] = field(default_factory=list)
+    """What was odd about its settings and judgments."""
     format: int = FORMAT_VERSION
 
 

@@ -40,7 +40,7 @@ from training.rlhf.adapter_files import (
     read_lora_settings,
 )
 from training.rlhf.attention import Layout
-from training.rlhf.base_model import load_base_model, packed_states
+from training.rlhf.base_model import load_base_model, packed_states, refuse_not_finite
 from training.rlhf.processes import Processes
 from training.rlhf.sharding import Turnstile, shard_base
 
@@ -238,9 +238,11 @@ class Backbone:
         if not (folder / ADAPTER_FILE).is_file():
             raise ContractError(f"{folder}: checkpoint {manifest.name!r} holds no adapter ({ADAPTER_FILE})")
         settings = read_lora_settings(folder)
+        tensors, heads = load_file(folder / ADAPTER_FILE), load_heads(folder, manifest)
+        refuse_not_finite({**tensors, **heads}, folder, remedy="train this checkpoint again")
         self.add_adapter(name, settings, seed=0, trainable=trainable)
         try:
-            self.restore(name, load_file(folder / ADAPTER_FILE), load_heads(folder, manifest))
+            self.restore(name, tensors, heads)
         except ContractError as error:
             self.drop_adapter(name)
             raise ContractError(f"{folder}: {error}") from None

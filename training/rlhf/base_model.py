@@ -3,6 +3,7 @@ Rondo would compute something else with it than its makers do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +39,24 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
     if not tokenizer.is_fast or not tokenizer.chat_template:
-        raise ContractError(f"{folder}: the tokenizer must be a fast one with a chat template")
+        raise ContractError(
+            f"{folder}: the tokenizer must be a fast one with a chat template; choose a base model that was "
+            "made for chats, or put its chat_template.jinja into the folder"
+        )
     model.to(device)
     model.requires_grad_(False)
     model.eval()
-    refuse_not_finite(dict(model.named_parameters()), f"{folder}: the base model's weights are damaged")
+    refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
     _refuse_unknown_head(model, folder)
     _refuse_unknown_attention(model, folder)
     return model, tokenizer
 
 
-def refuse_not_finite(tensors: dict[str, Any], what: str) -> None:
-    """Raise `ContractError` with `what` and the name of the first tensor that holds NaN or an infinity."""
+def refuse_not_finite(tensors: Mapping[str, Tensor], folder: Path, *, remedy: str) -> None:
+    """Raise `ContractError` with the name of the first tensor that holds NaN or an infinity."""
     for name, value in tensors.items():
         if not torch.isfinite(value).all():
-            raise ContractError(f"{what}: {name} holds values that are not finite; fetch it again")
+            raise ContractError(f"{folder}: the weights {name} hold values that are not finite; {remedy}")
 
 
 def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:

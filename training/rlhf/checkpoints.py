@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -24,7 +25,11 @@ from training.contract import (
 )
 from training.rlhf.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.backbone import Backbone
+from training.rlhf.checks import counts_by_reason
 from training.rlhf.config import code_version, library_versions
+
+_DROPPED_LISTED = 100
+"""Of a large snapshot much may be left out: the manifest, which pages show, lists so many and counts all."""
 
 
 def save_checkpoint(
@@ -37,6 +42,7 @@ def save_checkpoint(
     steps: int,
     metrics: dict[str, float],
     dropped: list[dict[str, str]],
+    warnings: Sequence[str] = (),
 ) -> Manifest:
     """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
 
@@ -62,7 +68,9 @@ def save_checkpoint(
         commit=code_version(spec),
         steps=steps,
         metrics=metrics,
-        dropped=dropped,
+        dropped=dropped[:_DROPPED_LISTED],
+        dropped_counts=counts_by_reason(dropped),
+        warnings=list(warnings),
         heads=sorted(name for name in heads if "." not in name),
         files={path.name: sha256_of_file(path) for path in sorted(partial.iterdir())},
         versions=library_versions(),

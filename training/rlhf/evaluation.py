@@ -9,21 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from training.rlhf.calibration import wilson_interval
 from training.rlhf.data import Example
 from training.rlhf.methods import Outcome, TrainingMethod
 from training.rlhf.packing import pack, passes
 from training.rlhf.processes import Processes
-
-_Z_95 = 1.959963984540054
-"""Two-sided 95 % point of the standard normal distribution."""
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """95 % score interval of a share found in `count` trials (Wilson 1927)."""
-    denominator = 1 + _Z_95**2 / count
-    centre = (share + _Z_95**2 / (2 * count)) / denominator
-    half = _Z_95 / denominator * math.sqrt(share * (1 - share) / count + _Z_95**2 / (4 * count**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 class Total(NamedTuple):

@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def export_checkpoint(checkpoint: Path, *, base: Path, out: Path, merged: bool, 
         AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False).save_pretrained(
             partial
         )
-        if manifest.heads:
+        if HEADS_FILE in manifest.files:
             shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
         card = model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
         (partial / "README.md").write_text(card, encoding="utf-8")
@@ -115,8 +114,7 @@ def model_card(manifest: Manifest, *, digest: str, merged: bool) -> str:
 
 
 def _left_out(manifest: Manifest) -> dict[str, str]:
-    reasons = Counter(entry["reason"] for entry in manifest.dropped)
-    listed = "; ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
+    listed = "; ".join(f"{count} × {reason}" for reason, count in sorted(manifest.dropped_counts.items()))
     return {"left out of training": listed} if listed else {}
 
 

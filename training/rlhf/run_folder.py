@@ -9,17 +9,19 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from training.contract import (
+    DROPPED_FILE,
     LOG_FILE,
     METRICS_FILE,
     ContractError,
     RunState,
     RunStatus,
+    canonical_json,
     read_status,
     write_status,
 )
@@ -61,12 +63,27 @@ def locked(folder: Path, *, wait_seconds: float, give_up: Callable[[], bool]) ->
         yield
 
 
+class _Warnings(logging.Handler):
+    """Keeps what is warned of."""
+
+    def __init__(self, into: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._into = into
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning that is not there yet; errors are told otherwise."""
+        if record.levelno == logging.WARNING and record.getMessage() not in self._into:
+            self._into.append(record.getMessage())
+
+
 class RunFolder:
     """Writes what a trainer tells. With `writes` off, as in all processes but the first, it is silent."""
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path = path
         self.writes = writes
+        self.warnings: list[str] = []
+        """What was warned of since the log was opened; each once."""
         earlier = None
         with suppress(ContractError):
             earlier = read_status(path)
@@ -86,6 +103,7 @@ class RunFolder:
         for handler in handlers:
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
             log.addHandler(handler)
+        log.addHandler(_Warnings(self.warnings))
 
     def tell(
         self,
@@ -109,6 +127,14 @@ class RunFolder:
                 updated_at=time.time(),
             )
             write_status(self.path, status)
+
+    def list_dropped(self, dropped: Iterable[Mapping[str, str]]) -> None:
+        """Write `dropped.jsonl`: a line for each judgment or completion that cannot be learned from."""
+        if self.writes:
+            partial = self.path / f".{DROPPED_FILE}.partial"
+            with partial.open("w", encoding="utf-8") as stream:
+                stream.writelines(canonical_json(dict(entry)) + "\n" for entry in dropped)
+            partial.replace(self.path / DROPPED_FILE)
 
     def trim_metrics(self) -> None:
         """Cut off a last line that a killed trainer left unfinished."""

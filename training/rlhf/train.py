@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from training.contract import (
     CHECKPOINT_FOLDER,
+    DROPPED_FILE,
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
@@ -31,8 +32,9 @@ from training.contract import (
 )
 from training.rlhf.backbone import Backbone
 from training.rlhf.checkpoints import save_checkpoint
+from training.rlhf.checks import refuse_too_many_tokens, refuse_untaught, tell_of_examples
 from training.rlhf.config import make_deterministic, resolve_device, resolve_dtype
-from training.rlhf.data import Examples, build_examples, only_teaching
+from training.rlhf.data import build_examples, only_teaching
 from training.rlhf.loop import DivergedError, TrainingLoop
 from training.rlhf.methods import TrainingMethod
 from training.rlhf.methods.kto import KahnemanTversky
@@ -93,7 +95,9 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
 def explain(error: Exception) -> str:
     """An unforeseen error in words, with the remedy where one is known."""
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    # What safetensors could not write is no OSError.
+    if full or "No space left on device" in str(error):
         return (
             f"the disk is full ({text}); free some space and start again: training goes on from the last save"
         )
@@ -125,6 +129,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         processes = replace(processes, rest=backbone.turnstile.rest)
     stop.check()
     settings = spec.settings
+    refuse_too_many_tokens(backbone, settings)
     method = _method(backbone, spec)
     folder.tell("starting", "reading the judgments")
     examples = build_examples(
@@ -135,7 +140,9 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         wanted=method.wanted,
     )
     examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
-    _log_examples(examples)
+    folder.list_dropped(examples.dropped)
+    tell_of_examples(examples, settings=settings, processes=processes)
+    refuse_untaught(method, examples.train)
     loop = TrainingLoop(
         backbone=backbone,
         method=method,
@@ -146,6 +153,8 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         processes=processes,
     )
     log.info("Training %s on %s, %d steps", spec.method, device, loop.total_steps)
+    # Those of the steps are not among them: a resumed run does not see them again.
+    warnings = list(folder.warnings)
     steps, held_out = loop.run()
     if processes.first:
         save_checkpoint(
@@ -157,9 +166,12 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
             steps=steps,
             metrics=held_out,
             dropped=examples.dropped,
+            warnings=warnings,
         )
     processes.wait()
-    return f"{loop.total_steps} steps on {len(examples.train)} judgments"
+    told = [f"{loop.total_steps} steps on {len(examples.train)} judgments"]
+    told += [f"{len(examples.dropped)} entries were left out, see {DROPPED_FILE}"] if examples.dropped else []
+    return "; ".join(told + folder.warnings)
 
 
 def _method(backbone: Backbone, spec: RunSpec) -> TrainingMethod:
@@ -203,21 +215,3 @@ def _checked_snapshot(path: Path, spec: RunSpec) -> Path:
                 f"{spec.parent_digest[:12]}; name the checkpoint that the run was made for"
             )
     return snapshot
-
-
-def _log_examples(examples: Examples) -> None:
-    log.info(
-        "%d judgments to train on (%d pairs), %d held out",
-        len(examples.train),
-        sum(len(example.pairs) for example in examples.train),
-        len(examples.held_out),
-    )
-    if not examples.held_out:
-        log.info("No judgment is held out: there will be no held-out figures")
-    if examples.shortened:
-        log.info("%d prompts were too long and lost their beginning", examples.shortened)
-    reasons: dict[str, int] = {}
-    for entry in examples.dropped:
-        reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + 1
-    for reason, count in sorted(reasons.items()):
-        log.info("Left out, %d times: %s", count, reason)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from training.contract import CheckpointKind, KtoSettings, RunSpec
 from training.rlhf.backbone import Backbone
+from training.rlhf.calibration import wilson_interval
 from training.rlhf.data import Example, Wanted
 from training.rlhf.encoding import Answered, Encoder, shorten
-from training.rlhf.evaluation import wilson_interval
 from training.rlhf.log_probabilities import answer_log_probabilities
 from training.rlhf.losses import kto
 from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
