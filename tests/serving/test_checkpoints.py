@@ -16,7 +16,7 @@ import torch
 from tests.model_server import RunningServer
 from tests.serving.conftest import BASE, Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings, RatingHead, RewardSettings, RunSpec
+from training.contract import LoraSettings, RatingHead, RewardSettings, RunSpec, SegmentHead
 from training.rlhf.backbone import SCORE, Backbone
 from training.rlhf.checkpoints import save_checkpoint
 
@@ -210,6 +210,51 @@ def test_every_heads_output_is_told_to_who_asks(server: RunningServer, folders: 
         chance = torch.sigmoid(weights["safe"][0] @ state + 0.5).item()
         assert told["heads"]["safe"][index] == pytest.approx([chance], abs=1e-5)
     assert plain["scores"] == told["scores"]
+
+
+def test_segments_are_told_with_their_places_and_rewards(server: RunningServer, folders: Folders):
+    heads = (SegmentHead(name="facts", categories=("wrong",)),)
+    settings = RewardSettings(loss="none", segments=heads)
+    folder = folders.checkpoints / "fine-grained"
+    backbone = Backbone.load(folders.base, device="cpu", dtype=torch.float32)
+    backbone.add_adapter("trained", LoraSettings(rank=4), seed=0)
+    backbone.add_head("trained", "facts", seed=1)
+    backbone.add_extra("trained", "facts.bias", torch.tensor([0.5]))
+    spec = RunSpec(
+        method="reward",
+        base_model=str(folders.base),
+        snapshot="snapshot",
+        snapshot_digest="0" * 64,
+        settings=settings,
+    )
+    save_checkpoint(
+        folder,
+        backbone=backbone,
+        adapter="trained",
+        kind="reward",
+        spec=spec,
+        steps=1,
+        metrics={},
+        dropped=[],
+    )
+    first, whole = "A star 🌞 is hot.", "A star 🌞 is hot. It is far away."
+    try:
+        told = score(server, model="fine-grained", completions=[whole, ""], heads=True).json()
+        plain = score(server, model="fine-grained", completions=[whole])
+    finally:
+        shutil.rmtree(folder)
+    assert plain.status_code == 400, "it has no score"
+    assert told["scores"] == []
+    segments, none = told["segments"]["facts"]
+    assert none == []
+    assert [(one["start"], one["end"]) for one in segments] == [(0, len(first)), (len(first), len(whole))]
+    # The first sentence's last token is read where it stands, which is where the row of it alone ends.
+    for one, text in zip(segments, (first, whole), strict=True):
+        row = torch.tensor([tokens_of(backbone, "What is the sun?", text)[:-1]])
+        with torch.inference_mode(), backbone.using("trained"):
+            state = backbone.hidden_states(row, torch.ones_like(row)).states[0, -1]
+        expected = (backbone.head_state("trained")["facts"][0] @ state + 0.5).item()
+        assert one["reward"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

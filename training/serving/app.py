@@ -88,6 +88,10 @@ class Server:
                 answer = {"object": "list", "model": body.model, "scores": scored.scores}
                 if body.heads:
                     answer["heads"] = scored.heads
+                    answer["segments"] = {
+                        head: [[one._asdict() for one in rewards] for rewards in of_completions]
+                        for head, of_completions in scored.segments.items()
+                    }
                 return JSONResponse(answer)
         raise ClientDisconnect
 

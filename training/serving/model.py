@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from training.contract import (
     Message,
     RewardSettings,
     RunSpec,
+    SegmentHead,
     manifest_digest,
     read_manifest,
     with_context,
@@ -33,6 +34,7 @@ from training.rlhf.objectives.reading import read_heads
 from training.rlhf.packing import pack
 from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.generate import context_length
+from training.rlhf.segment_rewards import SegmentReward, segment_rewards
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
 from training.serving.requests import (
@@ -71,6 +73,8 @@ class Scored:
     scores: list[float]
     heads: dict[str, list[list[float]]]
     """By head, for each completion the head's outputs, as `objectives.reading.read_heads` gives them."""
+    segments: dict[str, list[list[SegmentReward]]]
+    """By segment head, for each completion its segments in order; empty unless every head was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,29 +128,48 @@ class Model:
         messages = request.chat()
         if settings.context:
             messages = with_context(messages, request.passages())
-        rows = self._encode_answers(messages, request.completions, settings.max_tokens)
+        segments = settings.segments if request.heads else ()
+        rows = self._encode_answers(
+            messages, request.completions, settings.max_tokens, offsets=bool(segments)
+        )
         found: dict[str, list[list[float]]] = {}
+        dense: dict[str, list[list[SegmentReward]]] = {head.name: [] for head in segments}
         with torch.inference_mode():
             for start in range(0, len(rows), _SCORED_AT_ONCE):
                 if cancelled():
                     return
-                read = self._read_heads(adapter, rows[start : start + _SCORED_AT_ONCE], settings)
+                some = slice(start, start + _SCORED_AT_ONCE)
+                read, rewards = self._read(
+                    adapter, settings, rows[some], request.completions[some], segments=segments
+                )
                 for head, outputs in read.items():
                     found.setdefault(head, []).extend(outputs.tolist())
+                for head in dense:
+                    dense[head] += [of_heads[head] for of_heads in rewards]
         scores = [sum(outputs) / len(outputs) for outputs in found.get(SCORE, [])]
-        emit(Scored(scores=scores, heads=found))
+        emit(Scored(scores=scores, heads=found, segments=dense))
+
+    def _read(
+        self,
+        adapter: str,
+        settings: RewardSettings,
+        rows: Sequence[Answered],
+        texts: Sequence[str],
+        *,
+        segments: Sequence[SegmentHead],
+    ) -> tuple[dict[str, torch.Tensor], list[Mapping[str, list[SegmentReward]]]]:
+        """What the heads on whole answers say, by head, and those on segments, by answer: one forward pass."""
+        batch = pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
+        states = encode(self.backbone, adapter, batch)
+        return (
+            read_heads(self.backbone, adapter, states[batch.last], settings),
+            segment_rewards(self.backbone, adapter, segments, states, batch, answers=rows, texts=texts),
+        )
 
     def _settings_of(self, name: str) -> RewardSettings | None:
         """How a loaded reward model was trained; None for another kind of checkpoint."""
         settings = RunSpec.from_json(self._loaded[name].manifest.spec).settings
         return settings if isinstance(settings, RewardSettings) else None
-
-    def _read_heads(
-        self, adapter: str, rows: Sequence[Answered], settings: RewardSettings
-    ) -> dict[str, torch.Tensor]:
-        batch = pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
-        states = encode(self.backbone, adapter, batch)[batch.last]
-        return read_heads(self.backbone, adapter, states, settings)
 
     def _generate(
         self,
@@ -270,13 +293,13 @@ class Model:
         return ids
 
     def _encode_answers(
-        self, messages: Sequence[Message], texts: Sequence[str], max_tokens: int
+        self, messages: Sequence[Message], texts: Sequence[str], max_tokens: int, *, offsets: bool
     ) -> tuple[Answered, ...]:
         """Each text as the answer that ends the chat; the front of a long prompt is cut for all alike."""
         encoded = []
         for index, text in enumerate(texts):
             try:
-                encoded.append(self._encoder.encode(messages, text))
+                encoded.append(self._encoder.encode(messages, text, offsets=offsets))
             except ContractError as error:
                 param = f"completions[{index}]"
                 raise RequestError(400, f"{error}.", code="invalid_value", param=param) from error

@@ -218,7 +218,8 @@ class ScoreRequest(_Body):
     context: list[ContextPassage] | None = None
     """Read only by reward models that were trained with context."""
     heads: bool | None = None
-    """Tell what every head says, not the score alone: the members of an ensemble, ratings."""
+    """Tell what every head says, not the score alone: the members of an ensemble, ratings; of segments
+    {start, end, reward}, places in code points and the log-odds that the segment is faultless."""
 
     def chat(self) -> list[Message]:
         """The messages as the contract names them."""
