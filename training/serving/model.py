@@ -158,7 +158,7 @@ class Model:
         *,
         segments: Sequence[SegmentHead],
     ) -> tuple[dict[str, torch.Tensor], list[Mapping[str, list[SegmentReward]]]]:
-        """What the heads on whole answers say, by head, and those on segments, by answer: one forward pass."""
+        """What heads on whole answers say, by head, and heads on segments, by answer: one forward pass."""
         batch = pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
         states = encode(self.backbone, adapter, batch)
         return (
