@@ -1,13 +1,15 @@
 """Runs of reward models with many heads: resumed, evaluated, continued."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rlhf.runs import StopAfter, files_of, judgments, make_run, row, status_of, train
+from tests.rlhf.runs import ENVIRONMENT, ROOT, StopAfter, files_of, judgments, make_run, row, status_of, train
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -93,6 +95,33 @@ def test_a_resumed_run_ends_byte_for_byte_the_same_with_all_kinds_of_heads(
     assert train(folder) == EXIT_FINISHED
     assert files_of(folder / "checkpoint") == files_of(whole / "checkpoint")
     assert (folder / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()
+
+
+def test_two_processes_draw_the_curve_of_one_also_where_a_head_is_rarely_spoken_of(
+    base: Path, tmp_path: Path
+) -> None:
+    # In most steps nothing is by this annotator: their offset must rest then, in two processes as in one.
+    rare = row("rare", ["good answer", "bad"], [1, 2], annotator="seldom-here")
+    one, two = (
+        make_run(tmp_path / name, base, [*rated_judgments(), rare], settings=EVERYTHING)
+        for name in ("one", "two")
+    )
+    assert train(one) == EXIT_FINISHED
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, "-m", "training.rlhf", str(two)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == EXIT_FINISHED, done.stderr.decode()
+    curves = [[line["loss"] for line in read_metrics(run)] for run in (one, two)]
+    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+    heads = [load_file(run / "checkpoint" / "heads.safetensors") for run in (one, two)]
+    offsets = [found["score.annotator.seldom-here"] for found in heads]
+    assert offsets[0].abs().max() > 0
+    assert torch.allclose(*offsets, atol=1e-4)
 
 
 def test_what_is_learned_beside_the_heads_moves_and_is_saved(whole: Path) -> None:

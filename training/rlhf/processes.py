@@ -53,15 +53,17 @@ class Processes:
         return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over the processes. One without examples adds 0."""
+        """Replace every gradient by its sum over the processes. One without examples adds 0; what has a
+        gradient in none of them keeps none, as in a run of one process: AdamW leaves it where it is."""
         if self.world == 1:
             return
         trained = list(parameters)
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
-        flat = self.sum(torch.cat([grad.reshape(-1) for grad in grads]))
-        pieces = torch.split(flat, [parameter.numel() for parameter in trained])
-        for parameter, piece in zip(trained, pieces, strict=True):
-            parameter.grad = piece.view_as(parameter)
+        there = grads[0].new_tensor([float(parameter.grad is not None) for parameter in trained])
+        flat = self.sum(torch.cat([there, *(grad.reshape(-1) for grad in grads)]))
+        counts, *pieces = torch.split(flat, [len(trained), *(parameter.numel() for parameter in trained)])
+        for parameter, count, piece in zip(trained, counts.tolist(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter) if count else None
 
     def wait(self) -> None:
         """Return once every process has come here."""
