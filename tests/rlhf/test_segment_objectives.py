@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.rlhf.runs import StopAfter, files_of, make_run, row, status_of, train
+from tests.rlhf.runs import ENVIRONMENT, ROOT, StopAfter, files_of, make_run, row, status_of, train
 from tests.rlhf.test_backbone import disturb
 from tests.rlhf.test_methods import reward_method
 from training.contract import (
@@ -447,6 +449,33 @@ def test_micro_batches_change_nothing_but_speed(base: Path, tmp_path: Path) -> N
         assert train(folder) == EXIT_FINISHED
         curves.append([line["loss"] for line in read_metrics(folder)])
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+
+
+def test_two_processes_draw_the_curves_of_one(base: Path, tmp_path: Path) -> None:
+    # Five judgments of flags and two of completeness in batches of 4: in the second batch a process has one.
+    rows = some_marked()[:6] + [lacking(f"l{n}", [GOOD, f"{GOOD}{BAD}"], [n, 1 - n]) for n in (0, 1)]
+    settings = {**SETTINGS, "completeness": {"name": "completeness"}}
+    folders = [
+        make_run(tmp_path / name, base, rows, settings=settings, optimiser={"max_steps": 3})
+        for name in ("one", "two")
+    ]
+    assert train(folders[0]) == EXIT_FINISHED
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, "-m", "training.rlhf", str(folders[1])],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (read_metrics(folder) for folder in folders)
+    for left, right in zip(ours, theirs, strict=True):
+        figures = set(left) - {"seconds"}
+        assert figures == set(right) - {"seconds"}
+        assert {name: left[name] for name in figures} == pytest.approx(
+            {name: right[name] for name in figures}, abs=5e-5
+        )
 
 
 def test_a_checkpoint_gives_every_segment_the_same_reward_when_it_is_loaded(

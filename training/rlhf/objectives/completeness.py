@@ -65,7 +65,7 @@ class CompletenessObjective:
         for index, example in enumerate(examples):
             found = self._pairs(example)
             pairs += [(first + more, first + less, index) for more, less in found]
-            share += [1 / len(found)] * len(found)
+            share += [1 / len(found) for _ in found]
             first += len(example.answers)
         table = torch.tensor(pairs, dtype=torch.long, device=rewards.device).reshape(-1, 3)
         shares = torch.tensor(share, device=rewards.device)
