@@ -14,6 +14,7 @@ from training.contract.files import (
     known_fields,
     read_json,
     require,
+    require_format,
     sha256_of_file,
     write_atomically,
 )
@@ -71,14 +72,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> str:
 def read_manifest(folder: Path, *, verify: bool = False) -> Manifest:
     """Read a checkpoint's manifest; with `verify` check every file it names."""
     path = folder / MANIFEST_FILE
-    manifest = Manifest(**known_fields(Manifest, read_json(path), str(path)))
-    require(manifest.format == FORMAT_VERSION, str(path), f"format {manifest.format} is not {FORMAT_VERSION}")
+    found = read_json(path)
+    require_format(found, str(path))
+    manifest = Manifest(**known_fields(Manifest, found, str(path)))
     if verify:
         for name, expected in manifest.files.items():
             file = folder / name
             require(file.is_file(), str(file), "the file is missing; the checkpoint is damaged")
-            found = sha256_of_file(file)
-            require(found == expected, str(file), f"digest {found} is not the manifest's {expected}")
+            digest = sha256_of_file(file)
+            require(digest == expected, str(file), f"digest {digest} is not the manifest's {expected}")
     return manifest
 
 

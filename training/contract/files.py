@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
@@ -56,6 +57,16 @@ def write_atomically(path: Path, text: str) -> None:
         os.close(folder)
 
 
+def require_format(values: Any, where: str) -> None:
+    """Refuse decoded JSON of another format than ours, before its fields are looked at."""
+    found = values.get("format", FORMAT_VERSION) if isinstance(values, Mapping) else FORMAT_VERSION
+    if found != FORMAT_VERSION:
+        raise ContractError(
+            f"{where}: format {found!r} is not {FORMAT_VERSION}, the one that this version of Rondo reads; "
+            "take the version that wrote it, or write it again with this one"
+        )
+
+
 def require(condition: bool, where: str, remedy: str) -> None:
     """Refuse with `where` and what to do, unless `condition` holds."""
     if not condition:
@@ -68,7 +79,10 @@ def known_fields(cls: type, values: Mapping[str, Any], where: str) -> dict[str, 
         raise ContractError(f"{where}: an object is expected, not {type(values).__name__}")
     names = {f.name for f in dataclasses.fields(cls)}
     unknown = sorted(set(values) - names)
-    require(not unknown, where, f"unknown field {', '.join(map(repr, unknown))}")
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}"
+        raise ContractError(f"{where}: unknown field {', '.join(map(repr, unknown))}; {meant}")
     needed = {
         f.name
         for f in dataclasses.fields(cls)

@@ -16,6 +16,7 @@ from training.contract.files import (
     known_fields,
     read_json,
     require,
+    require_format,
     require_types,
     write_atomically,
 )
@@ -84,6 +85,7 @@ class RunSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Build a spec from decoded JSON, settings resolved."""
+        require_format(values, SPEC_FILE)
         known = known_fields(cls, values, SPEC_FILE)
         known["settings"] = settings_from_json(known["method"], known["settings"])
         return cls(**known)

@@ -19,6 +19,7 @@ from training.contract.files import (
     known_fields,
     read_json,
     require,
+    require_format,
     require_types,
     sha256_of_file,
     write_atomically,
@@ -349,10 +350,10 @@ def write_snapshot(
 def read_snapshot_header(folder: Path) -> SnapshotHeader:
     """The header of a snapshot folder. Raises `ContractError` where there is none."""
     path = folder / SNAPSHOT_HEADER_FILE
-    values = known_fields(SnapshotHeader, read_json(path), str(path))
-    header = SnapshotHeader(**{**values, "rounds": tuple(values["rounds"])})
-    require(header.format == FORMAT_VERSION, str(path), f"format {header.format} is not {FORMAT_VERSION}")
-    return header
+    found = read_json(path)
+    require_format(found, str(path))
+    values = known_fields(SnapshotHeader, found, str(path))
+    return SnapshotHeader(**{**values, "rounds": tuple(values["rounds"])})
 
 
 def read_snapshot(folder: Path, *, verify: bool = True) -> Iterator[SnapshotRow]:

@@ -27,8 +27,9 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     if not (folder / "config.json").is_file():
         raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
             folder,
+            output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -38,6 +39,12 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
+    if absent := sorted(loaded["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ContractError(
+            f"{folder}: the model's files lack {len(absent)} tensors, the first being {absent[0]}; fetch the "
+            "base model again"
+        )
     if not tokenizer.is_fast or not tokenizer.chat_template:
         raise ContractError(
             f"{folder}: the tokenizer must be a fast one with a chat template; choose a base model that was "

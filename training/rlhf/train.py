@@ -81,8 +81,9 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
         folder.tell("failed", str(error))
         return EXIT_FAILED
     except Exception as error:
-        message = explain(error)
-        log.exception("Failed: %s", message)
+        foreseen = explain(error)
+        message = foreseen or f"{type(error).__name__}: {error}; the traceback is in log.txt"
+        log.error("Failed: %s", message, exc_info=foreseen is None)
         # The disk may be what failed: the log then has to be enough.
         with contextlib.suppress(OSError):
             folder.tell("failed", message)
@@ -92,8 +93,8 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
     return EXIT_FINISHED
 
 
-def explain(error: Exception) -> str:
-    """An unforeseen error in words, with the remedy where one is known."""
+def explain(error: Exception) -> str | None:
+    """What the machine lacks, in words and with the remedy; None for an error of another kind."""
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     # What safetensors could not write is no OSError.
@@ -103,7 +104,7 @@ def explain(error: Exception) -> str:
         )
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return f"out of memory ({text}); lower micro_batch_tokens or max_tokens and start again"
-    return f"{text}; the traceback is in log.txt"
+    return None
 
 
 def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
@@ -142,7 +143,6 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
     folder.list_dropped(examples.dropped)
     tell_of_examples(examples, settings=settings, processes=processes)
-    refuse_untaught(method, examples.train)
     loop = TrainingLoop(
         backbone=backbone,
         method=method,
@@ -152,6 +152,8 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         stop=stop,
         processes=processes,
     )
+    # A method that knows better what is lacking has said so by now.
+    refuse_untaught(method, examples.train)
     log.info("Training %s on %s, %d steps", spec.method, device, loop.total_steps)
     # Those of the steps are not among them: a resumed run does not see them again.
     warnings = list(folder.warnings)
