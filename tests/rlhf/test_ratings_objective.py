@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ HELPFUL, SAFE = "helpfulness", "safety"
 
 
 def rated(
-    name: str, *ratings: tuple[int, str, str, int], ranks: Sequence[int] = (1, 2, 3), **more: object
+    name: str, *ratings: tuple[int, str, str, int], ranks: Sequence[int] = (1, 2, 3), **more: Any
 ) -> SnapshotRow:
     """A ranking of three answers with ratings: (answer, criterion, scale, value) each."""
     said = [
@@ -46,14 +47,14 @@ def rows() -> list[SnapshotRow]:
     ]
 
 
-def heads(loss: str) -> tuple[RatingHead, ...]:
+def heads(loss: Literal["regression", "ordinal", "binary"]) -> tuple[RatingHead, ...]:
     return (
         RatingHead(name="helpful", criterion=HELPFUL, loss=loss),
         RatingHead(name="safe", criterion=SAFE, loss="binary", weight=2.0),
     )
 
 
-def rating_method(backbone: Backbone, link: str, *, parent: str | None = None, **more) -> RewardModelling:
+def rating_method(backbone: Backbone, link: Any, *, parent: str | None = None, **more) -> RewardModelling:
     settings = RewardSettings(lora=LORA, ratings=heads(link), **more)
     return RewardModelling(backbone, spec_of(backbone, settings, parent=parent), settings)
 

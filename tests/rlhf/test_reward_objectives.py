@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from training.rlhf.data import Example, Wanted, build_examples
 from training.rlhf.evaluation import Account
 from training.rlhf.methods.reward import RewardModelling, read_rewards
 from training.rlhf.objectives.preference import LOG_TIE
+from training.rlhf.objectives.rankings import costs_of_rankings
 from training.rlhf.packing import pack
 from training.rlhf.processes import Processes
 from training.rlhf.resampling import resample
@@ -29,7 +31,7 @@ def reward_method(backbone: Backbone, *, parent: str | None = None, **settings) 
     return RewardModelling(backbone, spec_of(backbone, resolved, parent=parent), resolved)
 
 
-def ranking(name: str, ranks: Sequence[int], **more: object) -> SnapshotRow:
+def ranking(name: str, ranks: Sequence[int], **more: Any) -> SnapshotRow:
     return row(name, TEXTS[: len(ranks)], ranks, prompt=f"question {name}", **more)
 
 
@@ -152,13 +154,12 @@ def test_all_models_agree_on_a_decided_pair(base: Path) -> None:
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("loss", ["bradley_terry", "plackett_luce"])
 def test_at_equal_scores_the_best_answers_slope_is_one_over_the_number_of_answers(
-    backbone: Backbone, loss: str, count: int
+    backbone: Backbone, loss: Literal["bradley_terry", "plackett_luce"], count: int
 ) -> None:
-    method = reward_method(backbone, loss=loss, centring=0.0)
     examples = examples_of(backbone, [ranking("a", range(1, count + 1))])
     batch = batch_of(examples)
-    scores = torch.zeros(count, 1, requires_grad=True)
-    cost = method._objectives[0]._costs(scores, batch)
+    scores = torch.zeros(count, requires_grad=True)
+    cost = costs_of_rankings(scores, batch, RewardSettings(loss=loss, centring=0.0), log_tie=None)
     assert cost.item() == pytest.approx(
         math.log(2) if loss == "bradley_terry" else math.log(math.factorial(count)) / (count - 1)
     )
@@ -200,7 +201,7 @@ def test_more_answers_than_plackett_luce_takes_are_refused_by_name(backbone: Bac
 
 # ── Cutting ───────────────────────────────────────────────────────────────────────────
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "exact": {"loss": "plackett_luce"},
     "efron": {"loss": "plackett_luce", "ties": "efron"},
     "breslow": {"loss": "plackett_luce", "ties": "breslow"},
@@ -413,7 +414,7 @@ def test_annotators_who_want_opposite_things_are_told_apart(backbone: Backbone) 
 
 
 def test_offsets_ensembles_and_odds_come_back_from_a_checkpoint(tmp_path: Path, base: Path) -> None:
-    settings = {"loss": "davidson", "ensemble": 2, "annotator_heads": True}
+    settings: dict[str, Any] = {"loss": "davidson", "ensemble": 2, "annotator_heads": True}
     backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
     method = reward_method(backbone, **settings)
     examples = examples_of(backbone, mixed())
@@ -439,6 +440,18 @@ def test_an_ensemble_is_not_continued_as_one_of_another_size(tmp_path: Path, bas
     again = Backbone.load(base, device="cpu", dtype=torch.float32)
     with pytest.raises(ContractError, match="the parent's score has 2 outputs, not 3"):
         reward_method(again, ensemble=3, parent=str(folder))
+
+
+def test_a_model_of_ties_that_sees_ties_alone_is_warned_of(
+    backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = reward_method(backbone, loss="davidson")
+    tied = examples_of(backbone, [ranking("a", [1, 1]), ranking("b", [1, 1, 1])])
+    with caplog.at_level("WARNING", logger="rondo.trainer"):
+        method.begin([*tied, *examples_of(backbone, [ranking("c", [1, 2])])])
+        assert not caplog.text
+        method.begin(tied)
+    assert "In none of 2 rankings an answer is judged better" in caplog.text
 
 
 def test_a_single_annotators_head_is_warned_of(backbone: Backbone, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,11 +14,13 @@ from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
+    EvaluationReport,
     OptimiserSettings,
     SnapshotRow,
     read_evaluation,
     read_manifest,
     read_metrics,
+    write_evaluation,
 )
 from training.rlhf.pair_figures import pair_details, pair_figures
 from training.rlhf.schedule import parameter_groups
@@ -121,7 +123,7 @@ def test_two_processes_draw_the_curve_of_one_also_where_a_head_is_rarely_spoken_
     heads = [load_file(run / "checkpoint" / "heads.safetensors") for run in (one, two)]
     offsets = [found["score.annotator.seldom-here"] for found in heads]
     assert offsets[0].abs().max() > 0
-    assert torch.allclose(*offsets, atol=1e-4)
+    assert torch.allclose(offsets[0], offsets[1], atol=1e-4)
 
 
 def test_what_is_learned_beside_the_heads_moves_and_is_saved(whole: Path) -> None:
@@ -182,6 +184,17 @@ def test_numbers_by_themselves_go_at_their_own_pace_and_do_not_decay() -> None:
     assert (first["params"], first["pace"], first["weight_decay"]) == ([weights], 1.0, 0.1)
     assert (second["params"], second["pace"], second["weight_decay"]) == ([scalars], 100.0, 0.0)
     assert len(parameter_groups([weights], settings)) == 1
+
+
+def test_what_is_not_finite_is_told_as_unknown(tmp_path: Path) -> None:
+    # Margins that say the opposite of what people chose have the temperature infinity.
+    details = {"score": {"temperature": math.inf, "reliability": [{"observed": math.nan}]}}
+    write_evaluation(tmp_path, EvaluationReport(step=3, figures={"held_out_loss": math.nan}, details=details))
+    report = read_evaluation(tmp_path)
+    assert report is not None
+    assert report.figures == {"held_out_loss": None}
+    assert report.details == {"score": {"temperature": None, "reliability": [{"observed": None}]}}
+    assert read_evaluation(tmp_path / "not-started") is None
 
 
 def test_held_out_figures_of_pairs_by_hand() -> None:

@@ -24,6 +24,7 @@ from training.rlhf.pair_figures import (
     pair_observations,
 )
 from training.rlhf.resampling import resample
+from training.rlhf.run_folder import log
 from training.rlhf.ties import MOST_TIED, likeliest_log_tie
 
 LOG_TIE = f"{SCORE}.log_tie"
@@ -71,6 +72,12 @@ class PreferenceObjective:
         """Let the odds of ties begin where the training data put them; give every annotator a head."""
         teaching = [example for example in train if self.weight(example)]
         self._trained = frozenset(example.judgment for example in teaching)
+        if teaching and not any(example.pairs for example in teaching):
+            log.warning(
+                "In none of %d rankings an answer is judged better than another: from ties alone a score "
+                "learns that answers are equal",
+                len(teaching),
+            )
         if self._models_ties and not self._continues_ties:
             likeliest = likeliest_log_tie([ranks for one in teaching for ranks in self._choices(one)])
             with torch.no_grad():
