@@ -71,6 +71,9 @@ class RunSpec:
     sharding: Literal["none", "full"] = "none"
     """full: the processes of the run share one copy of the base, each keeping a part of every block (FSDP2),
     for a base that one GPU cannot hold. Slower; changes memory, not results."""
+    cache: str | None = None
+    """Folder for what another run on the same snapshot need not compute again: tokens, log-probabilities of
+    the reference. A relative path starts at the run's folder; null is `cache` in it. May be deleted."""
     format: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

@@ -11,12 +11,14 @@ can give further examples, of a corrected text over its original.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from training.contract import ContractError, Scale, SnapshotCorrection, SnapshotRow, with_context
 from training.rlhf.encoding import Answered, Encoder, shorten
+from training.rlhf.token_cache import TokenCache
 
 _TIED = {
     "equal": "all completions were judged equal",
@@ -156,18 +158,22 @@ def build_examples(
     max_tokens: int,
     context: bool,
     wanted: Wanted | None = None,
+    cache: TokenCache | None = None,
 ) -> Examples:
     """Tokenise a snapshot's rows into training and held-out examples; by default of decided rankings.
 
+    With a `cache` the tokens lie there, and only what it does not hold is tokenised.
     What cannot be used is listed with its reason. Raises `ContractError` where no training example is left.
     """
     building = _Building(
-        Encoder(tokenizer), max_tokens=max_tokens, context=context, wanted=wanted or Wanted()
+        Encoder(tokenizer), max_tokens=max_tokens, context=context, wanted=wanted or Wanted(), cache=cache
     )
     count = 0
     for row in rows:
         count += 1
         building.add(row)
+    if cache is not None:
+        cache.save()
     examples = Examples(building.train, building.held_out, building.dropped, building.shortened)
     if not examples.train:
         raise ContractError(_nothing_to_learn_from(count, examples, wanted or Wanted()))
@@ -207,8 +213,17 @@ def _nothing_to_learn_from(rows: int, examples: Examples, wanted: Wanted) -> str
 class _Building:
     """Examples as rows come by, and what was left out."""
 
-    def __init__(self, encoder: Encoder, *, max_tokens: int, context: bool, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        max_tokens: int,
+        context: bool,
+        wanted: Wanted,
+        cache: TokenCache | None = None,
+    ) -> None:
         self._encoder = encoder
+        self._encode = encoder.encode if cache is None else functools.partial(cache.encode, encoder.encode)
         self._max_tokens = max_tokens
         self._context = context
         self._wanted = wanted
@@ -381,7 +396,7 @@ class _Building:
         categories = self._wanted.categories
         try:
             messages = with_context(row.messages, row.context) if self._context else row.messages
-            answer = self._encoder.encode(messages, text, offsets=categories is None or bool(categories))
+            answer = self._encode(messages, text, offsets=categories is None or bool(categories))
         except ContractError as error:
             self._drop(row, str(error), completion)
             return None

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from training.contract import ContractError, Message
+from training.rlhf.stored import Stored
 
 
 class Answered(NamedTuple):
     """One prompt with one answer, tokenised as one rendered chat that ends with the turn's end token."""
 
-    ids: tuple[int, ...]
+    ids: tuple[int, ...] | Stored
     answer_start: int
     """Index of the first token of the answer; all from there to the end are the answer's."""
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: tuple[tuple[int, int], ...] | Stored = ()
     """Where the answer's tokens stand in the answer's text, [start, end) in code points, one each; the end
     token has the empty place after the text. Empty where nobody asked for them."""
 
@@ -93,6 +94,8 @@ def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple
         return tuple(answers)
     kept = []
     for ids, start, offsets in answers:
-        head = ids[:1] if encoder.begins(ids) and start - too_many > 1 else ()
-        kept.append(Answered(head + ids[len(head) + too_many :], start - too_many, offsets))
+        head = 1 if encoder.begins(ids) and start - too_many > 1 else 0
+        cut = (head, head + too_many)
+        left = ids.without(*cut) if isinstance(ids, Stored) else ids[: cut[0]] + ids[cut[1] :]
+        kept.append(Answered(left, start - too_many, offsets))
     return tuple(kept)

@@ -45,6 +45,7 @@ from training.rlhf.processes import Processes, join_processes
 from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.state import what_is_trained
 from training.rlhf.stopping import StoppedError, StopRequest
+from training.rlhf.token_cache import TokenCache
 
 
 def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int:
@@ -131,15 +132,24 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     stop.check()
     settings = spec.settings
     refuse_too_many_tokens(backbone, settings)
-    method = _method(backbone, spec)
+    cache = folder.path / (spec.cache or "cache")
+    method = _method(backbone, spec, cache)
     folder.tell("starting", "reading the judgments")
+    tokens = TokenCache(
+        cache,
+        snapshot_digest=spec.snapshot_digest,
+        tokenizer=backbone.tokenizer,
+        writes=processes.first,
+    )
     examples = build_examples(
         read_snapshot(snapshot),
         backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
         wanted=method.wanted,
+        cache=tokens,
     )
+    log.info("%d texts tokenised; the others were in %s", tokens.tokenised, cache)
     examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
     folder.list_dropped(examples.dropped)
     tell_of_examples(examples, settings=settings, processes=processes)
@@ -176,14 +186,14 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     return "; ".join(told + folder.warnings)
 
 
-def _method(backbone: Backbone, spec: RunSpec) -> TrainingMethod:
+def _method(backbone: Backbone, spec: RunSpec, cache: Path) -> TrainingMethod:
     if isinstance(spec.settings, RewardSettings):
         return RewardModelling(backbone, spec, spec.settings)
     if isinstance(spec.settings, PreferenceSettings):
-        return DirectPreference(backbone, spec, spec.settings)
+        return DirectPreference(backbone, spec, spec.settings, cache=cache)
     if isinstance(spec.settings, SftSettings):
-        return SupervisedFineTuning(backbone, spec, spec.settings)
-    return KahnemanTversky(backbone, spec, spec.settings)
+        return SupervisedFineTuning(backbone, spec, spec.settings, cache=cache)
+    return KahnemanTversky(backbone, spec, spec.settings, cache=cache)
 
 
 def _already_finished(path: Path, spec: RunSpec) -> bool:

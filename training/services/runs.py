@@ -39,6 +39,7 @@ def create_run(
         parent_digest=parent.digest if parent else None,
         name=name,
         commit=version_of_rondo(),
+        cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
     return Run.objects.create(
         name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -50,12 +51,14 @@ class KahnemanTversky(TrainingMethod):
     kind: CheckpointKind = "policy"
     adapter = "policy"
 
-    def __init__(self, backbone: Backbone, spec: RunSpec, settings: KtoSettings) -> None:
+    def __init__(
+        self, backbone: Backbone, spec: RunSpec, settings: KtoSettings, *, cache: Path | None = None
+    ) -> None:
         self._backbone = backbone
         self._settings = settings
         self._encoder = Encoder(backbone.tokenizer)
         start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora)
+        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
         self._reference_kl = 0.0
         self._weight_good, self._weight_bad = weights_of_kinds(settings, 1.0, 1.0)
         rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)

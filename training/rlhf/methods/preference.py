@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,11 +50,13 @@ class DirectPreference(TrainingMethod):
     kind: CheckpointKind = "policy"
     adapter = "policy"
 
-    def __init__(self, backbone: Backbone, spec: RunSpec, settings: PreferenceSettings) -> None:
+    def __init__(
+        self, backbone: Backbone, spec: RunSpec, settings: PreferenceSettings, *, cache: Path | None = None
+    ) -> None:
         self._backbone = backbone
         self._settings = settings
         start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora)
+        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
         self._learns_ties = settings.loss == "plackett_luce" and settings.ties == "davidson"
         self._continues_ties = LOG_TIE in backbone.extras(self.adapter)
         if self._learns_ties and not self._continues_ties:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -33,11 +34,13 @@ class SupervisedFineTuning(TrainingMethod):
     kind: CheckpointKind = "policy"
     adapter = "policy"
 
-    def __init__(self, backbone: Backbone, spec: RunSpec, settings: SftSettings) -> None:
+    def __init__(
+        self, backbone: Backbone, spec: RunSpec, settings: SftSettings, *, cache: Path | None = None
+    ) -> None:
         self._backbone = backbone
         self._by_token = settings.normalise == "token"
         start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora)
+        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
         self.wanted = Wanted(
             ranks="none",
             written=frozenset(settings.sources),
