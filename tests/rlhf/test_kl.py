@@ -21,7 +21,8 @@ def true_kl(logits, ref_logits) -> torch.Tensor:
 def expectation(kind, logits, ref_logits) -> torch.Tensor:
     """E over tokens drawn from the policy, the whole vocabulary enumerated."""
     logp, ref_logp = logits.log_softmax(-1), ref_logits.log_softmax(-1)
-    return (logp.exp().detach() * kl.estimate(logp, ref_logp, kind)).sum()
+    expected: torch.Tensor = (logp.exp().detach() * kl.estimate(logp, ref_logp, kind)).sum()
+    return expected
 
 
 def expected_gradient(kind) -> torch.Tensor:

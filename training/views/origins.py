@@ -42,6 +42,7 @@ def checkpoint(request: Request, name: str) -> HttpResponse:
     related = ("project", "parent", "source", "run__snapshot", "run__round_step__round__project")
     found = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
     require_manager(request.user, found.project)
+    counts = found.manifest.get("dropped_counts", {})
     context = {
         "checkpoint": found,
         "project": found.project,
@@ -49,6 +50,9 @@ def checkpoint(request: Request, name: str) -> HttpResponse:
         "children": found.children.order_by("pk"),
         "metrics": sorted(found.manifest.get("metrics", {}).items()),
         "dropped": found.manifest.get("dropped", []),
+        "dropped_counts": sorted(counts.items()),
+        "left_out": sum(counts.values()),
+        "warnings": found.manifest.get("warnings", []),
         "answers": found.source.completions.count() if found.source else 0,
     }
     return render(request, "training/checkpoint.html", context)
