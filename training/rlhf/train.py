@@ -129,6 +129,8 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     )
     if backbone.turnstile is not None:
         processes = replace(processes, rest=backbone.turnstile.rest)
+    elif spec.sharding == "full":
+        log.info("The base is not cut: this run has one process; torchrun or accelerate start several")
     stop.check()
     settings = spec.settings
     refuse_too_many_tokens(backbone, settings)
