@@ -59,7 +59,7 @@ def _built(cls: Any, values: Mapping[str, Any], where: str) -> Any:
 
 
 def _decoded(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and not isinstance(value, hint):
         return _built(hint, value, where)
     if get_origin(hint) is tuple and isinstance(value, list):
         inner = get_args(hint)[0]
