@@ -216,7 +216,7 @@ def losses_before_training(folder: Path, base: Path, rows: list[SnapshotRow]) ->
     found = []
     for example in examples:
         batch = pack([example], device=torch.device("cpu"))
-        found.append(start.outcome(batch, [example], dropout=False).parts["preference"].loss.item())
+        found.append(start.outcome(batch, [example], dropout=False).parts["score"].loss.item())
     assert found[0] != pytest.approx(found[1], abs=1e-3), "equal losses would hide a missing weight"
     return found
 

@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from training.rlhf.data import Example, Examples, build_examples, only_teaching
 from training.rlhf.methods.reward import RewardModelling, encode
 from training.rlhf.objectives.segments import likely_best_threshold
 from training.rlhf.packing import pack
-from training.rlhf.segment_rewards import SegmentReward, segment_rewards
+from training.rlhf.segment_rewards import segment_rewards
 
 QUESTION = "What is the colour of the sky?"
 """What `row` asks by default."""
@@ -125,9 +126,9 @@ def test_older_rows_that_do_not_say_what_was_read_take_what_has_a_fault(backbone
 # ── Segments ──────────────────────────────────────────────────────────────────────────
 
 
-def reward_by_hand(backbone: Backbone, ids: tuple[int, ...], place: int, head: str = "faults") -> float:
+def reward_by_hand(backbone: Backbone, ids: Sequence[int], place: int, head: str = "faults") -> float:
     """w · h + b at one token of one row that is not packed."""
-    alone = torch.tensor([ids])
+    alone = torch.tensor([tuple(ids)])
     with torch.no_grad(), backbone.using("reward"):
         state = backbone.hidden_states(alone, torch.ones_like(alone)).states[0, place]
     state_of = backbone.head_state("reward")
@@ -500,7 +501,9 @@ def test_a_checkpoint_gives_every_segment_the_same_reward_when_it_is_loaded(
     backbone.drop_adapter("reward")
     backbone.load_adapter("reward", learned / "checkpoint")
     by_hand = reward_by_hand(backbone, example.answers[1].ids, -2)
-    assert found[1]["faults"] == [SegmentReward(0, len(GOOD), pytest.approx(by_hand, abs=1e-4))]
+    [only] = found[1]["faults"]
+    assert (only.start, only.end) == (0, len(GOOD))
+    assert only.reward == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize(
