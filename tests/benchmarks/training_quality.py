@@ -3,8 +3,8 @@
 python -m tests.benchmarks.training_quality var/models/SmolLM2-135M-Instruct \\
     ../shared/data/qa_feedback/feedback.json --seconds 600 --seeds 0 1 2 3 4
 
-Every arm learns from the first `--train` questions and is tested on the last 50, never chosen by them: the
-last state counts. An answer's rank is 1 plus the number of answers that were said to be better. All arms
+Every arm learns from the first `--train` questions and is tested on the last `--test`, never chosen by them:
+the last state counts. An answer's rank is 1 plus the number of answers that were said to be better. All arms
 take the same number of steps of the same rankings, one packed row each, as many as the first arm makes in
 `--seconds`; the seconds that each took are told. Log-loss and accuracy are of the decided pairs of the test
 rankings, a ranking counting as one; intervals are 95 % by bootstrap over questions, of the mean over seeds.
@@ -45,7 +45,6 @@ from training.rlhf.packing import pack
 from training.rlhf.stopping import StopRequest
 from training.rlhf.train import train_run
 
-TEST = 50
 ARMS: dict[str, dict[str, Any]] = {
     "bradley-terry": {"loss": "bradley_terry"},
     "davidson": {"loss": "davidson"},
@@ -211,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="of training for one arm and seed")
     parser.add_argument("--steps", type=int, help="instead of --seconds")
     parser.add_argument("--train", type=int, default=300, help="questions to train on")
+    parser.add_argument("--test", type=int, default=50, help="questions to test on")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--rank", type=int, default=16)
@@ -241,7 +241,7 @@ def compare(options: argparse.Namespace, work: Path) -> None:
         device = torch.device("cuda")
     backbone = Backbone.load(options.model, device=device, dtype=resolve_dtype(options.dtype, device))
     examples = build_examples(
-        rows(options.data)[-TEST:],
+        rows(options.data)[-options.test :],
         backbone.tokenizer,
         max_tokens=1536 if options.context else 512,
         context=options.context,
@@ -249,6 +249,7 @@ def compare(options: argparse.Namespace, work: Path) -> None:
     found: dict[str, list[Tested]] = {arm: [] for arm in options.arms}
     for arm, folder, seconds in folders:
         found[arm].append(tested(backbone, folder, examples, seconds))
+        print(f"{arm}: log-loss {found[arm][-1].log_loss.mean():.4f}", flush=True)
     print(f"{len(examples)} test rankings; {time.monotonic() - begun:.0f} s in all\n")
     report(found)
 
