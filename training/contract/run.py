@@ -147,7 +147,9 @@ class EvaluationReport:
     """What is no single number, by the name of the head or part that it is of. Of pairs (`score`,
     `preference`): `reliability` and `reliability_calibrated`, lists of bins {low, high, count,
     mean_probability, observed, observed_low, observed_high} of how sure the model was of its favourite,
-    raw and divided by `temperature`; and `length`, the fields of `calibration.LengthBias`."""
+    raw and divided by `temperature`; and `length`, the fields of `calibration.LengthBias`. Of a segment
+    head: `precision_recall`, a list of points {threshold, precision, recall}, threshold a probability of a
+    fault."""
 
 
 def write_evaluation(run_folder: Path, report: EvaluationReport) -> None:
