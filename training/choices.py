@@ -19,7 +19,7 @@ class StepKind(models.TextChoices):
 
     FREEZE_SNAPSHOT = "freeze_snapshot", _("freeze snapshot")
     TRAIN_REWARD_MODEL = "train_reward_model", _("train reward model")
-    TRAIN_POLICY = "train_policy", _("train policy by DPO")
+    TRAIN_POLICY = "train_policy", _("train policy")
     REGISTER_CHECKPOINTS = "register_checkpoints", _("register checkpoints")
     ANSWER_PROMPTS = "answer_prompts", _("answer the prompts")
 
@@ -48,8 +48,10 @@ class RunState(models.TextChoices):
 class Method(models.TextChoices):
     """How a run trains; the names of `contract.Method`."""
 
-    REWARD = "reward", _("reward model (Bradley-Terry)")
+    REWARD = "reward", _("reward model")
     PREFERENCE = "preference", _("policy by DPO")
+    KTO = "kto", _("policy by KTO")
+    SFT = "sft", _("policy by supervised fine-tuning")
 
 
 class CheckpointKind(models.TextChoices):

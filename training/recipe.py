@@ -9,12 +9,16 @@ from typing import Any, Self
 
 from training.contract import (
     ContractError,
+    KtoSettings,
     LoraSettings,
     OptimiserSettings,
     PreferenceSettings,
     RewardSettings,
+    SftSettings,
     settings_from_json,
 )
+
+PolicySettings = PreferenceSettings | KtoSettings | SftSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +68,13 @@ class Recipe:
         )
     )
     """Settings of the reward model."""
-    policy: PreferenceSettings = field(
+    policy: PolicySettings = field(
         default_factory=lambda: PreferenceSettings(
             lora=_LORA, optimiser=_few_steps(1e-4), context=True, use_corrections=True
         )
     )
-    """Settings of direct preference optimisation."""
+    """Settings of the policy. In JSON its `method` says which they are: preference, kto or sft; without
+    one they are those of direct preference optimisation."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     """How prompts are answered."""
     ranking_size: int = 4
@@ -101,21 +106,37 @@ class Recipe:
         Raises `ContractError` that names the field.
         """
         known = _known(cls, values, "recipe")
-        for name, method in (("reward", "reward"), ("policy", "preference")):
-            if name in known:
-                known[name] = settings_from_json(method, known[name])
+        if "reward" in known:
+            known["reward"] = settings_from_json("reward", known["reward"])
+        if "policy" in known:
+            known["policy"] = _policy_from_json(known["policy"])
         if "sampling" in known:
             known["sampling"] = SamplingSettings(**_known(SamplingSettings, known["sampling"], "sampling"))
         return cls(**known)
 
     def to_json(self) -> dict[str, Any]:
         """The recipe with every default written out."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {**values, "policy": {"method": self.policy.method, **values["policy"]}}
 
 
 def default_recipe() -> dict[str, Any]:
     """The recipe of a new round: small enough for two cores, every setting written out."""
     return Recipe().to_json()
+
+
+def _policy_from_json(values: Any) -> PolicySettings:
+    if not isinstance(values, Mapping):
+        raise ContractError(f"policy: an object is expected, not {type(values).__name__}")
+    method = values.get("method", "preference")
+    settings = (
+        settings_from_json(method, {name: value for name, value in values.items() if name != "method"})
+        if method in ("preference", "kto", "sft")
+        else None
+    )
+    if not isinstance(settings, PolicySettings):
+        raise ContractError(f"policy, method: {method!r} must be one of preference, kto, sft")
+    return settings
 
 
 def _known(cls: type, values: Any, where: str) -> dict[str, Any]:

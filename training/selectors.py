@@ -18,7 +18,15 @@ from training.launcher import tail
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.snapshots import decided_judgments
 
-DRAWN_METRICS = ("loss", "accuracy", "margin", "held_out_accuracy", "held_out_log_loss")
+DRAWN_METRICS = (
+    "loss",
+    "accuracy",
+    "margin",
+    "log_ratio",
+    "reference_kl",
+    "held_out_accuracy",
+    "held_out_log_loss",
+)
 _LONGEST_LINEAGE = 50
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from training.contract import ContractError
+from training.contract import ContractError, KtoSettings, PreferenceSettings, SftSettings
 from training.curves import curve, curves
 from training.recipe import Recipe, default_recipe
 from training.templatetags.training import duration
@@ -51,6 +51,23 @@ def test_the_default_recipe_survives_the_database():
 
 
 @pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({"beta": 0.2}, PreferenceSettings(beta=0.2)),
+        ({"method": "preference", "loss": "ipo"}, PreferenceSettings(loss="ipo")),
+        ({"method": "kto", "sources": ["ranks"]}, KtoSettings(sources=("ranks",))),
+        ({"method": "sft"}, SftSettings()),
+    ],
+)
+def test_the_method_of_a_recipes_policy_says_what_its_settings_are(policy, expected):
+    recipe = Recipe.from_json({"policy": policy})
+    assert recipe.policy == expected
+    written = json.loads(json.dumps(recipe.to_json()))
+    assert written["policy"]["method"] == expected.method
+    assert Recipe.from_json(written) == recipe
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"colour": "red"}, "recipe: unknown field 'colour'"),
@@ -60,6 +77,10 @@ def test_the_default_recipe_survives_the_database():
         ({"ranking_size": 2}, "ranking_size: must be a whole number from 3 to 9"),
         ({"prompts": 0}, "prompts: must be a whole number from 1"),
         ({"policy": {"beta": -1}}, "beta: must be positive"),
+        ({"policy": {"method": "reward"}}, "policy, method: 'reward' must be one of preference, kto, sft"),
+        ({"policy": {"method": ["kto"]}}, "policy, method: .* must be one of preference, kto, sft"),
+        ({"policy": {"method": "sft", "beta": 1}}, "unknown field 'beta'"),
+        ({"policy": [1]}, "policy: an object is expected, not list"),
         ({"reward": {"optimiser": {"batch": 3}}}, "unknown field 'batch'"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_manager_starts_watches_and_cancels(labelled: Round, carol: User, clie
     response = client.post(reverse("round-start", args=["tea", 1]), follow=True)
     page = response.content.decode()
     assert 'hx-trigger="every 2s"' in page
-    for step in ("Freeze snapshot", "Train reward model", "Train policy by DPO", "Register checkpoints"):
+    for step in ("Freeze snapshot", "Train reward model", "Train policy", "Register checkpoints"):
         assert step in page
 
     client.post(reverse("round-cancel", args=["tea", 1]))

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from annotation.errors import Refusal
 from training.choices import CheckpointKind, StepKind
-from training.contract import PreferenceSettings, RewardSettings
+from training.contract import Settings
 from training.doorbell import ring_after_commit
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
@@ -109,7 +109,7 @@ _WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {
 def _run_of(
     step: RoundStep,
     role: str,
-    settings: RewardSettings | PreferenceSettings,
+    settings: Settings,
     *,
     parent: Checkpoint | None,
 ) -> Run:
