@@ -164,6 +164,26 @@ def test_an_answer_that_nobody_ranked_is_learned_from_its_rating(backbone: Backb
     assert method.weights(example) == {"score": 0.0, "helpful": 1.0, "safe": 0.0}
 
 
+@pytest.mark.parametrize(
+    "model",
+    [{"loss": "bradley_terry"}, {"loss": "davidson"}]
+    + [{"loss": "plackett_luce", "ties": ties} for ties in ("exact", "efron", "breslow", "davidson")],
+)
+def test_a_pass_without_a_ranking_adds_nothing_to_the_score_and_spoils_no_gradient(
+    backbone: Backbone, model: dict[str, Any]
+) -> None:
+    method = rating_method(backbone, "ordinal", **model)
+    unranked = rated("u", (1, HELPFUL, "five", 5), ranks=(0, 0, 0), verdict="not_asked")
+    examples = examples_of(backbone, method, [*rows(), unranked])
+    method.begin(examples)
+    disturb(backbone, "reward", scale=0.05)
+    loss, _, gradient = step(backbone, method, examples, [examples])
+    alone_loss, _, alone = step(backbone, method, examples, [examples[:-1], examples[-1:]])
+    assert alone.isfinite().all()
+    assert alone_loss == pytest.approx(loss, abs=1e-5)
+    assert ((alone - gradient).norm() / gradient.norm()).item() < 1e-5
+
+
 def test_a_criterion_that_nobody_rated_is_named(backbone: Backbone) -> None:
     method = rating_method(backbone, "ordinal")
     examples = examples_of(backbone, method, [rated("a", (0, HELPFUL, "five", 5))])
