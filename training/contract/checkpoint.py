@@ -21,6 +21,12 @@ from training.contract.files import (
 
 MANIFEST_FILE = "manifest.json"
 HEADS_FILE = "heads.safetensors"
+"""The heads by name, (outputs, hidden) each, float32; an ensemble's score is the mean of its outputs.
+
+Beside a head, as `HEAD.what`, what is learned with it: `score.log_tie`, log δ_2 … log δ_12 of tied answers;
+`score.annotator.PSEUDONYM`, (1, hidden), what an annotator's own head has more than the shared one;
+`NAME.bias`; `NAME.thresholds_SCALE`, the first threshold between ratings, then the logarithms of the steps
+to the next."""
 
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A checkpoint's name is also its folder's name and its model id on the model server."""
