@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.rlhf.runs import judgments, row
 from tests.rlhf.test_backbone import disturb
 from training.contract import LoraSettings
-from training.rlhf.attention import Layout, Tree
+from training.rlhf.attention import Layout, Segment
 from training.rlhf.backbone import SCORE, Backbone
 from training.rlhf.data import Example, build_examples
 from training.rlhf.encoding import Answered
 from training.rlhf.log_probabilities import answer_log_probabilities
 from training.rlhf.methods.reward import read_rewards
-from training.rlhf.packing import pack, packed_tokens, passes, shared_tokens
+from training.rlhf.packing import pack, packed_tokens, passes
 
 CPU = torch.device("cpu")
 
@@ -41,31 +41,79 @@ def test_a_prompt_stands_once_and_every_answer_counts_on_from_its_end() -> None:
 def test_a_token_that_the_tokeniser_merged_with_the_answer_is_not_shared() -> None:
     # The second row's token 4 reaches from the prompt into its answer: the rows part one token earlier.
     answers = answered(([1, 2, 3, 7, 9], 3), ([1, 2, 4, 9], 2))
-    assert shared_tokens(answers) == 2
     batch = pack([Example("j", answers, (1, 2))], device=CPU)
     assert batch.input_ids.tolist() == [[1, 2, 3, 7, 9, 4, 9]]
     assert batch.targets.tolist() == [3, 4, 5, 6]
     assert batch.predictors.tolist() == [2, 3, 1, 5]
 
 
-def test_answers_of_a_judgment_and_judgments_of_a_row_do_not_see_each_other() -> None:
-    layout = Layout([Tree(0, 2, (1, 2)), Tree(5, 1, (1, 1))], CPU)
-    assert layout.answers_mask(0).int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]
-    trees, answers = layout.members
-    assert trees.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
-    assert answers.tolist() == [0, 0, 1, 2, 2, 0, 1, 2]
+def test_answers_that_begin_alike_share_their_beginning() -> None:
+    rows = (
+        ([1, 2, 11, 12, 13, 14, 15, 9], 2),
+        ([1, 2, 21, 9], 2),
+        ([1, 2, 11, 12, 13, 14, 16, 17, 9], 2),
+        ([1, 2, 21, 22, 9], 2),  # one token like the second's: not worth a segment
+        ([1, 2, 21, 9], 2),  # the second again: both are one
+    )
+    batch = pack([Example("j", answered(*rows), (1, 2, 3, 4, 5))], device=CPU)
+    assert batch.input_ids.tolist() == [[1, 2, 11, 12, 13, 14, 15, 9, 16, 17, 9, 21, 9, 21, 22, 9]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 2, 3, 2, 3, 4]]
+    assert [tuple(one) for one in batch.layout.segments] == [
+        (0, 2, None),
+        (2, 4, 0),
+        (6, 2, 1),
+        (8, 3, 1),
+        (11, 2, 0),
+        (13, 3, 0),
+    ]
+    assert batch.last.tolist() == [7, 12, 10, 15, 12]
+    assert batch.target_answer.tolist() == [0] * 6 + [1] * 2 + [2] * 7 + [3] * 3 + [4] * 2
+    assert batch.targets.tolist() == [
+        *(2, 3, 4, 5, 6, 7),
+        *(11, 12),
+        *(2, 3, 4, 5, 8, 9, 10),
+        *(13, 14, 15),
+        *(11, 12),
+    ]
+    assert batch.predictors.tolist() == [
+        *(1, 2, 3, 4, 5, 6),
+        *(1, 11),
+        *(1, 2, 3, 4, 5, 8, 9),
+        *(1, 13, 14),
+        *(1, 11),
+    ]
+    assert batch.answer_tokens.tolist() == [6, 2, 7, 3, 2]
 
 
-def test_the_whole_rows_mask_for_a_gpu_says_what_the_trees_say() -> None:
-    layout = Layout([Tree(0, 2, (1, 2)), Tree(5, 1, (1, 1)), Tree(8, 0, (2,))], CPU)
-    tree, answer = layout.members
+def test_a_segment_sees_what_it_continues_and_nothing_else() -> None:
+    layout = Layout([Segment(0, 2), Segment(2, 3, 0), Segment(5, 1, 1), Segment(6, 2, 0)], CPU)
+    assert layout.lineage(2) == [0, 1, 2]
+    assert layout.seen == [
+        [slice(0, 2)],
+        [slice(0, 5)],
+        [slice(0, 6)],
+        [slice(0, 2), slice(6, 8)],
+    ]
+    assert layout.mask(2, 2).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_the_whole_rows_mask_for_a_gpu_says_what_the_segments_say() -> None:
+    segments = [
+        Segment(0, 2),
+        Segment(2, 3, 0),
+        Segment(5, 1, 1),
+        Segment(6, 2, 0),
+        Segment(8, 2),
+        Segment(10, 1, 4),
+    ]
+    layout = Layout(segments, CPU)
     places = torch.arange(layout.tokens)
     seen = layout.block_mask.mask_mod(None, None, places[:, None], places[None, :])
     by_hand = torch.zeros(layout.tokens, layout.tokens, dtype=torch.bool)
-    for query in range(layout.tokens):
-        for key in range(query + 1):
-            same_tree = tree[query] == tree[key]
-            by_hand[query, key] = same_tree and bool(answer[key] in (0, answer[query]))
+    for segment, stretches in zip(segments, layout.seen, strict=True):
+        for query in range(segment.start, segment.end):
+            for stretch in stretches:
+                by_hand[query, stretch.start : min(stretch.stop, query + 1)] = True
     assert torch.equal(seen, by_hand)
 
 
@@ -155,12 +203,18 @@ def test_any_shape_of_judgments_scores_as_its_separate_rows(
     examples = []
     for prompt, lengths in shapes:
         shared = data.draw(st.lists(token, min_size=prompt, max_size=prompt))
-        rows = [(shared + data.draw(st.lists(token, min_size=n, max_size=n)), prompt) for n in lengths]
+        # Of two tokens: many answers begin alike, some are the beginning of another.
+        rows = [
+            (shared + data.draw(st.lists(st.integers(5, 6), min_size=n, max_size=n)), prompt) for n in lengths
+        ]
         examples.append(Example("j", answered(*rows), (0,) * len(rows)))
+    batch = pack(examples, device=CPU)
     with torch.no_grad():
-        found = read_rewards(session_backbone, "a", pack(examples, device=CPU))
-        alone = [score for example in examples for score in separate(session_backbone, "a", example)[0]]
-    assert torch.allclose(found, torch.stack(alone), atol=1e-5)
+        found = read_rewards(session_backbone, "a", batch)
+        sums = answer_log_probabilities(session_backbone, "a", batch)
+        alone = [separate(session_backbone, "a", example) for example in examples]
+    assert torch.allclose(found, torch.stack([one for scores, _ in alone for one in scores]), atol=1e-5)
+    assert torch.allclose(sums, torch.stack([one for _, texts in alone for one in texts]), atol=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,7 @@ class AdaptedModel:
     def __init__(self, model: Any, *, folder: Path) -> None:
         self._model = model
         self._adapters: dict[str, _Adapter] = {}
+        self._adapted: list[Any] = []
         self._active: str | None = None
         self._dropout = False
         self._created = 0
@@ -117,8 +118,16 @@ class AdaptedModel:
         present = {module.rpartition(".")[2] for module, _ in self._model.named_modules()}
         missing = [target for target in settings.targets if target not in present]
         if missing:
+            linear = {
+                name.rpartition(".")[2]
+                for name, module in self._model.get_decoder().named_modules()
+                if getattr(module, "weight", None) is not None
+                and module.weight.ndim == 2
+                and not isinstance(module, nn.Embedding)
+            }
             raise ContractError(
-                f"lora, targets: {self.folder.name} has no layer {', '.join(missing)}; name layers it has"
+                f"lora, targets: {self.folder.name} has no layer {', '.join(missing)}; name some of "
+                f"{', '.join(sorted(linear))}"
             )
         settings = self.fitted(settings)
         adapter = _Adapter(f"adapter{self._created}", settings, trainable)
@@ -252,18 +261,35 @@ class AdaptedModel:
         `dropout` turns the adapter's dropout on. What was active before is active again after.
         """
         previous, dropped = self._active, self._dropout
-        self._activate(name, dropout=dropout)
+        self._switch(name, dropout=dropout)
         try:
             yield
         finally:
-            self._activate(previous, dropout=dropped)
+            self._switch(previous, dropout=dropped)
+
+    def _switch(self, name: str | None, *, dropout: bool) -> None:
+        """Make another adapter the active one; what takes gradients stays as `_activate` left it.
+
+        peft's own switch goes through all parameters too. Where activations are computed again it would be
+        made twice for every block.
+        """
+        key = None if name is None else self._adapter(name).key
+        for layer in self._adapted:
+            layer._disable_adapters = key is None
+            if key is not None:
+                layer._active_adapter = [key]
+            if dropout or self._dropout:
+                for dropout_key, module in layer.lora_dropout.items():
+                    module.train(dropout and dropout_key == key)
+        self._active, self._dropout = name, dropout
 
     def _activate(self, name: str | None, *, dropout: bool = False) -> None:
         key = None if name is None else self._adapter(name).key
+        self._adapted = [module for module in self._model.modules() if isinstance(module, BaseTunerLayer)]
         if self._adapters:
             if key is not None:
                 set_adapter(self._model, key, inference_mode=True)
-            for layer in self._layers():
+            for layer in self._adapted:
                 layer.enable_adapters(key is not None)
                 for dropout_key, module in layer.lora_dropout.items():
                     module.train(dropout and dropout_key == key)
@@ -272,9 +298,6 @@ class AdaptedModel:
             for adapter in self._adapters.values():
                 set_requires_grad(self._model, adapter.key, requires_grad=adapter.trainable)
         self._active, self._dropout = name, dropout
-
-    def _layers(self) -> Iterator[Any]:
-        return (module for module in self._model.modules() if isinstance(module, BaseTunerLayer))
 
     def lora_settings(self, name: str) -> LoraSettings:
         """How adapter `name` is shaped."""

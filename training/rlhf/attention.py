@@ -1,20 +1,20 @@
-"""Attention over packed rows: several prompts, each followed by all its answers, without padding.
+"""Attention over packed rows: several judgments, each a tree of texts without what they repeat, no padding.
 
-A token sees its own prompt and its own answer up to itself, and nothing of any other answer or
-judgment. So the states are those of separate rows of prompt + answer, while a prompt is computed once
-however many answers it has.
+A row is cut into segments. A segment continues another one, as an answer continues its prompt, or begins a
+judgment. A token sees its own segment up to itself and all that its segment continues, and nothing of any
+other answer or judgment. So the states are those of separate rows of prompt + answer, while what several
+answers begin with is computed once.
 
-On a CPU each prompt and each group of answers, or each answer, is one call of scaled dot-product
-attention: nothing is computed for pairs of tokens in different judgments. On a GPU the whole row is one
-call of FlexAttention with a block mask, which skips empty blocks.
+On a CPU each segment is one call of scaled dot-product attention: nothing is computed for pairs of tokens
+that do not see each other. On a GPU the whole row is one call of FlexAttention with a block mask, which
+skips empty blocks.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,75 +27,76 @@ NAME = "rondo_packed"
 """Under this name transformers finds the function below; without a layout it is plain SDPA."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """One prompt and its answers in a packed row: tokens [start, end)."""
+class Segment(NamedTuple):
+    """Consecutive tokens of a packed row."""
 
     start: int
-    prompt: int
-    """Tokens that all answers share; they come first."""
-    answers: tuple[int, ...]
-    """Tokens of each answer, one after the other."""
+    length: int
+    after: int | None = None
+    """Number of the segment that it continues, an earlier one; None where a judgment begins."""
 
     @property
     def end(self) -> int:
-        return self.start + self.prompt + sum(self.answers)
+        """The place after its last token."""
+        return self.start + self.length
 
 
 class Layout:
-    """Where the judgments of one packed row lie, and the masks that follow from it."""
+    """The segments of one packed row, in order and without gaps, and the masks that follow from them."""
 
-    def __init__(self, trees: Sequence[Tree], device: torch.device) -> None:
-        self.trees = tuple(trees)
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        self.segments = tuple(segments)
         self.device = device
-        self._masks: dict[int, Tensor] = {}
-        self._answer_masks: dict[tuple[int, int], Tensor] = {}
+        self._masks: dict[tuple[int, int], Tensor] = {}
 
     @property
     def tokens(self) -> int:
         """Length of the row."""
-        return self.trees[-1].end if self.trees else 0
+        return self.segments[-1].end if self.segments else 0
+
+    def lineage(self, number: int | None) -> list[int]:
+        """A segment's number after those of all that it continues, the first one first."""
+        found: list[int] = []
+        while number is not None:
+            found.append(number)
+            number = self.segments[number].after
+        return found[::-1]
 
     @functools.cached_property
-    def members(self) -> tuple[Tensor, Tensor]:
-        """For each token its tree and its answer within it, 0 for the prompt: (tokens,) int32 each."""
-        trees, answers = [], []
-        for index, tree in enumerate(self.trees):
-            lengths = (tree.prompt, *tree.answers)
-            trees.append(torch.full((sum(lengths),), index, dtype=torch.int32))
-            answers += [
-                torch.full((length,), place, dtype=torch.int32) for place, length in enumerate(lengths)
-            ]
-        return torch.cat(trees).to(self.device), torch.cat(answers).to(self.device)
+    def seen(self) -> list[list[slice]]:
+        """For each segment the stretches of the row that its last token sees, in order."""
+        found = []
+        for number in range(len(self.segments)):
+            stretches: list[slice] = []
+            for segment in (self.segments[other] for other in self.lineage(number)):
+                if stretches and stretches[-1].stop == segment.start:
+                    stretches[-1] = slice(stretches[-1].start, segment.end)
+                else:
+                    stretches.append(slice(segment.start, segment.end))
+            found.append(stretches)
+        return found
 
-    def answers_mask(self, index: int) -> Tensor:
-        """What the answers of tree `index` see: (answer tokens, prompt + answer tokens), True where seen."""
-        if index not in self._masks:
-            tree = self.trees[index]
-            lengths = torch.tensor(tree.answers)
-            answer = torch.arange(len(lengths)).repeat_interleave(lengths)
-            own = (answer[:, None] == answer[None, :]).tril()
-            seen = torch.ones(len(own), tree.prompt, dtype=torch.bool)
-            self._masks[index] = torch.cat([seen, own], dim=1).to(self.device)
-        return self._masks[index]
-
-    def answer_mask(self, prompt: int, answer: int) -> Tensor:
-        """What one answer sees of its prompt and itself: (answer, prompt + answer), True where seen."""
-        if (prompt, answer) not in self._answer_masks:
-            places = torch.ones(answer, prompt + answer, dtype=torch.bool).tril(prompt)
-            self._answer_masks[prompt, answer] = places.to(self.device)
-        return self._answer_masks[prompt, answer]
+    def mask(self, before: int, length: int) -> Tensor:
+        """What `length` tokens see after `before` others: (length, before + length), True where seen."""
+        if (before, length) not in self._masks:
+            places = torch.ones(length, before + length, dtype=torch.bool).tril(before)
+            self._masks[before, length] = places.to(self.device)
+        return self._masks[before, length]
 
     @functools.cached_property
     def block_mask(self) -> Any:
         """The same for the whole row at once, as FlexAttention wants it."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        tree, answer = self.members
+        lengths = torch.tensor([segment.length for segment in self.segments])
+        number = torch.arange(len(lengths)).repeat_interleave(lengths).to(self.device)
+        continues = torch.zeros(len(lengths), len(lengths), dtype=torch.bool)
+        for segment in range(len(lengths)):
+            continues[segment, self.lineage(segment)] = True
+        continues = continues.to(self.device)
 
         def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            own = (answer[key] == answer[query]) | (answer[key] == 0)
-            return (tree[key] == tree[query]) & own & (key <= query)
+            return continues[number[query], number[key]] & (key <= query)
 
         return create_block_mask(sees, None, None, self.tokens, self.tokens, device=str(self.device))
 
@@ -130,46 +131,31 @@ def packed_attention(
             enable_gqa=query.shape[1] != key.shape[1],
         )
     else:
-        mixed = _tree_by_tree(query, key, value, layout, scaling)
+        mixed = _segment_by_segment(query, key, value, layout, scaling)
     return mixed.transpose(1, 2).contiguous(), None
 
 
-def _tree_by_tree(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
+def _segment_by_segment(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
+) -> Tensor:
     attend = functools.partial(
         F.scaled_dot_product_attention, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
     )
     parts = []
-    for index, tree in enumerate(layout.trees):
-        rows = slice(tree.start, tree.end)
-        q, k, v = query[:, :, rows], key[:, :, rows], value[:, :, rows]
-        if len(tree.answers) < 2:
-            parts.append(attend(q, k, v, is_causal=True))
-            continue
-        if tree.prompt:
-            shared = slice(0, tree.prompt)
-            parts.append(attend(q[:, :, shared], k[:, :, shared], v[:, :, shared], is_causal=True))
-        if sum(tree.answers) <= tree.prompt:
-            parts.append(attend(q[:, :, tree.prompt :], k, v, attn_mask=layout.answers_mask(index)))
-        else:
-            parts += _answer_by_answer(attend, q, k, v, tree, layout)
+    for segment, stretches in zip(layout.segments, layout.seen, strict=True):
+        q = query[:, :, segment.start : segment.end]
+        k, v = (_joined(whole, stretches) for whole in (key, value))
+        before = k.shape[2] - segment.length
+        # Among the last tokens of what they see, "causal" is not what SDPA means by it.
+        causal = {"attn_mask": layout.mask(before, segment.length)} if before else {"is_causal": True}
+        parts.append(attend(q, k, v, **causal))
     return torch.cat(parts, dim=2)
 
 
-def _answer_by_answer(
-    attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, tree: Tree, layout: Layout
-) -> list[Tensor]:
-    """One call for each answer, with a copy of the prompt's keys and values before its own.
-
-    Where answers outweigh their prompt the copies cost less than computing every answer against all
-    others, only to mask it.
-    """
-    parts, begin = [], tree.prompt
-    for length in tree.answers:
-        rows = slice(begin, begin + length)
-        seen = [torch.cat([whole[:, :, : tree.prompt], whole[:, :, rows]], dim=2) for whole in (key, value)]
-        parts.append(attend(query[:, :, rows], *seen, attn_mask=layout.answer_mask(tree.prompt, length)))
-        begin += length
-    return parts
+def _joined(whole: Tensor, stretches: Sequence[slice]) -> Tensor:
+    """The stretches of a tensor (1, heads, tokens, width), one after the other; a view where it is one."""
+    parts = [whole[:, :, stretch] for stretch in stretches]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 @functools.cache

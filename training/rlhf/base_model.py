@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.contract import ContractError
 from training.rlhf.attention import NAME as PACKED_ATTENTION
-from training.rlhf.attention import Layout, Tree
+from training.rlhf.attention import Layout, Segment
 
 
 def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -54,8 +54,7 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     model.requires_grad_(False)
     model.eval()
     refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
-    _refuse_unknown_head(model, folder)
-    _refuse_unknown_attention(model, folder)
+    _refuse_unknown_family(model, folder)
     return model, tokenizer
 
 
@@ -81,6 +80,21 @@ def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: L
     return states
 
 
+def _refuse_unknown_family(model: Any, folder: Path) -> None:
+    """Try on a few tokens whether the model computes as Rondo takes it to."""
+    try:
+        _refuse_unknown_head(model, folder)
+        _refuse_unknown_attention(model, folder)
+    except (ContractError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        # What a family of models that nobody here has met may raise has no end.
+        raise ContractError(
+            f"{folder}: model type {model.config.model_type!r} does not compute packed rows ({error}); choose "
+            "another base model"
+        ) from error
+
+
 @torch.no_grad()
 def _refuse_unknown_attention(model: Any, folder: Path) -> None:
     """A family whose attention is not what packing takes it for would learn from wrong states."""
@@ -88,7 +102,12 @@ def _refuse_unknown_attention(model: Any, folder: Path) -> None:
     ids = torch.arange(2, 9, device=model.device) % model.config.vocab_size
     # A prompt of three tokens with two answers of two: the second one's row is that without the first.
     places = torch.tensor([0, 1, 2, 3, 4, 3, 4], device=model.device)
-    packed = packed_states(model, ids[None], places[None], Layout([Tree(0, 3, (2, 2))], model.device))
+    packed = packed_states(
+        model,
+        ids[None],
+        places[None],
+        Layout([Segment(0, 3), Segment(3, 2, 0), Segment(5, 2, 0)], model.device),
+    )
     alone = ids[[0, 1, 2, 5, 6]][None]
     output = model.get_decoder()(input_ids=alone, attention_mask=torch.ones_like(alone), use_cache=False)
     states = output.last_hidden_state[0]

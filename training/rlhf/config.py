@@ -32,6 +32,12 @@ def resolve_dtype(wanted: str, device: torch.device) -> torch.dtype:
     return _DTYPES[wanted]
 
 
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether matrices of bfloat16 are multiplied by instructions made for them."""
+    # What torch itself asks before it hands them to oneDNN.
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def make_deterministic(device: torch.device) -> None:
     """Ask torch for the same bits every time: a must on a CPU, best effort on a GPU."""
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -55,6 +55,8 @@ def answer_token_log_probabilities(
     """Log-probability of every answer token, answer by answer: (A,) float32. None is the base."""
     with backbone.using(adapter, dropout=dropout):
         states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
-    return token_log_probabilities(
-        states[batch.predictors], batch.input_ids[0, batch.targets], backbone.logits
-    )
+    # What several answers share is predicted once. A place is predicted from one other place alone.
+    places, where = torch.unique(batch.targets, return_inverse=True)
+    predictors = torch.empty_like(places).scatter_(0, where, batch.predictors)
+    values = token_log_probabilities(states[predictors], batch.input_ids[0, places], backbone.logits)
+    return values[where]

@@ -1,11 +1,11 @@
-"""Examples as packed rows: a prompt once, all its answers after it, no padding.
+"""Examples as packed rows: what a judgment's answers begin with once, each one's rest after it, no padding.
 
-    judgment 1                              judgment 2
-    prompt … | answer A … | answer B … |    prompt … | answer A … | …
+    judgment 1                                            judgment 2
+    prompt … | A and B … | rest of A | rest of B | C … |  prompt … | A … | …
 
-Positions count on from the prompt's end for every answer. What all answers of a judgment have in
-common up to the answer's beginning is the prompt; a token where the tokeniser merged the prompt's end
-with the answer belongs to the answer.
+Texts of one model often begin alike. Positions count on along every answer's own way from the prompt's
+first token. What is shared is decided by tokens alone; where the tokeniser merged the prompt's end with an
+answer, the rows part one token earlier.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.rlhf.attention import Layout, Tree
+from training.rlhf.attention import Layout, Segment
 from training.rlhf.data import Example
-from training.rlhf.encoding import Answered
+
+_WORTH_SHARING = 4
+"""Answers that go on alike for fewer tokens part at once: a segment costs a call of attention per block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Batch:
     last: Tensor
     """(R,) place of each answer's last token, its end token, where a score is read."""
     targets: Tensor
-    """(A,) place of every token of an answer, answer by answer, end tokens included."""
+    """(A,) place of every token of an answer, answer by answer, end tokens included. A place stands here
+    as often as answers share it."""
     predictors: Tensor
     """(A,) place of the token before it in its own row, whose state predicts it."""
     target_answer: Tensor
@@ -89,22 +92,11 @@ class Batch:
         return zeros.index_add(0, self.pair_example, values) / counts.clamp(min=1)
 
 
-def shared_tokens(answers: Sequence[Answered]) -> int:
-    """How many tokens the rows of one judgment have in common before any of their answers begins."""
-    shortest = min(answer.answer_start for answer in answers)
-    first = answers[0].ids[:shortest]
-    for answer in answers[1:]:
-        other = answer.ids[: len(first)]
-        if other != first:
-            same = next(place for place, (a, b) in enumerate(zip(first, other, strict=True)) if a != b)
-            first = first[:same]
-    return len(first)
-
-
 def packed_tokens(example: Example) -> int:
     """Tokens that an example takes in a packed row."""
-    shared = shared_tokens(example.answers)
-    return shared + sum(len(answer.ids) - shared for answer in example.answers)
+    row = _Row()
+    row.add(example)
+    return len(row.ids)
 
 
 def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
@@ -129,7 +121,7 @@ def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
         return torch.tensor(values, dtype=torch.long).to(device)
 
     return Batch(
-        layout=Layout(row.trees, device),
+        layout=Layout(row.segments, device),
         input_ids=tensor(row.ids).unsqueeze(0),
         position_ids=tensor(row.positions).unsqueeze(0),
         last=tensor(row.last),
@@ -151,7 +143,7 @@ class _Row:
     """A packed row as it grows."""
 
     def __init__(self) -> None:
-        self.trees: list[Tree] = []
+        self.segments: list[Segment] = []
         self.ids: list[int] = []
         self.positions: list[int] = []
         self.last: list[int] = []
@@ -160,23 +152,49 @@ class _Row:
         self.target_answer: list[int] = []
 
     def add(self, example: Example) -> None:
-        start, shared = len(self.ids), shared_tokens(example.answers)
-        self.ids += example.answers[0].ids[:shared]
-        self.positions += range(shared)
-        lengths = []
-        for answer in example.answers:
+        rows = [tuple(answer.ids) for answer in example.answers]
+        places: list[list[int]] = [[] for _ in rows]
+        self._grow(rows, list(range(len(rows))), places, after=None)
+        for answer, way in zip(example.answers, places, strict=True):
+            self.targets += way[answer.answer_start :]
+            self.predictors += way[answer.answer_start - 1 : -1]
+            self.target_answer += [len(self.last)] * (len(way) - answer.answer_start)
+            self.last.append(way[-1])
+
+    def _grow(
+        self, rows: list[tuple[int, ...]], chosen: list[int], places: list[list[int]], *, after: int | None
+    ) -> None:
+        """Lay down what the chosen rows have in common from where they are, then each branch of the rest.
+
+        `places` are those of every row's tokens so far; the chosen rows agree on them.
+        """
+        done = len(places[chosen[0]])
+        common = _common([rows[index] for index in chosen], done)
+        if common:
             begin = len(self.ids)
-            self.ids += answer.ids[shared:]
-            self.positions += range(shared, len(answer.ids))
-            for place in range(answer.answer_start, len(answer.ids)):
-                self.targets.append(begin + place - shared)
-                # The first token after the shared part is predicted from the shared part's last.
-                before = start + place - 1 if place == shared else begin + place - 1 - shared
-                self.predictors.append(before)
-                self.target_answer.append(len(self.last))
-            self.last.append(len(self.ids) - 1)
-            lengths.append(len(answer.ids) - shared)
-        self.trees.append(Tree(start, shared, tuple(lengths)))
+            self.ids += rows[chosen[0]][done : done + common]
+            self.positions += range(done, done + common)
+            for index in chosen:
+                places[index] += range(begin, begin + common)
+            self.segments.append(Segment(begin, common, after))
+            after, done = len(self.segments) - 1, done + common
+        branches: dict[tuple[int, ...], list[int]] = {}
+        for index in chosen:
+            if len(rows[index]) > done:
+                branches.setdefault(rows[index][done : done + _WORTH_SHARING], []).append(index)
+        for branch in branches.values():
+            self._grow(rows, branch, places, after=after)
+
+
+def _common(rows: Sequence[tuple[int, ...]], start: int) -> int:
+    """How many tokens the rows have in common from place `start` on."""
+    first, *others = rows
+    most = len(first) - start
+    for other in others:
+        pairs = zip(first[start : start + most], other[start:], strict=False)
+        differing = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+        most = min(most, len(other) - start) if differing is None else differing
+    return most
 
 
 def passes(

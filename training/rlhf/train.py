@@ -33,7 +33,7 @@ from training.contract import (
 from training.rlhf.backbone import Backbone
 from training.rlhf.checkpoints import save_checkpoint
 from training.rlhf.checks import refuse_too_many_tokens, refuse_untaught, tell_of_examples
-from training.rlhf.config import make_deterministic, resolve_device, resolve_dtype
+from training.rlhf.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.data import build_examples, only_teaching
 from training.rlhf.loop import DivergedError, TrainingLoop
 from training.rlhf.methods import TrainingMethod
@@ -121,10 +121,16 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     snapshot = _checked_snapshot(folder.path, spec)
     stop.check()
     folder.tell("starting", "loading the base model")
+    dtype = resolve_dtype(spec.dtype, device)
+    if dtype == torch.bfloat16 and not has_fast_bfloat16(device):
+        log.info(
+            "This processor has no instructions for bfloat16: torch multiplies such matrices several times "
+            "slower than float32 ones. Set dtype to 'float32', unless memory is short"
+        )
     backbone = Backbone.load(
         Path(spec.base_model),
         device=device,
-        dtype=resolve_dtype(spec.dtype, device),
+        dtype=dtype,
         shard_over=processes if spec.sharding == "full" else None,
     )
     if backbone.turnstile is not None:
