@@ -25,6 +25,7 @@ from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.packing import pack, passes
+from training.rlhf.processes import Processes
 
 CPU = torch.device("cpu")
 _METHODS: dict[type, Any] = {
@@ -60,7 +61,7 @@ def examples_of(method: TrainingMethod, backbone: Backbone, rows: list[SnapshotR
 def step(method: TrainingMethod, examples: list[Example], *, tokens: int = 10_000, world: int = 1) -> float:
     """The loss of one step, whose gradients are left with the parameters, as the loop computes it: in passes
     of at most `tokens`, in as many processes as `world` says, one after the other."""
-    method.prepare(examples)
+    method.prepare(examples, Processes())
     account = Account(method, examples)
     loss = 0.0
     for rank in range(world):
@@ -76,6 +77,6 @@ def step(method: TrainingMethod, examples: list[Example], *, tokens: int = 10_00
 def figures(method: TrainingMethod, examples: list[Example], *, held_out: bool = False) -> dict[str, float]:
     """The method's figures over the examples as one batch, without gradient."""
     with torch.no_grad():
-        method.prepare(examples)
+        method.prepare(examples, Processes())
         observed = method.outcome(pack(examples, device=CPU), examples, dropout=False).observed
     return method.figures(observed, held_out=held_out)

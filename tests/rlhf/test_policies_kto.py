@@ -16,6 +16,7 @@ from training.rlhf.encoding import Answered
 from training.rlhf.methods import TrainingMethod
 from training.rlhf.methods.kto import said_good, weights_of_kinds
 from training.rlhf.packing import pack
+from training.rlhf.processes import Processes
 
 LORA = LoraSettings(rank=4)
 ALL = frozenset({"thumbs", "ratings", "verdicts", "ranks"})
@@ -122,7 +123,7 @@ def moved(backbone: Backbone, settings: KtoSettings = EVEN, *, sign: int = 1) ->
 
 
 def reference_kl(method: TrainingMethod, examples: list[Example]) -> float:
-    method.prepare(examples)
+    method.prepare(examples, Processes())
     with torch.no_grad():
         observed = method.outcome(pack(examples, device=CPU), examples, dropout=False).observed
     (value,) = set(observed["reference_kl"].tolist())

@@ -101,7 +101,7 @@ def evaluate(
     if not examples:
         return Evaluation({}, {})
     by_length = sorted(examples, key=lambda example: -example.tokens)
-    method.prepare(by_length)
+    method.prepare(by_length, processes)
     account = Account(method, by_length)
     for group in passes(by_length, tokens=micro_batch_tokens, rank=processes.rank, world=processes.world):
         check()

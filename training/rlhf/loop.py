@@ -189,7 +189,7 @@ class TrainingLoop:
         seed_step(self._seed, step, self._processes.rank)
         examples = examples_of_step(self._examples.train, step, seed=self._seed, settings=self._settings)
         self._optimiser.zero_grad(set_to_none=True)
-        self._method.prepare(examples)
+        self._method.prepare(examples, self._processes)
         account = Account(self._method, examples)
         for group in passes(
             examples,

@@ -113,7 +113,7 @@ def step(
 ) -> tuple[int, float]:
     """One optimiser step as the loop takes it; its tokens and the FLOPs that they need."""
     optimiser.zero_grad(set_to_none=True)
-    method.prepare(examples)
+    method.prepare(examples, Processes())
     account = Account(method, examples)
     tokens, flops = 0, 0.0
     for group in passes(examples, tokens=options.micro_batch_tokens):

@@ -13,6 +13,7 @@ from training.contract import CheckpointKind, ContractError, LoraSettings, RunSp
 from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example, Wanted
 from training.rlhf.packing import Batch
+from training.rlhf.processes import Processes
 
 
 class Part(NamedTuple):
@@ -53,10 +54,10 @@ class TrainingMethod(Protocol):
         all of them: how many are good and how many bad, who annotated."""
         del train  # most methods need nothing of them
 
-    def prepare(self, examples: list[Example]) -> None:
+    def prepare(self, examples: list[Example], processes: Processes) -> None:
         """Called with all examples of a step, over all processes, before its first pass; and with all of an
-        evaluation. For what must not depend on how they are cut into passes."""
-        del examples  # most methods need nothing of them
+        evaluation. For what must not depend on how they are cut into passes and spread over processes."""
+        del examples, processes  # most methods need nothing of them
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """How much an example counts in each part; a part that it says nothing of has 0."""

@@ -22,6 +22,7 @@ from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.packing import Batch, pack, passes
 from training.rlhf.pair_figures import key_of
 from training.rlhf.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.processes import Processes
 from training.rlhf.reference import Reference
 
 _MIDDLE = {"five": 3.0, "seven": 4.0, "thumbs": 0.5}
@@ -80,11 +81,16 @@ class KahnemanTversky(TrainingMethod):
         self._weight_good, self._weight_bad = weights_of_kinds(self._settings, good, bad)
 
     @torch.no_grad()
-    def prepare(self, examples: list[Example]) -> None:
-        """Estimate z, with the policy as it is now; every process computes the whole of it."""
+    def prepare(self, examples: list[Example], processes: Processes) -> None:
+        """Estimate z, with the policy as it is now; every process computes its share and has the whole."""
         total, count = 0.0, 0.0
-        tokens = self._settings.optimiser.micro_batch_tokens
-        for group in passes(list(self._mismatched(examples)), tokens=tokens):
+        mismatched = list(self._mismatched(examples))
+        for group in passes(
+            mismatched,
+            tokens=self._settings.optimiser.micro_batch_tokens,
+            rank=processes.rank,
+            world=processes.world,
+        ):
             batch = pack(group, device=self._backbone.device)
             policy = answer_log_probabilities(self._backbone, self.adapter, batch)
             # Not remembered: another step mismatches other answers and prompts.
@@ -92,6 +98,7 @@ class KahnemanTversky(TrainingMethod):
             weight = batch.weight[batch.answer_example]
             total += float((weight * (policy - reference)).double().sum())
             count += float(weight.double().sum())
+        total, count = processes.sum(torch.tensor([total, count], dtype=torch.float64)).tolist()
         self._reference_kl = max(0.0, total / count) if count else 0.0
 
     def _mismatched(self, examples: Sequence[Example]) -> Iterator[Example]:
