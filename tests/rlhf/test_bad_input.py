@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, Gemma2Config, MambaConfig
 
 from tests.rlhf.runs import files_of, judgments, make_run, row, status_of, train
 from tests.rlhf.test_interruptions import same_run
@@ -262,6 +263,33 @@ def test_a_base_model_that_cannot_serve_is_refused_with_the_reason(
     message = failure_of(short_run(tmp_path / "run", broken, judgments(), "reward"))
     assert f"{broken}: " in message
     assert said in message
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        (Gemma2Config, "model type 'gemma2' does not compute packed rows"),  # caps its attention
+        (MambaConfig, "model type 'mamba' does not compute packed rows"),  # has no attention
+        (BertConfig, "model type 'bert' changes its logits"),
+    ],
+)
+def test_a_family_of_models_that_rondo_would_get_wrong_is_refused(
+    base: Path, tmp_path: Path, family: type[Any], said: str
+) -> None:
+    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = family(vocab_size=320, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "other")
+    message = failure_of(short_run(tmp_path / "run", tmp_path / "other", judgments(), "reward"))
+    assert said in message
+    assert "choose another base model" in message
+
+
+def test_layers_that_the_base_lacks_are_named_beside_those_it_has(base: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", base, lora={"targets": ["q_proj", "c_attn"]})
+    message = failure_of(folder)
+    assert "lora, targets: tiny has no layer c_attn; name some of" in message
+    assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in message
 
 
 def test_a_snapshot_of_a_later_format_is_refused(base: Path, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def _refuse_unknown_family(model: Any, folder: Path) -> None:
     except Exception as error:
         # What a family of models that nobody here has met may raise has no end.
         raise ContractError(
-            f"{folder}: model type {model.config.model_type!r} does not compute packed rows ({error}); choose "
-            "another base model"
+            f"{folder}: model type {model.config.model_type!r} does not compute packed rows ({error}); "
+            "choose another base model"
         ) from error
 
 
