@@ -276,14 +276,13 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads; load average before: {os.getloadavg()}")
     judged = rows(options.feedback)
     with tempfile.TemporaryDirectory() as scratch:
-        spec = trained(options, judged, Path(scratch))
-        for line in read_metrics(Path(scratch) / "run"):
-            print(
-                json.dumps({name: value for name, value in line.items() if "loss" in name or name == "step"})
-            )
+        folder = options.folder or Path(scratch)
+        spec = trained(options, judged, folder)
+        last = read_metrics(folder / "run")[-1]
+        print(json.dumps({name: value for name, value in last.items() if name.startswith("held_out")}))
         device = torch.device(options.device)
         backbone = Backbone.load(options.model, device=device, dtype=resolve_dtype(options.dtype, device))
-        backbone.load_adapter("reward", Path(scratch) / "run" / "checkpoint")
+        backbone.load_adapter("reward", folder / "run" / "checkpoint")
     settings = spec.settings
     if not isinstance(settings, RewardSettings):
         raise TypeError(settings)
