@@ -43,7 +43,7 @@ from training.rlhf.config import resolve_dtype
 from training.rlhf.data import Example, Wanted, build_examples
 from training.rlhf.methods.reward import encode
 from training.rlhf.packing import pack, passes
-from training.rlhf.segment_rewards import segment_rewards
+from training.rlhf.segment_rewards import cut, segment_rewards
 from training.rlhf.spans import segment_labels, trim_spans
 from training.rlhf.stopping import StopRequest
 from training.rlhf.train import train_run
@@ -173,6 +173,24 @@ def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: 
     return spec
 
 
+def labels_of(head: SegmentHead, example: Example, segments: Sequence[tuple[int, int]]) -> list[int]:
+    """1 for each segment of an answer that a flag of the head's categories touches."""
+    flags = [(one.start, one.end, one.category) for one in example.labels.flags]
+    counted = [flag for flag in trim_spans(example.labels.texts[0], flags) if flag[2] in head.categories]
+    found: list[int] = segment_labels(segments, [(start, end) for start, end, _ in counted]).tolist()
+    return found
+
+
+def prior_of(head: SegmentHead, examples: Sequence[Example]) -> float:
+    """The share of segments with a fault among the training answers, all of them."""
+    labels = [
+        label
+        for example in examples
+        for label in labels_of(head, example, cut(example.labels.texts[0], head.granularity))
+    ]
+    return sum(labels) / len(labels)
+
+
 @torch.no_grad()
 def score(
     backbone: Backbone, heads: Sequence[SegmentHead], examples: Sequence[Example], *, tokens: int
@@ -195,13 +213,7 @@ def score(
             answer = next(number)
             for head in heads:
                 segments = of_heads[head.name]
-                flags = [
-                    (one.start, one.end, one.category)
-                    for one in example.labels.flags
-                    if one.category in head.categories
-                ]
-                spans = [(start, end) for start, end, _ in trim_spans(example.labels.texts[0], flags)]
-                labels = segment_labels([(one.start, one.end) for one in segments], spans).tolist()
+                labels = labels_of(head, example, [(one.start, one.end) for one in segments])
                 parts[head.name] += [
                     (-one.reward, float(label), answer) for one, label in zip(segments, labels, strict=True)
                 ]
@@ -224,7 +236,12 @@ def gain(test: Scored, prior: float) -> tuple[float, float, float]:
     return float(saved.sum() / count.sum()), float(low), float(high)
 
 
-def table(heads: Sequence[SegmentHead], train: dict[str, Scored], test: dict[str, Scored]) -> None:
+def table(
+    heads: Sequence[SegmentHead],
+    train: dict[str, Scored],
+    test: dict[str, Scored],
+    priors: dict[str, float],
+) -> None:
     """One line per head. The threshold has the highest F1 on training answers."""
     print(
         "| head | test segments, faulty | log-loss, prior's | lower by (95 %) | AP, share | "
@@ -232,9 +249,8 @@ def table(heads: Sequence[SegmentHead], train: dict[str, Scored], test: dict[str
     )
     for head in heads:
         seen, new = train[head.name], test[head.name]
-        prior = float(seen.faulty.mean())
         lost = log_loss(new.faults, new.faulty)
-        better, low, high = gain(new, prior)
+        better, low, high = gain(new, priors[head.name])
         share = float(new.faulty.mean())
         threshold = best_threshold(seen.faults, seen.faulty).threshold
         marked = new.faults >= threshold
@@ -294,11 +310,12 @@ def main() -> None:
         wanted=Wanted(ranks="none", categories=None),
     )
     if settings.segments:
-        scored = [
+        train, test = (
             score(backbone, settings.segments, some, tokens=options.micro_batch_tokens)
             for some in (examples.train[: options.threshold_on], examples.held_out)
-        ]
-        table(settings.segments, *scored)
+        )
+        priors = {head.name: prior_of(head, examples.train) for head in settings.segments}
+        table(settings.segments, train, test, priors)
 
 
 if __name__ == "__main__":
