@@ -140,6 +140,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "optimiser": {
             "learning_rate": options.learning_rate,
             "epochs": options.epochs,
+            "max_steps": options.max_steps,
             "batch_size": options.batch,
             "micro_batch_tokens": options.micro_batch_tokens,
             "evaluate_every": options.evaluate_every,
@@ -278,6 +279,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--max-steps", type=int)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--micro-batch-tokens", type=int, default=2048)
     parser.add_argument("--evaluate-every", type=int, default=0)
