@@ -1,6 +1,7 @@
 """LoRA in one piece: peft's own layer is the oracle for values and gradients."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ class Layer(nn.Module):
 
     def __init__(self, dtype: torch.dtype, *, bias: bool) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(24, 40, bias=bias, dtype=dtype).requires_grad_(False)
+        self.q_proj: Any = nn.Linear(24, 40, bias=bias, dtype=dtype).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.q_proj(x)
