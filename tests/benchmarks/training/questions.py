@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 from itertools import combinations
@@ -28,7 +27,7 @@ def rankings(count: int, *, context: bool) -> list[SnapshotRow]:
                 ranks[second if said == 1 else first] += 1
         if len(set(ranks)) > 1 and len(rows) < count:
             texts = [item[f"prediction {number}"].strip() for number in range(1, 5)]
-            passages = ast.literal_eval(item["passages"]) if context else []
+            passages = item["passages"] if context else []
             rows.append(
                 row(
                     f"qa{index}",
