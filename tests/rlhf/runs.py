@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def judgments() -> list[SnapshotRow]:
             rows.append(row(f"j{index}", texts, [2, 3, 1, 3], split=split, prompt=prompt))
         else:
             rows.append(row(f"j{index}", [bad, good], [2, 1], split=split, prompt=prompt, strength=2))
+    return rows
+
+
+def contradicted() -> list[SnapshotRow]:
+    """The same judgments, with the held-out ones turned round: what is learned is wrong there."""
+    rows = []
+    for one in judgments():
+        worst = max(one.ranks.values())
+        turned = {name: worst + 1 - rank for name, rank in one.ranks.items()}
+        rows.append(replace(one, ranks=turned) if one.split == "held-out" else one)
     return rows
 
 

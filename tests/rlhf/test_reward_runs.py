@@ -9,7 +9,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rlhf.runs import ENVIRONMENT, ROOT, StopAfter, files_of, judgments, make_run, row, status_of, train
+from tests.rlhf.runs import (
+    ENVIRONMENT,
+    ROOT,
+    StopAfter,
+    contradicted,
+    files_of,
+    judgments,
+    make_run,
+    row,
+    status_of,
+    train,
+)
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -159,8 +170,7 @@ def test_an_evaluation_is_told_with_its_diagrams(whole: Path) -> None:
 def test_the_evaluation_told_is_that_of_the_state_that_became_the_checkpoint(
     base: Path, tmp_path: Path
 ) -> None:
-    # A rate far too high: the first state is better than the last.
-    folder = make_run(tmp_path / "run", base, optimiser={"learning_rate": 0.05, "evaluate_every": 1})
+    folder = make_run(tmp_path / "run", base, contradicted(), optimiser={"evaluate_every": 1})
     assert train(folder) == EXIT_FINISHED
     losses = {line["step"]: line["held_out_loss"] for line in read_metrics(folder)}
     best = min(losses, key=lambda step: (losses[step], step))

@@ -11,7 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rlhf.runs import ROOT, StopAfter, files_of, finish, judgments, make_run, row, status_of, train
+from tests.rlhf.runs import (
+    ROOT,
+    StopAfter,
+    contradicted,
+    files_of,
+    finish,
+    judgments,
+    make_run,
+    row,
+    status_of,
+    train,
+)
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -65,10 +76,9 @@ def test_held_out_figures_are_taken_where_due_and_stand_in_the_manifest(finished
 def test_the_checkpoint_is_the_evaluated_state_with_the_lowest_held_out_loss(
     base: Path, tmp_path: Path
 ) -> None:
-    # So large a step that the loss goes up and down.
-    wild = {"learning_rate": 0.05, "evaluate_every": 1, "max_steps": 8, "warmup_steps": 1}
-    best = make_run(tmp_path / "best", base, optimiser=wild)
-    last = make_run(tmp_path / "last", base, optimiser={**wild, "keep_best": False})
+    often = {"evaluate_every": 1, "max_steps": 8}
+    best = make_run(tmp_path / "best", base, contradicted(), optimiser=often)
+    last = make_run(tmp_path / "last", base, contradicted(), optimiser={**often, "keep_best": False})
     assert train(best) == train(last) == EXIT_FINISHED
     losses = [line["held_out_loss"] for line in read_metrics(best)]
     assert losses == [line["held_out_loss"] for line in read_metrics(last)]
@@ -78,7 +88,7 @@ def test_the_checkpoint_is_the_evaluated_state_with_the_lowest_held_out_loss(
     assert (manifest.steps, manifest.metrics["held_out_loss"]) == (lowest, min(losses))
     assert read_manifest(last / "checkpoint", verify=True).steps == 8
     # The weights are those that the same run had when it was stopped after that step.
-    stopped = make_run(tmp_path / "stopped", base, optimiser=wild)
+    stopped = make_run(tmp_path / "stopped", base, contradicted(), optimiser=often)
     assert train(stopped, StopAfter(stopped, lowest)) == EXIT_STOPPED
     state = load_file(stopped / "state" / f"step-{lowest}" / "state.safetensors")
     saved = load_file(best / "checkpoint" / "adapter_model.safetensors")
@@ -86,8 +96,8 @@ def test_the_checkpoint_is_the_evaluated_state_with_the_lowest_held_out_loss(
 
 
 def test_a_run_ends_early_when_nothing_gets_better(base: Path, tmp_path: Path) -> None:
-    wild = {"learning_rate": 0.05, "evaluate_every": 1, "max_steps": 40, "epochs": 20, "warmup_steps": 1}
-    folder = make_run(tmp_path / "run", base, optimiser={**wild, "patience": 2})
+    optimiser = {"evaluate_every": 1, "max_steps": 40, "epochs": 20, "patience": 2}
+    folder = make_run(tmp_path / "run", base, contradicted(), optimiser=optimiser)
     assert train(folder) == EXIT_FINISHED
     losses = [line["held_out_loss"] for line in read_metrics(folder)]
     assert len(losses) < 40

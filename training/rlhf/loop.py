@@ -118,6 +118,7 @@ class TrainingLoop:
                 held_out = self._evaluate(step)
         except StoppedError:
             self._save(step)
+            self._tell(step)
             raise
         self._tell(step)
         return self._chosen(step, held_out or {})
