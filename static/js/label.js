@@ -2,22 +2,15 @@
    the other. Without JavaScript the form is a plain form: pairs and rankings can be judged, text cannot
    be marked, and nothing is kept before the submit. */
 import { Answers } from "./label-answers.js";
-import { Desk, Keeper, fragmentOf, listed } from "./label-desk.js";
+import { Desk, Keeper, ask, fragmentOf, listed } from "./label-desk.js";
 import { Order } from "./label-order.js";
-import { ask } from "./label-outbox.js";
+import { Marks } from "./label-spans.js";
 
 const IDLE_SECONDS = 60;
 const RENEW_SECONDS = 120;
 const LOOK_AGAIN = 3000;
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
-
-const dataOf = (root) => JSON.parse($("#screen-data", root).textContent);
-
-/* Marks have a script of their own, which a project that asks for none is spared. */
-let Marks = null;
-async function loadMarks() { ({ Marks } = await import("./label-spans.js")); }
-if ($("#screen-data") && dataOf(document).categories.length) await loadMarks();
 
 let lastActivity = Date.now();
 for (const name of ["pointermove", "pointerdown", "keydown", "scroll", "wheel", "touchstart"]) {
@@ -41,12 +34,9 @@ class Screen {
     this.keeper = new Keeper(element, this.form, desk.outbox);
     const announce = (text) => { $("#announcer", element).textContent = text; };
     const onChange = () => this.changed();
-    this.data = dataOf(element);
+    this.data = JSON.parse($("#screen-data", element).textContent);
     this.keys = this.data.keys;
-    this.marks = null;
-    const mark = () => { this.marks = new Marks(element, this.data, { announce, onChange }); };
-    if (this.data.categories.length && Marks) mark();
-    else if (this.data.categories.length) loadMarks().then(mark).then(() => this.timer && this.marks.listen());
+    this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
     this.order = $("#order", element) ? new Order(element, { announce, onChange }) : null;
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
