@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -94,23 +94,29 @@ def contradicted() -> list[SnapshotRow]:
 
 
 def qa_feedback_rows(count: int) -> list[SnapshotRow]:
-    """The first `count` questions of qa-feedback with a preference, as 4-way rankings; one in ten held out.
+    """The first `count` of qa-feedback with a preference, as 4-way rankings, one in ten held out."""
+    rows: list[SnapshotRow] = []
+    for name, item, ranks in islice(qa_feedback_rankings(), count):
+        texts = [item[f"prediction {number}"] for number in range(1, 5)]
+        split: Split = "held-out" if len(rows) % 10 == 9 else "train"
+        rows.append(row(name, texts, ranks, split=split, prompt=item["question"]))
+    return rows
+
+
+def qa_feedback_rankings() -> Iterator[tuple[str, dict[str, Any], list[int]]]:
+    """Name, question and ranks of the four answers, of every question with a preference.
 
     The set states six pair preferences in the order (1,2) (1,3) (1,4) (2,3) (2,4) (3,4): 1 the first
     is better, 2 the second, 0 equal. An answer's rank is 1 plus the number of answers that beat it.
     """
     shared = Path(os.environ.get("RONDO_SHARED", ROOT.parent / "shared"))
-    rows: list[SnapshotRow] = []
     for index, item in enumerate(json.loads((shared / "data/qa_feedback/feedback.json").read_text())):
         ranks = [1, 1, 1, 1]
         for (first, second), said in zip(combinations(range(4), 2), item["preference"], strict=True):
             if said:
                 ranks[second if said == 1 else first] += 1
-        if len(set(ranks)) > 1 and len(rows) < count:
-            texts = [item[f"prediction {number}"] for number in range(1, 5)]
-            split: Split = "held-out" if len(rows) % 10 == 9 else "train"
-            rows.append(row(f"qa{index}", texts, ranks, split=split, prompt=item["question"]))
-    return rows
+        if len(set(ranks)) > 1:
+            yield f"qa{index}", item, ranks
 
 
 def make_run(

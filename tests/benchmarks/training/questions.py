@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-from itertools import combinations
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
-from tests.rlhf.runs import ROOT, row
+from tests.rlhf.runs import qa_feedback_rankings, row
 from training.contract import SnapshotRow, with_context
 
 
 def rankings(count: int, *, context: bool) -> list[SnapshotRow]:
-    """The first `count` questions on which a preference was stated, each with its four answers ranked.
-
-    The set states six pair preferences in the order (1,2) (1,3) (1,4) (2,3) (2,4) (3,4): 1 the first
-    is better, 2 the second, 0 equal. An answer's rank is 1 plus the number of answers that beat it.
-    """
-    shared = Path(os.environ.get("RONDO_SHARED", ROOT.parent / "shared"))
+    """The first `count` questions on which a preference was stated, each with its four answers ranked."""
     rows: list[SnapshotRow] = []
-    for index, item in enumerate(json.loads((shared / "data/qa_feedback/feedback.json").read_text())):
-        ranks = [1, 1, 1, 1]
-        for (first, second), said in zip(combinations(range(4), 2), item["preference"], strict=True):
-            if said:
-                ranks[second if said == 1 else first] += 1
-        if len(set(ranks)) > 1 and len(rows) < count:
-            texts = [item[f"prediction {number}"].strip() for number in range(1, 5)]
-            passages = item["passages"] if context else []
-            rows.append(
-                row(
-                    f"qa{index}",
-                    texts,
-                    ranks,
-                    prompt=item["question"],
-                    context=[{"title": title, "sentences": sentences} for title, *sentences in passages],
-                )
+    for name, item, ranks in islice(qa_feedback_rankings(), count):
+        texts = [item[f"prediction {number}"].strip() for number in range(1, 5)]
+        passages = item["passages"] if context else []
+        rows.append(
+            row(
+                name,
+                texts,
+                ranks,
+                prompt=item["question"],
+                context=[{"title": title, "sentences": sentences} for title, *sentences in passages],
             )
+        )
     return rows
 
 
