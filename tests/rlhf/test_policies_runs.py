@@ -1,8 +1,5 @@
 """Runs of policies from their folder to their checkpoint: resumed, told, continued, over two processes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rlhf.runs import ROOT, StopAfter, files_of, judgments, make_run, row, status_of, train
+from tests.rlhf.runs import (
+    StopAfter,
+    files_of,
+    finish_in_two_processes,
+    judgments,
+    make_run,
+    row,
+    status_of,
+    train,
+)
 from tests.rlhf.test_interruptions import same_run
 from training.contract import (
     EXIT_FAILED,
@@ -109,15 +115,7 @@ def test_two_processes_share_one_point_of_reference(base: Path, tmp_path: Path) 
     more: dict[str, Any] = {"method": "kto", "settings": {"sources": ["ranks"]}, "optimiser": {"epochs": 2}}
     one, two = make_run(tmp_path / "one", base, rows, **more), make_run(tmp_path / "two", base, rows, **more)
     assert train(one) == EXIT_FINISHED
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "training.rlhf", str(two)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    finish_in_two_processes(two)
     ours, theirs = read_metrics(one), read_metrics(two)
     assert any(line["reference_kl"] > 0 for line in ours)
     for left, right in zip(ours, theirs, strict=True):

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.rlhf.runs import (
-    ROOT,
     StopAfter,
     contradicted,
     files_of,
     finish,
+    finish_in_two_processes,
     judgments,
     make_run,
     row,
@@ -160,15 +157,7 @@ def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, me
     one = make_run(tmp_path / "one", base, rows, method=method)
     two = make_run(tmp_path / "two", base, rows, method=method)
     assert train(one) == EXIT_FINISHED
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "training.rlhf", str(two)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    finish_in_two_processes(two)
     ours, theirs = read_metrics(one), read_metrics(two)
     assert len(ours) == len(theirs) == 16
     for left, right in zip(ours, theirs, strict=True):
