@@ -10,29 +10,46 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from training.contract.files import ContractError, known_fields
 from training.contract.methods.common import LoraSettings, MethodSettings, OptimiserSettings
 from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.policy_gradient import (
+    AdvantageSettings,
+    KlSettings,
+    PolicyGradientSettings,
+    RewardPart,
+    RolloutSettings,
+    UpdateSettings,
+    WatchSettings,
+)
 from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
 
 __all__ = [
     "SETTINGS",
+    "AdvantageSettings",
     "CompletenessHead",
+    "KlSettings",
     "KtoSettings",
     "LoraSettings",
     "Method",
     "MethodSettings",
     "OptimiserSettings",
+    "PolicyGradientSettings",
     "PreferenceSettings",
     "RatingHead",
+    "RewardPart",
     "RewardSettings",
+    "RolloutSettings",
     "SegmentHead",
     "Settings",
     "SftSettings",
+    "UpdateSettings",
+    "WatchSettings",
     "settings_from_json",
 ]
 
-Method = Literal["reward", "sft", "preference", "kto"]
-Settings = RewardSettings | SftSettings | PreferenceSettings | KtoSettings
+Method = Literal["reward", "sft", "preference", "kto", "policy_gradient"]
+Settings = RewardSettings | SftSettings | PreferenceSettings | KtoSettings | PolicyGradientSettings
 SETTINGS: dict[str, type[Settings]] = {
-    cls.method: cls for cls in (RewardSettings, SftSettings, PreferenceSettings, KtoSettings)
+    cls.method: cls
+    for cls in (RewardSettings, SftSettings, PreferenceSettings, KtoSettings, PolicyGradientSettings)
 }
 
 
@@ -46,9 +63,18 @@ def settings_from_json(method: str, values: Mapping[str, Any]) -> Settings:
     if "optimiser" in known:
         # A method's own defaults stand for what the caller leaves out.
         optimiser = known_fields(OptimiserSettings, known["optimiser"], f"{where}, optimiser")
-        known["optimiser"] = dataclasses.replace(cls().optimiser, **optimiser)
+        known["optimiser"] = dataclasses.replace(_own_optimiser(cls), **optimiser)
     settings: Settings = _built(cls, known, where)
     return settings
+
+
+def _own_optimiser(cls: type[Settings]) -> OptimiserSettings:
+    """A method's default; asked of the field, as not every method can be built of defaults alone."""
+    factory = next(field.default_factory for field in dataclasses.fields(cls) if field.name == "optimiser")
+    if factory is dataclasses.MISSING:
+        raise TypeError(f"{cls.__name__}.optimiser has no default")
+    found: OptimiserSettings = factory()
+    return found
 
 
 def _built(cls: Any, values: Mapping[str, Any], where: str) -> Any:
