@@ -150,7 +150,7 @@ def test_settings_keep_their_methods_defaults_for_what_is_left_out():
     ("method", "values", "message"),
     [
         ("reward", {"beta": 0.1}, "unknown field 'beta'"),
-        ("ppo", {}, "method 'ppo' is not known; it is one of kto, preference, reward, sft"),
+        ("ppo", {}, "method 'ppo' is not known; it is one of kto, policy_gradient, preference, reward, sft"),
         ("preference", {"beta": 0}, "beta: must be positive"),
         ("preference", {"beta": "0.1"}, "field 'beta' must be float, not '0.1'"),
         ("preference", {"beta": float("nan")}, "field 'beta' must be float"),

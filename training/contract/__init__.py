@@ -1,6 +1,7 @@
 """What the web application and the trainer tell each other: files, and nothing else.
 
-    snapshot folder   snapshot.json, judgments.jsonl            web → trainer
+    snapshot folder   snapshot.json, judgments.jsonl,
+                      prompts.jsonl                             web → trainer
     run folder        spec.json, cancel                         web → trainer
                       status.json, metrics.jsonl,
                       evaluation.json, log.txt, dropped.jsonl,
@@ -53,6 +54,7 @@ from training.contract.methods import (
     WatchSettings,
     settings_from_json,
 )
+from training.contract.prompts import SnapshotPrompt
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -79,8 +81,6 @@ from training.contract.run import (
     write_status,
 )
 from training.contract.snapshot import (
-    SNAPSHOT_HEADER_FILE,
-    SNAPSHOT_ROWS_FILE,
     Message,
     Passage,
     Scale,
@@ -89,7 +89,6 @@ from training.contract.snapshot import (
     SnapshotCritique,
     SnapshotEdit,
     SnapshotEvidence,
-    SnapshotHeader,
     SnapshotMissing,
     SnapshotRating,
     SnapshotReview,
@@ -98,6 +97,13 @@ from training.contract.snapshot import (
     Split,
     Verdict,
     decided_pairs,
+)
+from training.contract.snapshot_folder import (
+    SNAPSHOT_HEADER_FILE,
+    SNAPSHOT_PROMPTS_FILE,
+    SNAPSHOT_ROWS_FILE,
+    SnapshotHeader,
+    read_prompts,
     read_snapshot,
     read_snapshot_header,
     write_snapshot,
@@ -119,6 +125,7 @@ __all__ = [
     "METRICS_FILE",
     "SETTINGS",
     "SNAPSHOT_HEADER_FILE",
+    "SNAPSHOT_PROMPTS_FILE",
     "SNAPSHOT_ROWS_FILE",
     "SPEC_FILE",
     "STATE_FOLDER",
@@ -157,6 +164,7 @@ __all__ = [
     "SnapshotEvidence",
     "SnapshotHeader",
     "SnapshotMissing",
+    "SnapshotPrompt",
     "SnapshotRating",
     "SnapshotReview",
     "SnapshotRow",
@@ -171,6 +179,7 @@ __all__ = [
     "read_evaluation",
     "read_manifest",
     "read_metrics",
+    "read_prompts",
     "read_snapshot",
     "read_snapshot_header",
     "read_spec",

@@ -1,32 +1,19 @@
-"""Snapshot folder: an immutable, content-addressed export of judgments, one row each."""
+"""Rows of a snapshot: one judgment each, with everything that a method may learn from it."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from training.contract.files import (
-    FORMAT_VERSION,
     ContractError,
     canonical_json,
     known_fields,
-    read_json,
     require,
-    require_format,
     require_types,
-    sha256_of_file,
-    write_atomically,
 )
-
-SNAPSHOT_HEADER_FILE = "snapshot.json"
-SNAPSHOT_ROWS_FILE = "judgments.jsonl"
 
 Split = Literal["train", "held-out"]
 Scale = Literal["five", "seven", "thumbs"]
@@ -158,14 +145,15 @@ _READ = ("read_for_spans", "read_for_missing")
 _NESTED_IN_ITEMS: dict[str, type] = {"evidence": SnapshotEvidence, "edits": SnapshotEdit}
 
 
-def _item_from_json(kind: type, values: Any, *, where: str) -> Any:
+def item_from_json(kind: type, values: Any, *, where: str) -> Any:
+    """An object nested in a snapshot's line, its types checked; `where` begins every error message."""
     known = known_fields(kind, values, where)
     if isinstance(known.get("sentences"), list):
         known["sentences"] = tuple(known["sentences"])
     for name, inner in _NESTED_IN_ITEMS.items():
         if isinstance(known.get(name), list):
             known[name] = tuple(
-                _item_from_json(inner, value, where=f"{where}, field {name!r} item {index}")
+                item_from_json(inner, value, where=f"{where}, field {name!r} item {index}")
                 for index, value in enumerate(known[name])
             )
     item = kind(**known)
@@ -257,14 +245,14 @@ class SnapshotRow:
         """Build a row from decoded JSON; `where` begins every error message."""
         known = known_fields(cls, values, where)
         if known.get("review") is not None:
-            known["review"] = _item_from_json(
+            known["review"] = item_from_json(
                 SnapshotReview, known["review"], where=f"{where}, field 'review'"
             )
         for name, kind in _NESTED.items():
             if name in known:
                 require(isinstance(known[name], list), where, f"field {name!r} must be a list")
                 known[name] = tuple(
-                    _item_from_json(kind, item, where=f"{where}, field {name!r} item {index}")
+                    item_from_json(kind, item, where=f"{where}, field {name!r} item {index}")
                     for index, item in enumerate(known[name])
                 )
         for name in _READ:
@@ -305,71 +293,3 @@ def _edited(text: str, correction: SnapshotCorrection) -> str | None:
         parts += [text[done : edit.start], edit.replacement]
         done = edit.end
     return "".join([*parts, text[done:]])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotHeader:
-    """What stands in `snapshot.json` beside the rows."""
-
-    project: str
-    rounds: tuple[int, ...]
-    rows: int
-    digest: str
-    """SHA-256 of judgments.jsonl: the snapshot's identity."""
-    format: int = FORMAT_VERSION
-
-
-def write_snapshot(
-    folder: Path, rows: Iterable[SnapshotRow], *, project: str, rounds: tuple[int, ...]
-) -> SnapshotHeader:
-    """Write rows, in the order given, and the header. The header comes last: without it
-    the folder is no snapshot. Content decides the digest; writing twice changes nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    count = 0
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".judgments.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            for row in rows:
-                line = (row.to_json() + "\n").encode()
-                digest.update(line)
-                stream.write(line)
-                count += 1
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, folder / SNAPSHOT_ROWS_FILE)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    header = SnapshotHeader(project=project, rounds=rounds, rows=count, digest=digest.hexdigest())
-    write_atomically(folder / SNAPSHOT_HEADER_FILE, canonical_json(dataclasses.asdict(header)) + "\n")
-    return header
-
-
-def read_snapshot_header(folder: Path) -> SnapshotHeader:
-    """The header of a snapshot folder. Raises `ContractError` where there is none."""
-    path = folder / SNAPSHOT_HEADER_FILE
-    found = read_json(path)
-    require_format(found, str(path))
-    values = known_fields(SnapshotHeader, found, str(path))
-    return SnapshotHeader(**{**values, "rounds": tuple(values["rounds"])})
-
-
-def read_snapshot(folder: Path, *, verify: bool = True) -> Iterator[SnapshotRow]:
-    """Stream the rows. With `verify` the whole file is checked against the header's digest
-    before the first row is given. Errors name file, line and field."""
-    header = read_snapshot_header(folder)
-    path = folder / SNAPSHOT_ROWS_FILE
-    require(path.is_file(), str(path), "the file is missing; freeze the snapshot again")
-    if verify:
-        found = sha256_of_file(path)
-        require(found == header.digest, str(path), f"digest {found} is not the header's {header.digest}")
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            where = f"{path.name} line {number}"
-            try:
-                values = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ContractError(f"{where}: not JSON ({error})") from None
-            yield SnapshotRow.from_json(values, where=where)
