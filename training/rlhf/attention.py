@@ -5,9 +5,9 @@ judgment. A token sees its own segment up to itself and all that its segment con
 other answer or judgment. So the states are those of separate rows of prompt + answer, while what several
 answers begin with is computed once.
 
-On a CPU each segment is one call of scaled dot-product attention: nothing is computed for pairs of tokens
-that do not see each other. On a GPU the whole row is one call of FlexAttention with a block mask, which
-skips empty blocks.
+On a CPU each segment is one call of scaled dot-product attention (see `segmented_attention`): nothing is
+computed for pairs of tokens that do not see each other. On a GPU the whole row is one call of FlexAttention
+with a block mask, which skips empty blocks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from training.rlhf.segmented_attention import SegmentedAttention
 
 NAME = "rondo_packed"
 """Under this name transformers finds the function below; without a layout it is plain SDPA."""
@@ -47,7 +48,6 @@ class Layout:
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.segments = tuple(segments)
         self.device = device
-        self._masks: dict[tuple[int, int], Tensor] = {}
 
     @property
     def tokens(self) -> int:
@@ -75,13 +75,6 @@ class Layout:
                     stretches.append(slice(segment.start, segment.end))
             found.append(stretches)
         return found
-
-    def mask(self, before: int, length: int) -> Tensor:
-        """What `length` tokens see after `before` others: (length, before + length), True where seen."""
-        if (before, length) not in self._masks:
-            places = torch.ones(length, before + length, dtype=torch.bool).tril(before)
-            self._masks[before, length] = places.to(self.device)
-        return self._masks[before, length]
 
     @functools.cached_property
     def block_mask(self) -> Any:
@@ -130,32 +123,12 @@ def packed_attention(
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-    else:
-        mixed = _segment_by_segment(query, key, value, layout, scaling)
-    return mixed.transpose(1, 2).contiguous(), None
-
-
-def _segment_by_segment(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
-) -> Tensor:
-    attend = functools.partial(
-        F.scaled_dot_product_attention, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    parts = []
-    for segment, stretches in zip(layout.segments, layout.seen, strict=True):
-        q = query[:, :, segment.start : segment.end]
-        k, v = (_joined(whole, stretches) for whole in (key, value))
-        before = k.shape[2] - segment.length
-        # Among the last tokens of what they see, "causal" is not what SDPA means by it.
-        causal = {"attn_mask": layout.mask(before, segment.length)} if before else {"is_causal": True}
-        parts.append(attend(q, k, v, **causal))
-    return torch.cat(parts, dim=2)
-
-
-def _joined(whole: Tensor, stretches: Sequence[slice]) -> Tensor:
-    """The stretches of a tensor (1, heads, tokens, width), one after the other; a view where it is one."""
-    parts = [whole[:, :, stretch] for stretch in stretches]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        return mixed.transpose(1, 2).contiguous(), None
+    segments = [
+        (segment.start, segment.end, seen) for segment, seen in zip(layout.segments, layout.seen, strict=True)
+    ]
+    segmented: Tensor = SegmentedAttention.apply(query, key, value, segments, scaling)  # type: ignore[no-untyped-call]
+    return segmented, None
 
 
 @functools.cache
