@@ -7,30 +7,51 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from training.rlhf.backbone import Backbone
 from training.rlhf.packing import Batch
 
 _CHUNK = 128
 """Tokens whose logits are held at a time: 128 × 49,152 × 4 bytes are 25 MB."""
+_TRAINED_CHUNK = 1024
+"""The same where the head is trained too, whose gradient, as large as itself, each chunk adds to."""
 
 
 class _Head(Protocol):
-    def __call__(self, states: Tensor) -> Tensor: ...
+    def __call__(self, states: Tensor, /) -> Tensor: ...
 
 
 def token_log_probabilities(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
     """log softmax(head(states))[targets]: states (N, hidden), targets (N,), result (N,) float32.
 
-    `head` must be frozen: gradients reach `states` only. A token's value depends on its own row
-    of `states` alone, so value and derivative are both taken while a chunk's logits are there,
-    and the logits are let go.
+    Gradients reach `states`, and the head where it is trained.
     """
+    if torch.is_grad_enabled() and head(states[:1].detach()).requires_grad:
+        return _under_a_trained_head(states, targets, head)
+    return _under_a_frozen_head(states, targets, head)
+
+
+def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
+    """What the head's own gradient is depends on how a token's value is used, which only the backward pass
+    knows: where the logits of all tokens are too many to be kept they are computed again there."""
+    if len(targets) <= _TRAINED_CHUNK:
+        return _chosen(states, targets, head)
+    chunks = zip(torch.split(states, _TRAINED_CHUNK), torch.split(targets, _TRAINED_CHUNK), strict=True)
+    return torch.cat([checkpoint(_chosen, *chunk, head, use_reentrant=False) for chunk in chunks])
+
+
+def _chosen(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
+    return -F.cross_entropy(head(states).float(), targets, reduction="none")
+
+
+def _under_a_frozen_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
+    """Gradients reach `states` only. A token's value depends on its own row of `states` alone, so value and
+    derivative are both taken while a chunk's logits are there, and the logits are let go."""
     values, slopes = [], []
     for rows, wanted in zip(torch.split(states, _CHUNK), torch.split(targets, _CHUNK), strict=True):
         leaf = rows.detach().requires_grad_(states.requires_grad)
-        logits = head(leaf).float()
-        value = -F.cross_entropy(logits, wanted, reduction="none")
+        value = _chosen(leaf, wanted, head)
         if states.requires_grad:
             slopes.append(torch.autograd.grad(value.sum(), leaf)[0])
         values.append(value.detach())
@@ -55,8 +76,9 @@ def answer_token_log_probabilities(
     """Log-probability of every answer token, answer by answer: (A,) float32. None is the base."""
     with backbone.using(adapter, dropout=dropout):
         states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
-    # What several answers share is predicted once. A place is predicted from one other place alone.
-    places, where = torch.unique(batch.targets, return_inverse=True)
-    predictors = torch.empty_like(places).scatter_(0, where, batch.predictors)
-    values = token_log_probabilities(states[predictors], batch.input_ids[0, places], backbone.logits)
+    # What several answers share is predicted once.
+    places, predictors, where = batch.predicted()
+    values = token_log_probabilities(
+        states[predictors], batch.input_ids[0, places], backbone.lm_head(adapter)
+    )
     return values[where]

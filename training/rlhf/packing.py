@@ -82,6 +82,12 @@ class Batch:
         """(R,) tokens of each answer, its end token included."""
         return torch.bincount(self.target_answer, minlength=self.answers)
 
+    def predicted(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every place of `targets` once, the place that predicts it, and which of these each target is:
+        (U,), (U,), (A,). A place that several answers share is predicted from one other place alone."""
+        places, where = torch.unique(self.targets, return_inverse=True)
+        return places, torch.empty_like(places).scatter_(0, where, self.predictors), where
+
     def mean_over_pairs(self, values: Tensor) -> Tensor:
         """(P,) to (E,): the mean over each example's pairs, so that a ranking counts as one judgment.
 
