@@ -3,6 +3,9 @@
 peft adds the update in four steps, each a tensor as large as the layer's output, and keeps some of them
 for the backward pass. Here the update is added into the output where it lies, and what is kept is the
 input, which other layers share, and its narrow projection. Parameters and files stay peft's own.
+
+Where the base is bfloat16 the adapter's products are taken of bfloat16 factors too, as under autocast, and
+summed up in float32 by the processor; peft takes them in float32. Parameters and gradients stay float32.
 """
 
 from __future__ import annotations
@@ -62,10 +65,10 @@ class _Adapted(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         x, weight, bias, a, b, scaling = arguments
         rows = x.reshape(-1, x.shape[-1])
-        narrow = (rows.to(a.dtype) @ a.t()).mul_(scaling)
-        result = F.linear(rows, weight, bias)
-        # Where the base is bfloat16 the sum is taken in the adapter's float32, as peft takes it.
-        summed = result.to(a.dtype).addmm_(narrow, b.t()).to(result.dtype)
+        ctx.dtype = a.dtype
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        narrow = (rows @ a.t()).mul_(scaling)
+        summed = F.linear(rows, weight, bias).addmm_(narrow, b.t())
         ctx.save_for_backward(x, weight, a, b, narrow)
         ctx.scaling = scaling
         return summed.view(*x.shape[:-1], -1)
@@ -76,12 +79,9 @@ class _Adapted(torch.autograd.Function):
         x, weight, a, b, narrow = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
         of_x, of_a, of_b = ctx.needs_input_grad[0], ctx.needs_input_grad[3], ctx.needs_input_grad[4]
-        wide = gradient.to(a.dtype)
-        back = (wide @ b).mul_(ctx.scaling) if of_x or of_a else None
-        x_gradient = None
-        if of_x:
-            whole = gradient @ weight
-            x_gradient = whole.to(a.dtype).addmm_(back, a).to(x.dtype).view(x.shape)
-        a_gradient = back.t() @ x.reshape(-1, x.shape[-1]).to(a.dtype) if back is not None and of_a else None
-        b_gradient = wide.t() @ narrow if of_b else None
+        back = (gradient @ b).mul_(ctx.scaling) if of_x or of_a else None
+        x_gradient = (gradient @ weight).addmm_(back, a).view(x.shape) if of_x else None
+        rows = x.reshape(-1, x.shape[-1])
+        a_gradient = (back.t() @ rows).to(ctx.dtype) if back is not None and of_a else None
+        b_gradient = (gradient.t() @ narrow).to(ctx.dtype) if of_b else None
         return x_gradient, None, None, a_gradient, b_gradient, None
