@@ -74,12 +74,21 @@ def policy_gradient(
         return values, statistics
     if reduction != "mean":
         raise ValueError(f"reduction {reduction!r} is not known; it is 'mean' or 'none'")
-    return _aggregate(values, kept, aggregate, constant, window), statistics
+    return aggregated(values, kept, aggregate, constant=constant, window=window), statistics
 
 
-def _aggregate(
-    values: Tensor, kept: Tensor, aggregate: Aggregate, constant: float | None, window: float | None
+def aggregated(
+    values: Tensor,
+    kept: Tensor,
+    aggregate: Aggregate,
+    *,
+    constant: float | None = None,
+    window: float | None = None,
 ) -> Tensor:
+    """One loss from the losses of tokens, as `policy_gradient` says it.
+
+    values: (batch, time), 0 outside `kept`, a bool mask of that shape.
+    """
     if (constant is not None) != (aggregate == "constant"):
         raise ValueError("constant goes with aggregate='constant', and only with it")
     if aggregate == "token":

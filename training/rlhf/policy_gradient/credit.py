@@ -1,0 +1,196 @@
+"""From what answers earned to how much better than expected each of their actions was."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+
+from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.rlhf.advantages import (
+    BaselineState,
+    RunningMeanBaseline,
+    discounted_returns,
+    gae,
+    group_relative,
+    leave_one_out,
+    tied_groups,
+    whiten,
+)
+from training.rlhf.kl import (
+    AdaptiveController,
+    ControllerState,
+    FixedController,
+    estimate,
+    sequence_sums,
+)
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_losses import explained_variance
+
+
+class Credit(NamedTuple):
+    """What the update learns from; all without gradient, 0 where nothing is learned."""
+
+    advantages: Tensor
+    """(B, T): how much better than expected each action was."""
+    returns: Tensor | None
+    """(B, T): what the value head should have said; None where there is none."""
+    rewards: Tensor
+    """(B, T): what each action earned, less the divergence where that has its place in the reward."""
+    tied: Tensor
+    """(G,) bool: prompts whose answers all earned the same. Held against each other, they teach nothing."""
+
+
+class CreditState(TypedDict):
+    """What outlives a step: plain numbers, fit for a run's state file."""
+
+    baseline: BaselineState
+    controller: ControllerState
+
+
+class CreditAssignment:
+    """Rewards, less the divergence from the reference, held against what was to be expected.
+
+    An answer's reward is the sum over its tokens where answers are compared (group_relative, leave_one_out);
+    all its tokens then have its advantage. Otherwise each token answers for the (discounted) rewards from
+    it on: as they are (return), against the mean of all actions of earlier batches (running_mean), or
+    against a value head (gae). Where divergence is paid for in the reward, it is part of all this.
+    """
+
+    def __init__(self, advantage: AdvantageSettings, kl: KlSettings) -> None:
+        self._advantage = advantage
+        self._kl = kl
+        self._baseline = RunningMeanBaseline()
+        self._controller: FixedController | AdaptiveController = (
+            FixedController(kl.beta)
+            if kl.target is None
+            else AdaptiveController(kl.beta, kl.target, kl.horizon)
+        )
+
+    @property
+    def beta(self) -> float:
+        """How dear a nat of divergence is at the moment; 0 where it has no place."""
+        return 0.0 if self._kl.place == "none" else self._controller.beta
+
+    def assign(self, episodes: Episodes) -> Credit:
+        """Advantages of one batch, which then joins the running mean.
+
+        An answer whose divergence is not finite gets NaN, for the update to refuse, and joins nothing.
+        Raises `ValueError` where log-probabilities or values that the settings need are missing.
+        """
+        rewards = torch.where(episodes.kept, self._net_rewards(episodes), 0.0)
+        lost = ~rewards.isfinite().all(-1)
+        kept = episodes.kept & ~lost.unsqueeze(-1)
+        scores = torch.where(kept, rewards, 0.0).sum(-1)
+        scores = torch.where(episodes.scored.bool() & ~lost, scores, torch.nan)
+        table = _by_group(scores, episodes.group)
+        advantages, returns = self._expectation(episodes, rewards, kept, table)
+        if self._advantage.whiten:
+            advantages = whiten(advantages, kept)
+        advantages = advantages.masked_fill(episodes.kept & lost.unsqueeze(-1), torch.nan)
+        return Credit(advantages, returns, rewards, tied_groups(table))
+
+    def _net_rewards(self, episodes: Episodes) -> Tensor:
+        """Rewards less β times the divergence, where that has its place in the reward: (B, T)."""
+        rewards = episodes.rewards.detach().float()
+        if self._kl.place != "reward":
+            return rewards
+        logp, reference = episodes.drawn_logp, episodes.ref_logp
+        if logp is None or reference is None or self._kl.kind == "full":
+            raise ValueError("divergence in the reward needs ref_logp, and old_logp or behaviour_logp")
+        return rewards - self.beta * estimate(logp.detach(), reference.detach(), self._kl.kind)
+
+    def _expectation(
+        self, episodes: Episodes, rewards: Tensor, kept: Tensor, table: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Advantages before whitening, and what a value head should learn: (B, T) each."""
+        kind, gamma = self._advantage.kind, self._advantage.gamma
+        if kind == "gae":
+            if episodes.old_values is None:
+                raise ValueError("gae needs old_values: what the value head said before the update")
+            return gae(rewards, episodes.old_values, kept, gamma=gamma, lam=self._advantage.lam)
+        if kind in ("return", "running_mean"):
+            returns = discounted_returns(rewards, kept, gamma=gamma)
+            if kind == "return":
+                return returns, None
+            return self._baseline.advantages(returns.masked_fill(~kept, torch.nan)), None
+        if kind == "group_relative":
+            compared = group_relative(table, scale=self._advantage.scale)
+        else:
+            compared = leave_one_out(table)
+        per_answer = compared[_places(episodes.group)].unsqueeze(-1)
+        return torch.where(kept, per_answer.to(rewards.dtype), 0.0), None
+
+    def observe(self, episodes: Episodes) -> None:
+        """Move an adaptive β by what this batch's answers diverged, summed over each answer's tokens.
+
+        Call it once a step, after `assign`. What could not be scored diverged all the same and counts.
+        """
+        divergence = _divergence_of_answers(episodes)
+        if self._kl.place == "none" or divergence is None or not len(divergence):
+            return
+        mean = float(divergence.mean())
+        # A divergence that is not finite comes with a loss that is not, and that step is skipped.
+        if math.isfinite(mean):
+            self._controller.update(mean, len(divergence))
+
+    def state_dict(self) -> CreditState:
+        """The running mean, and β."""
+        return {"baseline": self._baseline.state_dict(), "controller": self._controller.state_dict()}
+
+    def load_state_dict(self, state: CreditState) -> None:
+        """Go on where `state_dict` was taken."""
+        self._baseline.load_state_dict(state["baseline"])
+        self._controller.load_state_dict(state["controller"])
+
+
+def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
+    """What a step tells of its samples, before anything is learned from them.
+
+    tied                 share of prompts whose answers all earned the same
+    unscored             share of answers that could not be scored
+    kl, kl_per_token     divergence from the reference, k1: of an answer, and of a token
+    explained_variance   how much of the returns the value head foresaw: 1 all, 0 no more than a constant
+
+    What cannot be known (no reference, no value head, returns that do not vary) is left out.
+    """
+    told = {
+        "tied": float(credit.tied.float().mean()),
+        "unscored": float(1 - episodes.scored.float().mean()),
+    }
+    divergence = _divergence_of_answers(episodes)
+    if divergence is not None and len(divergence):
+        told["kl"] = float(divergence.mean())
+        told["kl_per_token"] = float(divergence.sum() / episodes.mask.sum())
+    if credit.returns is not None and episodes.old_values is not None:
+        told["explained_variance"] = float(
+            explained_variance(episodes.old_values, credit.returns, episodes.kept)
+        )
+    return {name: value for name, value in told.items() if math.isfinite(value)}
+
+
+def _divergence_of_answers(episodes: Episodes) -> Tensor | None:
+    """k1 summed over each answer that has an action, in double; None without a reference."""
+    logp, reference = episodes.drawn_logp, episodes.ref_logp
+    if logp is None or reference is None:
+        return None
+    sums = sequence_sums(estimate(logp.detach().double(), reference.detach().double(), "k1"), episodes.mask)
+    return sums[episodes.mask.any(-1)]
+
+
+def _places(group: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column of each answer in a table with one row per prompt."""
+    _, row, sizes = torch.unique_consecutive(group, return_inverse=True, return_counts=True)
+    first = sizes.cumsum(0) - sizes
+    return row, torch.arange(len(group), device=group.device) - first[row]
+
+
+def _by_group(scores: Tensor, group: Tensor) -> Tensor:
+    """(B,) to (G, K), K the answers of the prompt that has most; NaN where one has fewer."""
+    row, column = _places(group)
+    most = int(column.max()) + 1 if len(column) else 1
+    table = scores.new_full((int(row.max()) + 1 if len(row) else 0, most), torch.nan)
+    table[row, column] = scores
+    return table

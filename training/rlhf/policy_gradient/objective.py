@@ -1,0 +1,187 @@
+"""What a pass over some answers adds to the loss of its minibatch.
+
+The loss of a token is −min(ρ A, clip(ρ) A) w + β KL − c H: the clipped policy gradient with its importance
+weight w, the divergence where that has its place in the loss, and the entropy H. Tokens become one loss as
+`aggregate` says, over the whole minibatch however it is cut into passes; the value head's loss, the mean
+over tokens, is added.
+
+Divergence in the loss is that of the next token, wherever the policy has come to stand. Unlike divergence in
+the reward it does not hold a token to account for where it leads, so for answers of several tokens the two
+have different optima.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.rlhf.kl import estimate
+from training.rlhf.policy_gradient.credit import Credit
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.tally import Tally
+from training.rlhf.policy_losses import aggregated, importance_weights, policy_gradient, value
+
+
+class Evaluated(NamedTuple):
+    """What a policy says of b answers: (b, T) each, with gradient, anything outside the mask."""
+
+    logp: Tensor
+    """log π of the actions, under the temperature and the filters that they were drawn with."""
+    entropy: Tensor | None = None
+    """Of the distribution that each action was drawn from, in nats."""
+    values: Tensor | None = None
+    """What the value head expects from before each action on."""
+    full_kl: Tensor | None = None
+    """KL(π ‖ π_ref) of each action's distribution, over all actions."""
+
+
+class Window(NamedTuple):
+    """What a minibatch has: its passes' losses are divided by this."""
+
+    tokens: float
+    answers: float
+
+
+class Objective:
+    """The loss, of which every pass computes its part."""
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        credit: Credit,
+        *,
+        settings: UpdateSettings,
+        kl: KlSettings,
+        beta: float,
+        constant: float | None,
+    ) -> None:
+        """As for `update_policy`, and with its errors."""
+        self._beta = beta if kl.place == "loss" else 0.0
+        self._constant = constant if settings.aggregate == "constant" else None
+        if settings.aggregate == "constant" and constant is None:
+            raise ValueError("aggregate 'constant' needs a constant: the longest answer allowed")
+        if episodes.old_logp is None and settings.minibatches > 1:
+            raise ValueError(
+                "with several minibatches old_logp must be given: the second would see a policy that the "
+                "first has moved (`evaluated_once` gives it)"
+            )
+        if settings.truncate is not None and episodes.behaviour_logp is None:
+            raise ValueError("truncate weighs against the sampler: behaviour_logp is needed")
+        if self._beta and kl.kind != "full" and episodes.ref_logp is None:
+            raise ValueError("divergence in the loss needs ref_logp")
+        self._episodes = episodes
+        self._credit = credit
+        self._settings = settings
+        self._kl = kl
+        self._kept = episodes.kept
+        self._old = episodes.old_logp
+        self._given = episodes.old_logp is not None
+        self._first_seen: set[int] = set()
+
+    @property
+    def touches_all(self) -> bool:
+        """Whether answers without an advantage take a gradient too."""
+        return self._beta > 0 or self._settings.entropy > 0 or self._credit.returns is not None
+
+    def unseen(self, rows: list[int]) -> set[int]:
+        """Those whose first pass is still to come, which will give their old log-probabilities."""
+        return set() if self._given else set(rows) - self._first_seen
+
+    def forget(self, rows: set[int]) -> None:
+        """These rows' first pass did not count."""
+        self._first_seen -= rows
+
+    def terms(self, rows: list[int], found: Evaluated, window: Window, tally: Tally) -> dict[str, Tensor]:
+        """Parts of the loss by name, scalars with gradient; figures go into the tally."""
+        kept = self._kept[rows]
+        logp = _within(kept, found.logp)
+        old = _within(kept, self._old_logp(rows, found.logp))
+        tokens = float(kept.sum())
+        settings = self._settings
+        per_token, told = policy_gradient(
+            logp,
+            old,
+            self._credit.advantages[rows],
+            kept,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            weight=self._weights(rows, old, kept, tally, tokens),
+            reduction="none",
+        )
+        for name, figure in told.items():
+            if name in ("ratio_min", "ratio_max"):
+                tally.extend(name, figure)
+            else:
+                tally.add(name, figure, tokens)
+        terms = {"policy_loss": self._one(per_token, kept, window)}
+        if self._beta:
+            divergence = self._divergence(rows, logp, found, kept)
+            terms["kl_loss"] = self._beta * self._one(divergence, kept, window)
+        if found.entropy is not None:
+            spread = _within(kept, found.entropy)
+            tally.add("entropy", spread.detach().sum() / max(tokens, 1), tokens)
+            if settings.entropy:
+                terms["entropy_loss"] = -settings.entropy * self._one(spread, kept, window)
+        elif settings.entropy:
+            raise ValueError("an entropy bonus needs the actor's entropy")
+        if self._credit.returns is not None:
+            terms["value_loss"] = settings.value_weight * self._value_loss(rows, found, kept, window)
+        return terms
+
+    def _old_logp(self, rows: list[int], logp: Tensor) -> Tensor:
+        if not self._given:
+            if self._old is None:
+                self._old = logp.new_zeros(self._kept.shape)
+            if not self._first_seen.issuperset(rows):
+                self._old[rows] = logp.detach()
+                self._first_seen.update(rows)
+        assert self._old is not None  # noqa: S101
+        return self._old[rows].detach()
+
+    def _weights(
+        self, rows: list[int], old: Tensor, kept: Tensor, tally: Tally, tokens: float
+    ) -> Tensor | None:
+        """Importance weights, None where there are to be none."""
+        if self._episodes.behaviour_logp is None:
+            return None
+        drawn = _within(kept, self._episodes.behaviour_logp[rows].to(old.dtype))
+        tally.add("sampler_gap", (old - drawn).abs().sum() / max(tokens, 1), tokens)
+        if self._settings.truncate is None:
+            return None
+        weights = importance_weights(old, drawn, kept, truncate=self._settings.truncate)
+        tally.add("importance_weight", weights.sum() / max(tokens, 1), tokens)
+        return weights
+
+    def _divergence(self, rows: list[int], logp: Tensor, found: Evaluated, kept: Tensor) -> Tensor:
+        """KL of each token as the settings estimate it, 0 outside the mask: (b, T)."""
+        if self._kl.kind == "full":
+            if found.full_kl is None:
+                raise ValueError("full divergence needs the actor's full_kl")
+            return _within(kept, found.full_kl)
+        assert self._episodes.ref_logp is not None  # noqa: S101 - looked at in __init__
+        return estimate(logp, _within(kept, self._episodes.ref_logp[rows].detach()), self._kl.kind)
+
+    def _value_loss(self, rows: list[int], found: Evaluated, kept: Tensor, window: Window) -> Tensor:
+        before, returns = self._episodes.old_values, self._credit.returns
+        if found.values is None or before is None or returns is None:
+            raise ValueError("gae needs the actor's values and old_values")
+        return value(
+            found.values,
+            before[rows],
+            returns[rows],
+            kept,
+            clip=self._settings.value_clip,
+            window=window.tokens,
+        )
+
+    def _one(self, values: Tensor, kept: Tensor, window: Window) -> Tensor:
+        divisor = window.tokens if self._settings.aggregate == "token" else window.answers
+        return aggregated(values, kept, self._settings.aggregate, constant=self._constant, window=divisor)
+
+
+def _within(kept: Tensor, values: Tensor) -> Tensor:
+    """0 outside the mask, before any arithmetic: a NaN multiplied by 0 later still spoils the gradient."""
+    return torch.where(kept, values, torch.zeros_like(values))

@@ -1,0 +1,219 @@
+"""Learn from one batch of samples: inner epochs, minibatches, passes, and a step for each minibatch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.rlhf.policy_gradient.credit import Credit
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.objective import Evaluated as Evaluated
+from training.rlhf.policy_gradient.objective import Objective, Window
+from training.rlhf.policy_gradient.tally import Tally
+
+
+class Actor(Protocol):
+    """A policy, and what belongs to it, that knows its samples by their row."""
+
+    def passes(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """These rows cut into forward passes that fit into memory; rows of one group stay together."""
+        ...
+
+    def evaluate(self, rows: list[int]) -> Evaluated:
+        """One forward pass: the same rows give the same numbers until the next optimiser step."""
+        ...
+
+    def halve(self) -> bool:
+        """Cut passes half as large from now on; False where they cannot be smaller."""
+        ...
+
+
+class StepTaken(NamedTuple):
+    """What came of one optimiser step."""
+
+    gradient_norm: float
+    """Before clipping."""
+    finite: bool
+    """False: the norm was not finite, or the caller's loss was not, and nothing was learned."""
+
+
+Step = Callable[[bool], StepTaken]
+"""Clips the gradient, takes an optimiser step unless told False or the norm is not finite, and empties the
+gradient either way."""
+
+
+class Updated(NamedTuple):
+    """What came of one batch of samples."""
+
+    figures: dict[str, float]
+    """See `update_policy`."""
+    epochs: int
+    """Inner epochs begun."""
+    steps: int
+    """Optimiser steps taken."""
+    skipped: int
+    """Optimiser steps not taken as loss or gradient was not finite."""
+    stopped_early: bool
+    """Whether `stop_at_kl` ended it."""
+
+
+@torch.no_grad()
+def evaluated_once(actor: Actor, episodes: Episodes) -> Episodes:
+    """The episodes with old_logp and, where the actor has values, old_values: what it says of them now."""
+    logp: Tensor | None = None
+    values: Tensor | None = None
+    for rows in actor.passes(range(len(episodes.mask))):
+        found = actor.evaluate(rows)
+        logp = found.logp.new_zeros(episodes.mask.shape) if logp is None else logp
+        logp[rows] = found.logp
+        if found.values is not None:
+            values = found.values.new_zeros(episodes.mask.shape) if values is None else values
+            values[rows] = found.values
+    return dataclasses.replace(episodes, old_logp=logp, old_values=values)
+
+
+def update_policy(
+    actor: Actor,
+    episodes: Episodes,
+    credit: Credit,
+    *,
+    settings: UpdateSettings,
+    kl: KlSettings,
+    beta: float,
+    constant: float | None,
+    step: Step,
+    backward: Callable[[Tensor], None],
+    seed: int,
+    check: Callable[[], None],
+) -> Updated:
+    """Learn from one batch of samples, and tell how it went.
+
+    constant: the longest answer allowed, used with aggregate "constant" alone. step: see `Step`. backward:
+    adds a loss's gradient. seed: of the order in which prompts fall into minibatches. check: called before
+    each pass; what it raises passes through.
+
+    A minibatch whose advantages are all 0, without a value head to teach, takes no step: neither momentum nor
+    rounding errors move the policy. One whose divergence from the sampling policy exceeds `stop_at_kl` takes
+    none either, and ends the update. Where memory runs out a minibatch begins anew in smaller passes.
+
+    Figures: means over tokens or, from gradient_norm on, over optimiser steps.
+
+        ratio_mean, ratio_min, ratio_max   of new to old probability; the extremes of all passes
+        clip_fraction, clip_fraction_low   of tokens whose gradient the clip took; low: with a ratio below 1
+        approximate_kl                     k3 of KL(π_old ‖ π), in the last epoch
+        entropy                            of the next token, nats
+        sampler_gap, importance_weight     |log π_old − log μ|, and what was made of it
+        gradient_norm                      before clipping
+        policy_loss, kl_loss, entropy_loss, value_loss   as they enter the sum, with their weights
+        updates, skipped                   optimiser steps taken; refused as something was not finite
+
+    Raises `ValueError` where the settings need something that episodes or actor do not have.
+    """
+    objective = Objective(episodes, credit, settings=settings, kl=kl, beta=beta, constant=constant)
+    learner = _Learner(actor, objective, episodes, credit, stop_at_kl=settings.stop_at_kl)
+    random = torch.Generator().manual_seed(seed)
+    epochs, stopped = 0, False
+    while epochs < settings.inner_epochs and not stopped:
+        epochs += 1
+        learner.tally.forget("approximate_kl")
+        for rows in _minibatches(episodes.groups, settings.minibatches, random):
+            stopped = not learner.learn(rows, step, backward, check)
+            if stopped:
+                break
+    counts = {"updates": float(learner.steps), "skipped": float(learner.skipped)}
+    return Updated(
+        {**learner.tally.figures(), **counts}, epochs, learner.steps, learner.skipped, stopped_early=stopped
+    )
+
+
+def _minibatches(groups: list[list[int]], count: int, random: torch.Generator) -> Iterator[list[int]]:
+    """Rows of each minibatch: equal shares of the prompts, drawn anew. A single one keeps their order."""
+    order = torch.randperm(len(groups), generator=random) if count > 1 else torch.arange(len(groups))
+    for share in order.tensor_split(count):
+        if len(share):
+            yield [row for index in sorted(share.tolist()) for row in groups[index]]
+
+
+class _Learner:
+    """Takes the steps of minibatches and keeps the tally."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        objective: Objective,
+        episodes: Episodes,
+        credit: Credit,
+        *,
+        stop_at_kl: float | None,
+    ) -> None:
+        self._actor = actor
+        self._objective = objective
+        self._stop_at_kl = stop_at_kl
+        self._teaches_values = credit.returns is not None
+        self._lengths: list[int] = episodes.kept.sum(-1).tolist()
+        # NaN is other than 0: it must reach the loss, which is then refused.
+        self._teaches: list[bool] = (credit.advantages != 0).any(-1).tolist()
+        self.tally = Tally()
+        self.steps = 0
+        self.skipped = 0
+
+    def learn(
+        self, rows: list[int], step: Step, backward: Callable[[Tensor], None], check: Callable[[], None]
+    ) -> bool:
+        """Take the step of one minibatch; False where the policy has gone too far to take it."""
+        rows = [row for row in rows if self._lengths[row]]
+        if not rows or not (self._teaches_values or any(self._teaches[row] for row in rows)):
+            return True
+        found, finite = self._gradient(rows, step, backward, check)
+        if finite:
+            self.tally.join(found)
+            gone = found.figures()["approximate_kl"] if self._stop_at_kl is not None else 0.0
+            if self._stop_at_kl is not None and gone > self._stop_at_kl:
+                step(False)
+                return False
+        taken = step(finite)
+        self.steps += taken.finite
+        self.skipped += not taken.finite
+        if math.isfinite(taken.gradient_norm):
+            self.tally.add("gradient_norm", taken.gradient_norm)
+        return True
+
+    def _gradient(
+        self, rows: list[int], step: Step, backward: Callable[[Tensor], None], check: Callable[[], None]
+    ) -> tuple[Tally, bool]:
+        """Accumulate a minibatch's gradient; its figures, and whether its loss is finite."""
+        fresh = self._objective.unseen(rows)
+        while True:
+            try:
+                return self._accumulate(rows, backward, check)
+            except torch.OutOfMemoryError:
+                # What the broken pass had added cannot be told from the rest: all of it goes.
+                step(False)
+                self._objective.forget(fresh)
+                if not self._actor.halve():
+                    raise
+
+    def _accumulate(
+        self, rows: list[int], backward: Callable[[Tensor], None], check: Callable[[], None]
+    ) -> tuple[Tally, bool]:
+        window = Window(float(sum(self._lengths[row] for row in rows)), float(len(rows)))
+        if not self._objective.touches_all:
+            # Answers without an advantage count in the window, and cost no pass.
+            rows = [row for row in rows if self._teaches[row]]
+        tally = Tally()
+        sums: dict[str, Tensor] = {}
+        for part in self._actor.passes(rows):
+            check()
+            terms = self._objective.terms(part, self._actor.evaluate(part), window, tally)
+            backward(torch.stack(list(terms.values())).sum())
+            for name, term in terms.items():
+                sums[name] = sums.get(name, torch.zeros_like(term)).detach() + term.detach()
+        for name, total in sums.items():
+            tally.add(name, total)
+        return tally, bool(torch.stack(list(sums.values())).isfinite().all())
