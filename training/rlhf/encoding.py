@@ -39,9 +39,7 @@ class Encoder:
         tokenisation. The row ends with the token that ends the turn. Raises `ContractError`
         for text that holds a control token and for a template that rewrites answers.
         """
-        for text in (*(message.content for message in messages), answer):
-            if found := self._control.search(text):
-                raise ContractError(f"the text holds the control token {found.group()!r}")
+        self._refuse_control_tokens([*(message.content for message in messages), answer])
         text, start, shift = self._render(messages, answer)
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         places = encoded["offset_mapping"]
@@ -56,6 +54,37 @@ class Encoder:
         ]
         return Answered(ids, first, tuple((low, high) for low, high in within))
 
+    def encode_prompt(self, messages: Sequence[Message], *, max_tokens: int) -> tuple[tuple[int, ...], int]:
+        """A chat up to where its next turn begins, and how many tokens of its front were cut off to fit.
+
+        A beginning-of-text token stays where it is. Raises `ContractError` for text that holds a control
+        token and for a chat that the template refuses.
+        """
+        self._refuse_control_tokens([message.content for message in messages])
+        # The template writes the beginning-of-text token itself where there is one.
+        ids = tuple(self._tokenizer(self._rendered(messages), add_special_tokens=False)["input_ids"])
+        too_many = max(0, len(ids) - max_tokens)
+        head = 1 if too_many and max_tokens > 1 and self.begins(ids) else 0
+        return ids[:head] + ids[head + too_many :], too_many
+
+    def _refuse_control_tokens(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            if found := self._control.search(text):
+                raise ContractError(f"the text holds the control token {found.group()!r}")
+
+    def _rendered(self, messages: Sequence[Message], answer: str | None = None) -> str:
+        """The chat's text up to where its next turn begins; with an answer, to the end of its turn."""
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        if answer is not None:
+            chat.append({"role": "assistant", "content": answer})
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=answer is None
+            )
+        except TemplateError as error:
+            raise ContractError(f"the base model's chat template refuses this chat ({error})") from error
+        return text
+
     def begins(self, ids: Sequence[int]) -> bool:
         """Whether a row opens with the beginning-of-text token."""
         return bool(ids[0] == self._tokenizer.bos_token_id)
@@ -63,13 +92,7 @@ class Encoder:
     def _render(self, messages: Sequence[Message], answer: str) -> tuple[str, int, int]:
         """The chat's text up to the end of the answer's turn, where the answer begins in it, and how much
         white space the template took from the answer's front."""
-        chat = [{"role": message.role, "content": message.content} for message in messages]
-        render = self._tokenizer.apply_chat_template
-        try:
-            prompt = render(chat, tokenize=False, add_generation_prompt=True)
-            whole = render([*chat, {"role": "assistant", "content": answer}], tokenize=False)
-        except TemplateError as error:
-            raise ContractError(f"the base model's chat template refuses this chat ({error})") from error
+        prompt, whole = self._rendered(messages), self._rendered(messages, answer)
         rest = whole.removeprefix(prompt)
         # Some templates strip the white space around a message.
         written = answer if rest.startswith(answer) else answer.strip()
