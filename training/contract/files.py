@@ -102,9 +102,14 @@ def require_types(instance: Any, where: str) -> None:
     cls: Any = type(instance)
     for name, hint in _field_types(cls):
         value = getattr(instance, name)
-        if not _fits(value, hint):
-            wanted = getattr(hint, "__name__", str(hint)).replace("typing.", "")
-            raise ContractError(f"{where}: field {name!r} must be {wanted}, not {value!r}")
+        require_type(value, hint, f"{where}: field {name!r}")
+
+
+def require_type(value: Any, hint: Any, what: str) -> None:
+    """Refuse a value that is not what a type hint says, as `require_types` does; `what` names it."""
+    if not _fits(value, hint):
+        wanted = getattr(hint, "__name__", str(hint)).replace("typing.", "")
+        raise ContractError(f"{what} must be {wanted}, not {value!r}")
 
 
 @functools.cache

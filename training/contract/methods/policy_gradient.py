@@ -55,6 +55,8 @@ class RewardPart:
     """An answer that this part cannot score cannot be scored at all; otherwise the others' sum stands."""
     checkpoint: str | None = None
     """Folder of the reward model, for kind 'model'; a relative path starts at the run's folder."""
+    checkpoint_digest: str | None = None
+    """Digest of that checkpoint's manifest; the run refuses another. Null takes what is there."""
     heads: dict[str, float] | None = None
     """Weight of each of the model's heads; null counts all of them, once each."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +71,8 @@ class RewardPart:
             "checkpoint",
             "name the folder of a reward model with kind 'model', and only with it",
         )
-        require(self.heads is None or self.kind == "model", "heads", "only a reward model has heads")
+        for name in ("checkpoint_digest", "heads"):
+            require(getattr(self, name) is None or self.kind == "model", name, "only a reward model has one")
         require(not self.options or self.kind != "model", "options", "a reward model takes none")
 
 

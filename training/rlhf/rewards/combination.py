@@ -149,6 +149,12 @@ class Combination:
         """What each part raised and how often, since the start."""
         return {name: reward.failures for name, reward in self._rewards.items()}
 
+    def close(self) -> None:
+        """End what parts keep open: a process, connections."""
+        for part in self.parts:
+            if callable(close := getattr(part.reward, "close", None)):
+                close()
+
     def _total(self, scores: dict[str, Score]) -> Score:
         missing = [part.name for part in self.parts if not scores[part.name].scored]
         lacking = [part.name for part in self.parts if part.required and part.name in missing]

@@ -1,0 +1,224 @@
+"""Rewards as a run's settings name them, each kind with its options.
+
+| kind | reward | options |
+|---|---|---|
+| exact_match | `rules.ExactMatch` | its fields |
+| think_answer | `rules.ThinkAnswerFormat` | none |
+| pattern | `rules.Pattern` | its fields |
+| line_count | `rules.LineCount` | its fields |
+| length | `rules.Length` | its fields |
+| mathematics | `mathematics.Mathematics` | its arguments |
+| unit_tests | `unit_tests.UnitTests` | `workers`, and the fields of `sandbox.Limits` but write_files |
+| bleu, rouge, chrf | `metrics.Bleu`, `Rouge`, `Chrf` | their fields |
+| judge | `judge.Judge` | its arguments but key and transport |
+| function | `functions.FunctionReward` | `path` |
+| model | `learned.LearnedReward` | none; see `RewardPart.checkpoint` and `heads` |
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from training.contract import (
+    ContractError,
+    RewardPart,
+    RewardSettings,
+    RunSpec,
+    manifest_digest,
+    read_manifest,
+)
+from training.contract.files import require, require_type
+from training.rlhf.backbone import Backbone
+from training.rlhf.rewards.combination import Combination, Part
+from training.rlhf.rewards.functions import FunctionReward
+from training.rlhf.rewards.judge import Judge
+from training.rlhf.rewards.learned import LearnedReward
+from training.rlhf.rewards.mathematics import Mathematics
+from training.rlhf.rewards.metrics import Bleu, Chrf, Rouge
+from training.rlhf.rewards.protocol import Reward
+from training.rlhf.rewards.rules import ExactMatch, Length, LineCount, Pattern, ThinkAnswerFormat
+from training.rlhf.rewards.sandbox import Limits
+from training.rlhf.rewards.unit_tests import UnitTests
+
+FUNCTIONS_VARIABLE = "RONDO_REWARD_FUNCTIONS"
+"""Environment variable: dotted paths of the reward functions that runs may name, with commas between."""
+JUDGE_URL_VARIABLE = "RONDO_JUDGE_URL"
+"""Environment variable: the judge that runs ask unless they name another; the only one that gets the key."""
+JUDGE_KEY_VARIABLE = "RONDO_JUDGE_KEY"
+"""Environment variable: the key of that judge."""
+
+_PLAIN: dict[str, type[Any]] = {
+    "exact_match": ExactMatch,
+    "think_answer": ThinkAnswerFormat,
+    "pattern": Pattern,
+    "line_count": LineCount,
+    "length": Length,
+    "mathematics": Mathematics,
+    "bleu": Bleu,
+    "rouge": Rouge,
+    "chrf": Chrf,
+}
+"""Kinds whose options are the reward's own arguments."""
+
+
+def build_rewards(
+    parts: Sequence[RewardPart],
+    *,
+    backbone: Backbone,
+    folder: Path,
+    clip: float | None = None,
+    context: bool | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Combination:
+    """The weighted sum of `parts`, at least one. Close it after use.
+
+    Reward models become frozen adapters on `backbone`, one for each checkpoint however many parts and calls
+    name it; their weights must stay those of the base, so a policy that trains the base itself needs another
+    `Backbone` here. `folder` is the run's: where relative paths begin. `context` says whether prompts come
+    with their passages in them: a reward model that was trained otherwise is refused; None does not look.
+    Raises `ContractError`, which names the part, for an option that its kind does not have, a function that
+    is not on the allow-list, and a checkpoint that is no reward model of this base or head.
+    """
+    built = [
+        Part(
+            name=part.name,
+            reward=_reward(part, backbone, folder, context, environment),
+            weight=part.weight,
+            normalise=part.normalise,
+            clip=part.clip,
+            required=part.required,
+        )
+        for part in parts
+    ]
+    return Combination(built, clip=clip)
+
+
+def _reward(
+    part: RewardPart, backbone: Backbone, folder: Path, context: bool | None, environment: Mapping[str, str]
+) -> Reward:
+    where = f"reward {part.name!r}"
+    if part.checkpoint is not None:
+        return _model(part, folder / part.checkpoint, backbone, context, where)
+    where = f"{where}, options"
+    if part.kind == "unit_tests":
+        return _unit_tests(part.options, where)
+    if part.kind == "judge":
+        return _judge(part.options, where, environment)
+    if part.kind == "function":
+        return _function(part.options, where, environment)
+    reward: Reward = _made(_PLAIN[part.kind], part.options, where)
+    return reward
+
+
+def _made(
+    cls: type[Any],
+    options: Mapping[str, Any],
+    where: str,
+    *,
+    hidden: Collection[str] = (),
+    **given: Any,
+) -> Any:
+    """`cls(**options, **given)`, once the options are arguments that it has, and of their types.
+
+    hidden: arguments that no option may set.
+    """
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in hidden and name not in given
+    }
+    if odd := sorted(set(options) - set(parameters)):
+        known = ", ".join(sorted(parameters)) or "none"
+        raise ContractError(f"{where}: unknown option {', '.join(map(repr, odd))}; known are {known}")
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and name not in options
+    ]
+    require(not missing, where, f"option {', '.join(map(repr, missing))} is missing")
+    hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
+    for name, value in options.items():
+        require_type(value, hints[name], f"{where}: option {name!r}")
+    try:
+        return cls(**options, **given)
+    except ValueError as error:
+        raise ContractError(f"{where}: {error}") from None
+
+
+def _unit_tests(options: Mapping[str, Any], where: str) -> Reward:
+    for name in ("trust", "write_files"):
+        require(
+            name not in options,
+            where,
+            f"{name!r} is not for a run to set: a program that nobody has read would leave its sandbox",
+        )
+    workers = {name: value for name, value in options.items() if name == "workers"}
+    limits = {name: value for name, value in options.items() if name != "workers"}
+    made: Reward = _made(
+        UnitTests,
+        workers,
+        where,
+        hidden=("trust",),
+        limits=_made(Limits, limits, where, hidden=("write_files",)),
+    )
+    for name, value in options.items():
+        require(value is None or value > 0, where, f"option {name!r} must be positive")
+    return made
+
+
+def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
+    """The key goes to the server that the environment names and to no other: a spec could name anyone's."""
+    own = environment.get(JUDGE_URL_VARIABLE, "")
+    url = options.get("url", own)
+    require(
+        bool(url), where, f"option 'url' is missing; name the judge's server here or in {JUDGE_URL_VARIABLE}"
+    )
+    key = environment.get(JUDGE_KEY_VARIABLE, "") if url == own else ""
+    made: Reward = _made(Judge, {**options, "url": url}, where, hidden=("transport",), key=key)
+    return made
+
+
+def _function(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
+    allowed = {path.strip() for path in environment.get(FUNCTIONS_VARIABLE, "").split(",")} - {""}
+    try:
+        made: Reward = _made(FunctionReward, options, where, allowed=allowed)
+    except PermissionError as error:
+        raise ContractError(f"{where}: {error}, in {FUNCTIONS_VARIABLE}") from None
+    return made
+
+
+def _model(part: RewardPart, folder: Path, backbone: Backbone, context: bool | None, where: str) -> Reward:
+    manifest = read_manifest(folder)
+    digest = manifest_digest(folder)
+    require(
+        part.checkpoint_digest in (None, digest),
+        where,
+        f"the digest of {folder} is {digest[:12]}, the spec asks for {(part.checkpoint_digest or '')[:12]}; "
+        "name the reward model that the run was made for",
+    )
+    require(
+        manifest.kind == "reward",
+        where,
+        f"{folder} is a checkpoint of kind {manifest.kind!r}; name one of kind 'reward'",
+    )
+    settings = RunSpec.from_json(manifest.spec).settings
+    if not isinstance(settings, RewardSettings):
+        raise ContractError(f"{where}: {folder} was trained with settings of {settings.method!r}")
+    if context is not None and context != settings.context:
+        with_or_without = "with" if settings.context else "without"
+        raise ContractError(
+            f"{where}: {folder} was trained on prompts {with_or_without} their context passages; "
+            f"set context to {str(settings.context).lower()}, or take another reward model"
+        )
+    adapter = f"reward {digest}"
+    if adapter not in backbone.adapters:
+        backbone.load_adapter(adapter, folder)
+    try:
+        return LearnedReward(backbone, adapter, settings, weights=part.heads)
+    except ContractError as error:
+        raise ContractError(f"{where}: {error}") from None
