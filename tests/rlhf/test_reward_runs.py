@@ -190,10 +190,17 @@ def test_a_run_without_ratings_of_its_criterion_fails_by_name(base: Path, tmp_pa
 def test_numbers_by_themselves_go_at_their_own_pace_and_do_not_decay() -> None:
     weights, scalars = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))
     settings = OptimiserSettings(weight_decay=0.1)
-    first, second = parameter_groups([weights, scalars], settings)
+    first, second = parameter_groups({"lora_A": weights, "heads.score.bias": scalars}, settings)
     assert (first["params"], first["pace"], first["weight_decay"]) == ([weights], 1.0, 0.1)
     assert (second["params"], second["pace"], second["weight_decay"]) == ([scalars], 100.0, 0.0)
-    assert len(parameter_groups([weights], settings)) == 1
+    assert len(parameter_groups({"lora_A": weights}, settings)) == 1
+
+
+def test_gains_of_a_norm_go_at_the_pace_of_weights_and_do_not_decay() -> None:
+    weights, gains = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))
+    first, second = parameter_groups({"q_proj": weights, "norm": gains}, OptimiserSettings(weight_decay=0.1))
+    assert (first["params"], first["pace"], first["weight_decay"]) == ([weights], 1.0, 0.1)
+    assert (second["params"], second["pace"], second["weight_decay"]) == ([gains], 1.0, 0.0)
 
 
 def test_what_is_not_finite_is_told_as_unknown(tmp_path: Path) -> None:

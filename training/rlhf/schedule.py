@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from torch import nn
 
 from training.contract import OptimiserSettings
-from training.rlhf.data import Example
+
+
+class _Long(Protocol):
+    @property
+    def tokens(self) -> int: ...
+
+
+_Item = TypeVar("_Item", bound=_Long)
 
 _ORDER_STREAM = 1
 """Keeps the order of examples apart from all else that is drawn from the run's seed."""
@@ -33,8 +40,8 @@ def steps_in_all(examples: int, settings: OptimiserSettings) -> int:
 
 
 def examples_of_step(
-    examples: Sequence[Example], step: int, *, seed: int, settings: OptimiserSettings
-) -> list[Example]:
+    examples: Sequence[_Item], step: int, *, seed: int, settings: OptimiserSettings
+) -> list[_Item]:
     """The global batch of `step`, counted from 0. Every epoch visits every example once, in its own order.
 
     Within the batch the longest come first, so that every process gets about as many tokens.
@@ -53,12 +60,19 @@ def learning_rate(step: int, total_steps: int, settings: OptimiserSettings) -> f
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def parameter_groups(parameters: Sequence[nn.Parameter], settings: OptimiserSettings) -> list[dict[str, Any]]:
-    """What is trained as AdamW takes it: weights, and numbers by themselves (tensors of one dimension), which
-    go at `SCALAR_PACE` times their learning rate and do not decay: 0 is no natural place for them."""
-    weights = [parameter for parameter in parameters if parameter.ndim > 1]
-    scalars = [parameter for parameter in parameters if parameter.ndim == 1]
+def parameter_groups(
+    parameters: Mapping[str, nn.Parameter], settings: OptimiserSettings
+) -> list[dict[str, Any]]:
+    """What is trained as AdamW takes it, by the names of `Backbone.parameters`: weights; what stands beside
+    heads as numbers by themselves, which go at `SCALAR_PACE` times their learning rate and do not decay, as 0
+    is no natural place for them; and the base's own gains and biases, which do not decay either."""
+    weights = [value for value in parameters.values() if value.ndim > 1]
+    flat = {name: value for name, value in parameters.items() if value.ndim == 1}
+    scalars = [value for name, value in flat.items() if name.startswith("heads.")]
+    gains = [value for name, value in flat.items() if not name.startswith("heads.")]
     groups = [{"params": weights, "pace": 1.0, "weight_decay": settings.weight_decay}]
     if scalars:
         groups.append({"params": scalars, "pace": SCALAR_PACE, "weight_decay": 0.0})
+    if gains:
+        groups.append({"params": gains, "pace": 1.0, "weight_decay": 0.0})
     return groups

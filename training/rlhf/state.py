@@ -1,9 +1,9 @@
 """What a run needs to go on where it stopped: `state/step-N/`, one folder per save.
 
 A save is written under another name and renamed, so a folder named `step-N` is whole. It
-holds the adapter, the heads, AdamW's moments and the best state so far, bit for bit. The learning
-rate, the order of the examples and all random numbers follow from the seed and the step, so the step
-is all there is to save of them.
+holds the adapter, the heads, AdamW's moments and the best state so far, bit for bit, and what a method
+trains and counts beside them. The learning rate, the order of the examples and all random numbers follow
+from the seed and the step, so the step is all there is to save of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -32,6 +33,23 @@ _FREE_TO_CHANGE = frozenset(
 )
 _FREE_OPTIMISER_SETTINGS = frozenset({"micro_batch_tokens", "gradient_checkpointing", "save_every"})
 """Settings that change where files are or how fast it goes, not what is computed."""
+
+
+class Beside(Protocol):
+    """What a method has to save beside its adapter."""
+
+    @property
+    def adapters(self) -> Mapping[str, float]:
+        """Other adapters that are trained, and the multiple of the learning rate that each goes at."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """What it counts and remembers, as plain JSON values."""
+        ...
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Come back as `to_json` gave it."""
+        ...
 
 
 def what_is_trained(spec: RunSpec, base_digest: str) -> dict[str, Any]:
@@ -56,23 +74,26 @@ def save_state(
     optimiser: torch.optim.Optimizer,
     best: BestState,
     trained: dict[str, Any],
+    beside: Beside | None = None,
 ) -> None:
     """Save the run after `step` optimiser steps, then remove older saves."""
     states = run_folder / STATE_FOLDER
     partial = states / ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    tensors = {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()}
-    tensors |= {f"head.{name}": value for name, value in backbone.head_state(adapter).items()}
+    tensors = _tensors_of(backbone, adapter)
+    for other in beside.adapters if beside else ():
+        tensors |= {f"beside.{other}.{name}": value for name, value in _tensors_of(backbone, other).items()}
     for index, moments in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
     tensors |= best.tensors()
     save_file(
         {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial / _TENSORS
     )
-    (partial / _HEADER).write_text(
-        canonical_json({"step": step, "trained": trained, "best": best.to_json()}) + "\n", encoding="utf-8"
-    )
+    header = {"step": step, "trained": trained, "best": best.to_json()}
+    if beside is not None:
+        header["beside"] = beside.to_json()
+    (partial / _HEADER).write_text(canonical_json(header) + "\n", encoding="utf-8")
     for path in (partial / _TENSORS, partial / _HEADER, partial):
         _sync(path)
     final = states / f"step-{step}"
@@ -92,6 +113,7 @@ def load_state(
     optimiser: torch.optim.Optimizer,
     best: BestState,
     trained: dict[str, Any],
+    beside: Beside | None = None,
 ) -> int:
     """Bring the last saved state back; the step it was saved after, 0 where there is none.
 
@@ -111,6 +133,11 @@ def load_state(
         ) from error
     _refuse_another_spec(folder, header["trained"], trained)
     backbone.overwrite(adapter, _under(tensors, "adapter."), _under(tensors, "head."))
+    if beside is not None:
+        for other in beside.adapters:
+            own = _under(tensors, f"beside.{other}.")
+            backbone.overwrite(other, _under(own, "adapter."), _under(own, "head."))
+        beside.load(header["beside"])
     best.load(header["best"], tensors)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimiser.").items():
@@ -118,6 +145,12 @@ def load_state(
         moments.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return int(header["step"])
+
+
+def _tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
+    return {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()} | {
+        f"head.{name}": value for name, value in backbone.head_state(adapter).items()
+    }
 
 
 def _refuse_another_spec(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ from training.rlhf.checkpoints import save_checkpoint
 from training.rlhf.checks import refuse_too_many_tokens, refuse_untaught, tell_of_examples
 from training.rlhf.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.data import build_examples, only_teaching
-from training.rlhf.loop import DivergedError, TrainingLoop
+from training.rlhf.loop import TrainingLoop
 from training.rlhf.methods import TrainingMethod
 from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
@@ -44,6 +44,7 @@ from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.processes import Processes, join_processes
 from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.state import what_is_trained
+from training.rlhf.stepping import DivergedError
 from training.rlhf.stopping import StoppedError, StopRequest
 from training.rlhf.token_cache import TokenCache
 
