@@ -81,6 +81,11 @@ class RunSpec:
         require(
             self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
         )
+        require(
+            self.sharding == "none" or self.settings.adapter == "lora",
+            "spec, sharding",
+            "only a frozen base can be cut; set it to 'none', or settings, adapter to 'lora'",
+        )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
         require(self.device in ("auto", "cpu", "cuda", "mps"), "spec", f"device {self.device!r} is not known")
         require(self.dtype in ("auto", "float32", "bfloat16"), "spec", f"dtype {self.dtype!r} is not known")

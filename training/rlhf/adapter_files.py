@@ -17,7 +17,7 @@ from training.rlhf.lora_layer import LoraLinear
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -32,7 +32,7 @@ _TOKENIZER_FILES = (
 def base_digest(folder: Path) -> str:
     """SHA-256 over the names and contents of a base model's weights and tokenizer files."""
     digest = hashlib.sha256()
-    tokenizer = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     for path in sorted([*folder.glob("*.safetensors"), *tokenizer]):
         digest.update(f"{path.name} {sha256_of_file(path)}\n".encode())
     return digest.hexdigest()

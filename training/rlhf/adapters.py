@@ -1,10 +1,13 @@
-"""Named LoRA adapters, each with its heads, on one frozen transformer: added, switched, saved, dropped."""
+"""Named LoRA adapters, each with its heads, on one frozen transformer: added, switched, saved, dropped.
+
+An adapter may also be none: a copy of all the base's weights, for full fine-tuning. It is added, switched,
+saved and dropped by the same calls.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,15 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft.functional import (
-    cast_adapter_dtype,
-    delete_adapter,
-    get_peft_model_state_dict,
-    inject_adapter_in_model,
-    set_adapter,
-    set_peft_model_state_dict,
-    set_requires_grad,
-)
+from peft.functional import set_adapter, set_requires_grad
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -33,10 +28,14 @@ from training.rlhf.adapter_files import (
     lora_config,
     read_lora_settings,
 )
-from training.rlhf.base_model import refuse_not_finite
-
-_PEFT_PREFIX = "base_model.model."
-"""How peft's own files name the wrapped model; written so that plain peft loads our adapters."""
+from training.rlhf.base_model import load_base_model, refuse_not_finite
+from training.rlhf.full_weights import (
+    all_weights,
+    holds_all_weights,
+    save_model_folder,
+    write_all_weights,
+)
+from training.rlhf.low_rank import add_low_rank, drop_low_rank, low_rank_state, write_low_rank
 
 
 @dataclass(slots=True)
@@ -44,8 +43,10 @@ class _Adapter:
     """One adapter. `key` is its name inside peft, where a dot is not allowed."""
 
     key: str
-    settings: LoraSettings
+    settings: LoraSettings | None
     trainable: bool
+    whole: Any = None
+    """A transformer of its own where the adapter is all of the base's weights; else None."""
     heads: dict[str, nn.Linear] = field(default_factory=dict)
     extras: dict[str, nn.Parameter] = field(default_factory=dict)
     """What else is learned with a head, as `head.name`: thresholds, log odds of ties."""
@@ -55,7 +56,9 @@ class AdaptedModel:
     """A frozen transformer with named adapters, of which one at a time, or none, is active."""
 
     def __init__(self, model: Any, *, folder: Path) -> None:
-        self._model = model
+        self._base: Any | None = model
+        """The frozen transformer with its low-rank adapters; None once its weights are trained themselves,
+        until somebody asks for the base again."""
         self._adapters: dict[str, _Adapter] = {}
         self._adapted: list[Any] = []
         self._active: str | None = None
@@ -63,23 +66,34 @@ class AdaptedModel:
         self._created = 0
         self.folder = folder
         self.config: Any = model.config
-
-    @property
-    def device(self) -> torch.device:
+        self.device: torch.device = model.device
         """Where the weights are."""
-        device: torch.device = self._model.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
+        self.dtype: torch.dtype = model.dtype
         """Precision of the frozen base."""
-        dtype: torch.dtype = self._model.dtype
-        return dtype
+        self.hidden_size = int(model.get_output_embeddings().weight.shape[1])
+        """Width of a hidden state."""
 
     @property
-    def hidden_size(self) -> int:
-        """Width of a hidden state."""
-        return int(self._model.get_output_embeddings().weight.shape[1])
+    def _model(self) -> Any:
+        """The frozen transformer, read again from its folder where its weights went into training."""
+        if self._base is None:
+            self._base, _ = load_base_model(self.folder, device=self.device, dtype=self.dtype)
+        return self._base
+
+    def _computing(self, name: str | None) -> Any:
+        """The transformer that computes while adapter `name` is active."""
+        whole = None if name is None else self._adapter(name).whole
+        return self._model if whole is None else whole
+
+    @property
+    def _transformers(self) -> list[Any]:
+        """All of them that are loaded."""
+        found = [self._base, *(adapter.whole for adapter in self._adapters.values())]
+        return [model for model in found if model is not None]
+
+    def is_whole(self, name: str) -> bool:
+        """Whether adapter `name` is all of the base's weights."""
+        return self._adapter(name).whole is not None
 
     @property
     def blocks(self) -> int:
@@ -107,38 +121,44 @@ class AdaptedModel:
         """Name of the adapter in use; None when the model is the base."""
         return self._active
 
-    def add_adapter(self, name: str, settings: LoraSettings, *, seed: int, trainable: bool = True) -> None:
-        """Add a new adapter, which changes nothing until it is trained.
+    def add_adapter(
+        self, name: str, settings: LoraSettings | None, *, seed: int, trainable: bool = True
+    ) -> None:
+        """Add a new adapter, which changes nothing until it is trained; with None, all of the base's weights.
 
         Factor A is drawn from `seed` alone, factor B is 0. The caller's random state is left
         as it was. Raises `ContractError` for a taken name or a target that the base lacks.
         """
         if name in self._adapters:
             raise ContractError(f"adapter {name!r} is already there; drop it first")
-        present = {module.rpartition(".")[2] for module, _ in self._model.named_modules()}
-        missing = [target for target in settings.targets if target not in present]
-        if missing:
-            linear = {
-                name.rpartition(".")[2]
-                for name, module in self._model.get_decoder().named_modules()
-                if getattr(module, "weight", None) is not None
-                and module.weight.ndim == 2
-                and not isinstance(module, nn.Embedding)
-            }
-            raise ContractError(
-                f"lora, targets: {self.folder.name} has no layer {', '.join(missing)}; name some of "
-                f"{', '.join(sorted(linear))}"
-            )
-        settings = self.fitted(settings)
-        adapter = _Adapter(f"adapter{self._created}", settings, trainable)
+        if settings is None:
+            self._add_whole(name, self._released(self.folder), trainable=trainable)
+        else:
+            self._add_low_rank(name, settings, seed=seed, trainable=trainable)
+
+    def _released(self, folder: Path) -> Any:
+        """The transformer in `folder`, to be trained: the base's own where nothing else lies on it, so that
+        memory holds its weights once."""
+        if folder == self.folder and self._base is not None and not self._low_rank:
+            model, self._base = self._base, None
+            return model
+        return load_base_model(folder, device=self.device, dtype=torch.float32)[0]
+
+    def _add_whole(self, name: str, model: Any, *, trainable: bool) -> None:
+        # AdamW's steps are smaller than what bfloat16 tells apart.
+        model.float().requires_grad_(trainable)
+        self._adapters[name] = _Adapter(f"adapter{self._created}", None, trainable, model)
         self._created += 1
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            # peft warns of every adapter after the first: many adapters are what this class is for.
-            warnings.filterwarnings("ignore", message="Already found a `peft_config`")
-            torch.manual_seed(seed)
-            inject_adapter_in_model(lora_config(settings, blocks=self.blocks), self._model, adapter.key)
-        cast_adapter_dtype(self._model, adapter.key)
-        self._model.eval()
+
+    @property
+    def _low_rank(self) -> list[_Adapter]:
+        """The adapters that lie on the frozen base."""
+        return [adapter for adapter in self._adapters.values() if adapter.whole is None]
+
+    def _add_low_rank(self, name: str, settings: LoraSettings, *, seed: int, trainable: bool) -> None:
+        adapter = _Adapter(f"adapter{self._created}", self.fitted(settings), trainable)
+        add_low_rank(self._model, adapter.key, self.fitted(settings), seed=seed, base=self.folder.name)
+        self._created += 1
         self._adapters[name] = adapter
         self._activate(self._active)
 
@@ -195,6 +215,13 @@ class AdaptedModel:
                 f"({manifest.base_digest[:12]}), but {self.folder.name} ({self.base_digest[:12]}) is loaded; "
                 "load that base instead"
             )
+        if holds_all_weights(folder):
+            heads = load_heads(folder, manifest)
+            if trainable and not self._low_rank:
+                self._base = None
+            self._add_whole(name, self._released(folder), trainable=trainable)
+            self.restore(name, self.adapter_state(name), heads)
+            return manifest
         if not (folder / ADAPTER_FILE).is_file():
             raise ContractError(f"{folder}: checkpoint {manifest.name!r} holds no adapter ({ADAPTER_FILE})")
         settings = read_lora_settings(folder)
@@ -210,15 +237,11 @@ class AdaptedModel:
 
     def restore(self, name: str, adapter: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
         """Overwrite adapter `name` with tensors as `adapter_state` and `head_state` gave them."""
-        state = {key.removeprefix(_PEFT_PREFIX): value for key, value in adapter.items()}
-        expected = {key.removeprefix(_PEFT_PREFIX) for key in self.adapter_state(name)}
-        if set(state) != expected:
-            odd = sorted(set(state) ^ expected)
-            raise ContractError(f"the adapter's tensors do not fit the base, beginning with {odd[0]}")
-        try:
-            set_peft_model_state_dict(self._model, state, adapter_name=self._adapter(name).key)
-        except RuntimeError as error:
-            raise ContractError(f"the adapter's tensors do not fit the base ({error})") from error
+        found = self._adapter(name)
+        if found.whole is not None:
+            write_all_weights(found.whole, adapter)
+        else:
+            write_low_rank(self._model, found.key, adapter)
         for head, value in heads.items():
             # A dot tells what belongs to a head from the head itself.
             if "." in head:
@@ -240,11 +263,8 @@ class AdaptedModel:
         adapter = self._adapter(name)
         if self._active == name:
             self._activate(None)
-        with warnings.catch_warnings():
-            # peft warns that it activates another adapter; which one is active is set below.
-            warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
-            delete_adapter(self._model, adapter.key, prefix="lora_")
-        del self._model.peft_config[adapter.key]
+        if adapter.whole is None:
+            drop_low_rank(self._model, adapter.key)
         del self._adapters[name]
         self._activate(self._active)
 
@@ -273,7 +293,7 @@ class AdaptedModel:
         peft's own switch goes through all parameters too. Where activations are computed again it would be
         made twice for every block.
         """
-        key = None if name is None else self._adapter(name).key
+        key = self._peft_key(name)
         for layer in self._adapted:
             layer._disable_adapters = key is None
             if key is not None:
@@ -284,9 +304,10 @@ class AdaptedModel:
         self._active, self._dropout = name, dropout
 
     def _activate(self, name: str | None, *, dropout: bool = False) -> None:
-        key = None if name is None else self._adapter(name).key
-        self._adapted = [module for module in self._model.modules() if isinstance(module, BaseTunerLayer)]
-        if self._adapters:
+        key = self._peft_key(name)
+        modules = [] if self._base is None else self._base.modules()
+        self._adapted = [module for module in modules if isinstance(module, BaseTunerLayer)]
+        if self._low_rank:
             if key is not None:
                 set_adapter(self._model, key, inference_mode=True)
             for layer in self._adapted:
@@ -295,12 +316,17 @@ class AdaptedModel:
                     module.train(dropout and dropout_key == key)
             # peft lets only the active adapter take gradients. A backward pass may come after
             # the switch to the reference, so what is trainable must stay trainable throughout.
-            for adapter in self._adapters.values():
+            for adapter in self._low_rank:
                 set_requires_grad(self._model, adapter.key, requires_grad=adapter.trainable)
         self._active, self._dropout = name, dropout
 
-    def lora_settings(self, name: str) -> LoraSettings:
-        """How adapter `name` is shaped."""
+    def _peft_key(self, name: str | None) -> str | None:
+        """What is to be active in the base's layers; None for an adapter that is no part of them."""
+        adapter = None if name is None else self._adapter(name)
+        return None if adapter is None or adapter.whole is not None else adapter.key
+
+    def lora_settings(self, name: str) -> LoraSettings | None:
+        """How adapter `name` is shaped; None where it is all of the weights."""
         return self._adapter(name).settings
 
     def heads(self, name: str) -> tuple[str, ...]:
@@ -311,7 +337,9 @@ class AdaptedModel:
         """Parameters of adapter `name` and its heads by name, in an order that never changes."""
         adapter = self._adapter(name)
         marker = f".{adapter.key}."
-        found = {key: value for key, value in self._model.named_parameters() if marker in key}
+        found = dict(self._computing(name).named_parameters())
+        if adapter.whole is None:
+            found = {key: value for key, value in found.items() if marker in key}
         for head, linear in adapter.heads.items():
             found[f"heads.{head}"] = linear.weight
         for extra, parameter in adapter.extras.items():
@@ -319,10 +347,12 @@ class AdaptedModel:
         return found
 
     def adapter_state(self, name: str) -> dict[str, Tensor]:
-        """Tensors of adapter `name` under the names that plain peft reads from a file."""
-        key = self._adapter(name).key
-        state = get_peft_model_state_dict(self._model, adapter_name=key, save_embedding_layers=False)
-        return {_PEFT_PREFIX + name: value for name, value in state.items()}
+        """Tensors of adapter `name` under the names that plain peft reads from a file, or transformers where
+        they are all of the weights."""
+        adapter = self._adapter(name)
+        if adapter.whole is not None:
+            return all_weights(adapter.whole)
+        return low_rank_state(self._model, adapter.key)
 
     def head_state(self, name: str) -> dict[str, Tensor]:
         """Weights of the heads of adapter `name`, (outputs, hidden) each, and what is learned with them."""
@@ -332,6 +362,13 @@ class AdaptedModel:
 
     def adapter_config(self, name: str) -> dict[str, Any]:
         """The adapter's configuration as plain peft reads it; the same bytes on every machine."""
-        values = lora_config(self._adapter(name).settings, blocks=self.blocks).to_dict()
+        settings = self.lora_settings(name)
+        if settings is None:
+            raise ContractError(f"adapter {name!r} is all of the weights and has no configuration of its own")
+        values = lora_config(settings, blocks=self.blocks).to_dict()
         values = {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
         return {**values, "base_model_name_or_path": self.folder.name, "inference_mode": True}
+
+    def save_whole(self, name: str, folder: Path) -> None:
+        """Write the transformer that adapter `name` is, with its tokenizer, as transformers reads it."""
+        save_model_folder(self._adapter(name).whole, folder, base=self.folder)

@@ -3,7 +3,8 @@
 Policy, reward model and every older checkpoint are adapters on one copy of the weights;
 with all adapters off the model is the base, and so the reference. The base keeps the dtype
 it was loaded in, adapters and heads are float32. A backbone has one active adapter at a
-time, so it serves one thread at a time.
+time, so it serves one thread at a time. Where all weights are trained (`add_adapter` with None) the adapter
+is a transformer of its own, float32, which takes the place of the base until that is asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training.contract import ContractError
 from training.rlhf.adapters import AdaptedModel
@@ -87,7 +88,7 @@ class Backbone(AdaptedModel):
         if position_ids is None:
             position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         self._before_forward()
-        output = self._model.get_decoder()(
+        output = self._computing(self._active).get_decoder()(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -99,7 +100,7 @@ class Backbone(AdaptedModel):
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
         self._before_forward()
-        return packed_states(self._model, input_ids, position_ids, layout)
+        return packed_states(self._computing(self._active), input_ids, position_ids, layout)
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a loss, at the same time in all processes where they share the base."""
@@ -125,15 +126,14 @@ class Backbone(AdaptedModel):
 
     def checkpoint_activations(self, on: bool) -> None:
         """Whether a backward pass computes each block's activations again instead of keeping them."""
-        if on:
-            self._model.activation_checkpointing_enable(
-                {"use_reentrant": False, "context_fn": self._as_it_was}
-            )
-        else:
-            self._model.activation_checkpointing_disable()
-        for layer in self._model.get_decoder().layers:
-            # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
-            layer.training = on
+        for model in self._transformers:
+            if on:
+                model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": self._as_it_was})
+            else:
+                model.activation_checkpointing_disable()
+            for layer in model.get_decoder().layers:
+                # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
+                layer.training = on
 
     def _as_it_was(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """The backward pass comes when another adapter may be active: blocks are computed again under the
@@ -141,9 +141,15 @@ class Backbone(AdaptedModel):
         return nullcontext(), self.using(self._active, dropout=self._dropout)
 
     def logits(self, states: Tensor) -> Tensor:
-        """The LM head: (…, hidden) to (…, vocabulary), in the base's dtype."""
-        logits: Tensor = self._model.get_output_embeddings()(states)
+        """The LM head under the active adapter: (…, hidden) to (…, vocabulary), in the base's dtype."""
+        logits: Tensor = self.lm_head(self._active)(states)
         return logits
+
+    def lm_head(self, name: str | None) -> nn.Module:
+        """The LM head that belongs to adapter `name`, whatever is active. It is trained where the adapter is
+        all of the weights."""
+        head: nn.Module = self._computing(name).get_output_embeddings()
+        return head
 
     def score(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
         """The mean of a head's outputs, which are one score or those of an ensemble: (N, hidden) to (N,).

@@ -1,4 +1,5 @@
-"""Writing a checkpoint: the adapter as plain peft reads it, the heads, the manifest last.
+"""Writing a checkpoint: the adapter as plain peft reads it, or the whole model as transformers does, the
+heads, the manifest last.
 
 Reading one is `Backbone.load_adapter`.
 """
@@ -51,9 +52,14 @@ def save_checkpoint(
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _save_tensors(partial / ADAPTER_FILE, backbone.adapter_state(adapter))
-    config = json.dumps(backbone.adapter_config(adapter), indent=2, sort_keys=True)
-    (partial / ADAPTER_CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
+    if backbone.is_whole(adapter):
+        backbone.save_whole(adapter, partial)
+        for path in partial.iterdir():
+            _sync(path)
+    else:
+        _save_tensors(partial / ADAPTER_FILE, backbone.adapter_state(adapter))
+        config = json.dumps(backbone.adapter_config(adapter), indent=2, sort_keys=True)
+        (partial / ADAPTER_CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
     heads = backbone.head_state(adapter)
     if heads:
         _save_tensors(partial / HEADS_FILE, heads)
@@ -97,5 +103,9 @@ def _save_tensors(path: Path, tensors: dict[str, Any]) -> None:
         path,
         metadata={"format": "pt"},
     )
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())

@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
 from training.rlhf.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
+from training.rlhf.full_weights import holds_all_weights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -120,6 +121,11 @@ def _left_out(manifest: Manifest) -> dict[str, str]:
 
 def _checked(checkpoint: Path, base: Path) -> Manifest:
     manifest = read_manifest(checkpoint, verify=True)
+    if holds_all_weights(checkpoint):
+        raise ContractError(
+            f"{checkpoint}: nothing is to be exported: all weights were trained: the folder is a model that "
+            "transformers loads as it is"
+        )
     if ADAPTER_FILE not in manifest.files:
         raise ContractError(
             f"{checkpoint}: checkpoint {manifest.name!r} holds no adapter; it is {manifest.base_model} itself"

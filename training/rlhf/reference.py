@@ -21,10 +21,13 @@ _REFERENCE = "reference"
 
 
 class Reference:
-    """The base, adapters off, for a run that starts from it; else a frozen copy of the parent's adapter."""
+    """The base, adapters off, for a run that starts from it; else a frozen copy of the parent's adapter.
+
+    Where all weights are trained the base is read again from its folder, the first time that it is asked.
+    """
 
     def __init__(
-        self, backbone: Backbone, spec: RunSpec, lora: LoraSettings, *, cache: Path | None = None
+        self, backbone: Backbone, spec: RunSpec, lora: LoraSettings | None, *, cache: Path | None = None
     ) -> None:
         """With `cache`, a folder, what is computed is kept there for the next run on the same snapshot."""
         self._backbone = backbone

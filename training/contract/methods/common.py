@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from training.contract.files import require, require_types
 
@@ -89,8 +90,11 @@ class OptimiserSettings:
 class MethodSettings:
     """What all methods have: an adapter, an optimiser, and how prompts become tokens."""
 
+    adapter: Literal["lora", "none"] = "lora"
+    """What is trained: an adapter on the frozen base, or none, and all of the base's own weights are, in
+    float32 (full fine-tuning). The checkpoint is then a model of its own: several times the memory."""
     lora: LoraSettings = field(default_factory=LoraSettings)
-    """The adapter that is trained."""
+    """The adapter that is trained; unused with adapter none."""
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     """Steps and step sizes."""
     context: bool = False
@@ -101,3 +105,8 @@ class MethodSettings:
     def __post_init__(self) -> None:
         require_types(self, f"{type(self).__name__}")
         require(self.max_tokens >= 16, "max_tokens", "must be at least 16")
+
+    @property
+    def trained(self) -> LoraSettings | None:
+        """The adapter that is trained; None where it is all of the base."""
+        return self.lora if self.adapter == "lora" else None

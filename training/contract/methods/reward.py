@@ -125,6 +125,9 @@ class RewardSettings(MethodSettings):
     def __post_init__(self) -> None:
         # slots=True makes a new class, which a bare super() would not find.
         MethodSettings.__post_init__(self)
+        require(
+            self.adapter == "lora", "adapter", "a reward model is heads on an adapter; leave it at 'lora'"
+        )
         require(self.margin_per_strength >= 0, "margin_per_strength", "must not be negative")
         require(0 <= self.label_smoothing < 0.5, "label_smoothing", "must lie in [0, 0.5)")
         require(self.centring >= 0, "centring", "must not be negative")

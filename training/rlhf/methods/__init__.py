@@ -79,9 +79,10 @@ class TrainingMethod(Protocol):
 
 
 def start_adapter(
-    backbone: Backbone, name: str, spec: RunSpec, lora: LoraSettings, *, trainable: bool = True
+    backbone: Backbone, name: str, spec: RunSpec, lora: LoraSettings | None, *, trainable: bool = True
 ) -> None:
-    """Add the adapter that a run trains: a new one, or the parent checkpoint's.
+    """Add the adapter that a run trains, or with None all of the base's weights: new, or the parent
+    checkpoint's.
 
     Raises `ContractError` where the parent's adapter is not shaped as the settings say.
     """
@@ -89,7 +90,16 @@ def start_adapter(
         backbone.add_adapter(name, lora, seed=spec.seed, trainable=trainable)
         return
     backbone.load_adapter(name, Path(spec.parent), trainable=trainable)
-    found, lora = backbone.lora_settings(name), backbone.fitted(lora)
+    found = backbone.lora_settings(name)
+    if found is None or lora is None:
+        if found is not lora:
+            kind, wanted = ("a whole model", "none") if found is None else ("a LoRA adapter", "lora")
+            raise ContractError(
+                f"settings, adapter: the parent is {kind}; set it to {wanted!r}, or export the parent with "
+                "merged weights and make that the base"
+            )
+        return
+    lora = backbone.fitted(lora)
     # A checkpoint's targets come back sorted.
     if replace(found, targets=lora.targets) != lora or set(found.targets) != set(lora.targets):
         raise ContractError(

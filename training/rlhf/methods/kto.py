@@ -58,8 +58,8 @@ class KahnemanTversky(TrainingMethod):
         self._backbone = backbone
         self._settings = settings
         self._encoder = Encoder(backbone.tokenizer)
-        start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
+        start_adapter(backbone, self.adapter, spec, settings.trained)
+        self._reference = Reference(backbone, spec, settings.trained, cache=cache)
         self._reference_kl = 0.0
         self._weight_good, self._weight_bad = weights_of_kinds(settings, 1.0, 1.0)
         rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)

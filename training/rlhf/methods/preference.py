@@ -55,8 +55,8 @@ class DirectPreference(TrainingMethod):
     ) -> None:
         self._backbone = backbone
         self._settings = settings
-        start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
+        start_adapter(backbone, self.adapter, spec, settings.trained)
+        self._reference = Reference(backbone, spec, settings.trained, cache=cache)
         self._learns_ties = settings.loss == "plackett_luce" and settings.ties == "davidson"
         self._continues_ties = LOG_TIE in backbone.extras(self.adapter)
         if self._learns_ties and not self._continues_ties:

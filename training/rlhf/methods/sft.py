@@ -39,8 +39,8 @@ class SupervisedFineTuning(TrainingMethod):
     ) -> None:
         self._backbone = backbone
         self._by_token = settings.normalise == "token"
-        start_adapter(backbone, self.adapter, spec, settings.lora)
-        self._reference = Reference(backbone, spec, settings.lora, cache=cache)
+        start_adapter(backbone, self.adapter, spec, settings.trained)
+        self._reference = Reference(backbone, spec, settings.trained, cache=cache)
         self.wanted = Wanted(
             ranks="none",
             written=frozenset(settings.sources),
