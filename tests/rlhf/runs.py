@@ -18,6 +18,7 @@ from training.contract import (
     Method,
     RunSpec,
     RunStatus,
+    SnapshotPrompt,
     SnapshotRow,
     Split,
     read_metrics,
@@ -128,11 +129,13 @@ def make_run(
     settings: dict[str, Any] | None = None,
     optimiser: dict[str, Any] | None = None,
     lora: dict[str, Any] | None = None,
+    prompts: Sequence[SnapshotPrompt] = (),
     **spec: Any,
 ) -> Path:
     """A run folder beside the snapshot it names, ready to be started; small and quick by default."""
     snapshot = folder.parent / f"{folder.name}-snapshot"
-    write_snapshot(snapshot, judgments() if rows is None else rows, project="test", rounds=(1,))
+    rows = judgments() if rows is None else rows
+    write_snapshot(snapshot, rows, project="test", rounds=(1,), prompts=prompts)
     resolved = settings_from_json(
         method,
         {

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
+from training.contract import (
+    STATE_FOLDER,
+    CheckpointKind,
+    EvaluationReport,
+    OptimiserSettings,
+    RunSpec,
+    write_evaluation,
+)
 from training.rlhf.backbone import Backbone
 from training.rlhf.best import BestState
 from training.rlhf.processes import Processes
@@ -37,6 +44,22 @@ class Taken(NamedTuple):
     """The same in a few words for the log."""
     finite: bool
     """False: loss or gradient was not finite, and nothing was learned."""
+
+
+class Trained(NamedTuple):
+    """What a run came to."""
+
+    adapter: str
+    """What becomes the checkpoint."""
+    kind: CheckpointKind
+    steps: int
+    held_out: dict[str, float]
+    dropped: list[dict[str, str]]
+    """What could not be learned from."""
+    warnings: list[str]
+    """What was odd before the first step."""
+    said: str
+    """In a few words."""
 
 
 class SteppingLoop:
@@ -78,6 +101,7 @@ class SteppingLoop:
         self._trained = what_is_trained(spec, backbone.base_digest)
         self._saved_at: int | None = None
         self._skipped = 0
+        self._torn = False
         self._step_seconds: list[float] = []
         self._best = BestState()
         self.total_steps = steps_in_all(examples, self._settings)
@@ -109,7 +133,11 @@ class SteppingLoop:
             if held_out is None:
                 held_out = self._evaluate(step)
         except StoppedError:
-            self._save(step)
+            if self._torn:
+                # The weights are one step further, and what has yet to be said of them is not said.
+                step = self._saved_at or 0
+            else:
+                self._save(step)
             self._tell(step)
             raise
         self._tell(step)
@@ -156,7 +184,9 @@ class SteppingLoop:
         self._skipped = 0 if taken.finite else self._skipped + 1
         every = self._settings.evaluate_every
         due = step + 1 == self.total_steps or (every > 0 and (step + 1) % every == 0) or self._given_up
+        self._torn = due
         held_out = self._evaluate(step + 1) if due else None
+        self._torn = False
         seconds = time.monotonic() - started
         self._step_seconds.append(seconds)
         self._folder.record(
@@ -164,9 +194,9 @@ class SteppingLoop:
                 "step": step + 1,
                 "epoch": (step + 1) / steps_per_epoch(self._examples_in_all, self._settings),
                 "learning_rate": rate,
+                "skipped": int(not taken.finite),
                 **taken.figures,
                 "seconds": round(seconds, 3),
-                "skipped": int(not taken.finite),
                 **(held_out or {}),
             }
         )

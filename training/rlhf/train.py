@@ -20,6 +20,8 @@ from training.contract import (
     EXIT_STOPPED,
     MANIFEST_FILE,
     ContractError,
+    KtoSettings,
+    PolicyGradientSettings,
     PreferenceSettings,
     RewardSettings,
     RunSpec,
@@ -41,10 +43,11 @@ from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.methods.sft import SupervisedFineTuning
+from training.rlhf.policy_gradient.run import train_on_samples
 from training.rlhf.processes import Processes, join_processes
 from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.state import what_is_trained
-from training.rlhf.stepping import DivergedError
+from training.rlhf.stepping import DivergedError, Trained
 from training.rlhf.stopping import StoppedError, StopRequest
 from training.rlhf.token_cache import TokenCache
 
@@ -139,8 +142,39 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     elif spec.sharding == "full":
         log.info("The base is not cut: this run has one process; torchrun or accelerate start several")
     stop.check()
+    refuse_too_many_tokens(backbone, spec.settings)
+    if isinstance(spec.settings, PolicyGradientSettings):
+        trained = train_on_samples(backbone, spec, spec.settings, snapshot, folder, stop, processes)
+    else:
+        trained = _train_on_judgments(backbone, spec, snapshot, folder, stop, processes)
+    if processes.first:
+        save_checkpoint(
+            folder.path / CHECKPOINT_FOLDER,
+            backbone=backbone,
+            adapter=trained.adapter,
+            kind=trained.kind,
+            spec=spec,
+            steps=trained.steps,
+            metrics=trained.held_out,
+            dropped=trained.dropped,
+            warnings=trained.warnings,
+        )
+    processes.wait()
+    told = [trained.said]
+    told += [f"{len(trained.dropped)} entries were left out, see {DROPPED_FILE}"] if trained.dropped else []
+    return "; ".join(told + folder.warnings)
+
+
+def _train_on_judgments(
+    backbone: Backbone,
+    spec: RunSpec,
+    snapshot: Path,
+    folder: RunFolder,
+    stop: StopRequest,
+    processes: Processes,
+) -> Trained:
+    """What all methods but the policy gradient do."""
     settings = spec.settings
-    refuse_too_many_tokens(backbone, settings)
     cache = folder.path / (spec.cache or "cache")
     method = _method(backbone, spec, cache)
     folder.tell("starting", "reading the judgments")
@@ -173,26 +207,12 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     )
     # A method that knows better what is lacking has said so by now.
     refuse_untaught(method, examples.train)
-    log.info("Training %s on %s, %d steps", spec.method, device, loop.total_steps)
+    log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
     # Those of the steps are not among them: a resumed run does not see them again.
     warnings = list(folder.warnings)
     steps, held_out = loop.run()
-    if processes.first:
-        save_checkpoint(
-            folder.path / CHECKPOINT_FOLDER,
-            backbone=backbone,
-            adapter=method.adapter,
-            kind=method.kind,
-            spec=spec,
-            steps=steps,
-            metrics=held_out,
-            dropped=examples.dropped,
-            warnings=warnings,
-        )
-    processes.wait()
-    told = [f"{loop.total_steps} steps on {len(examples.train)} judgments"]
-    told += [f"{len(examples.dropped)} entries were left out, see {DROPPED_FILE}"] if examples.dropped else []
-    return "; ".join(told + folder.warnings)
+    said = f"{loop.total_steps} steps on {len(examples.train)} judgments"
+    return Trained(method.adapter, method.kind, steps, held_out, examples.dropped, warnings, said)
 
 
 def _method(backbone: Backbone, spec: RunSpec, cache: Path) -> TrainingMethod:
@@ -202,7 +222,9 @@ def _method(backbone: Backbone, spec: RunSpec, cache: Path) -> TrainingMethod:
         return DirectPreference(backbone, spec, spec.settings, cache=cache)
     if isinstance(spec.settings, SftSettings):
         return SupervisedFineTuning(backbone, spec, spec.settings, cache=cache)
-    return KahnemanTversky(backbone, spec, spec.settings, cache=cache)
+    if isinstance(spec.settings, KtoSettings):
+        return KahnemanTversky(backbone, spec, spec.settings, cache=cache)
+    raise TypeError(f"method {spec.method!r} does not learn from judgments")
 
 
 def _already_finished(path: Path, spec: RunSpec) -> bool:

@@ -1,0 +1,223 @@
+"""A language model as the actor of a step: what it makes of the answers that it gave.
+
+The answers to a prompt stand in one packed row after that prompt, which is encoded once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from training.rlhf.backbone import Backbone
+from training.rlhf.data import Example
+from training.rlhf.encoding import Answered
+from training.rlhf.log_probabilities import token_log_probabilities
+from training.rlhf.packing import Batch, pack, packed_tokens
+from training.rlhf.policy_gradient.token_distribution import TokenFigures, token_figures
+from training.rlhf.policy_gradient.update import Evaluated
+from training.rlhf.run_folder import log
+from training.rlhf.sampling import SamplingParameters
+
+_Result = TypeVar("_Result")
+
+_LEAST_TOKENS = 64
+"""Passes are not cut further than this when memory runs out."""
+
+VALUE = "value"
+"""Name of the value head and of the adapter that it reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The adapters on one backbone that a step asks."""
+
+    policy: str
+    value: str | None
+    """None where no advantage asks for a value head."""
+    reference: str | None
+    """None is the base."""
+
+
+class LanguageActor:
+    """B answers of T tokens at most, as a policy, its value head and its reference see them.
+
+    `tokens` bounds a forward pass; an answer that is longer goes alone. Nothing drops out: π_old and the
+    first pass of the update are to be the same number.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        models: Models,
+        *,
+        answers: Sequence[Answered],
+        group: Sequence[int],
+        parameters: SamplingParameters,
+        tokens: int,
+        entropy: bool = False,
+        full_kl: bool = False,
+    ) -> None:
+        """answers: prompt + drawn ids of each. group: the prompt that each belongs to; equal numbers lie
+        together. parameters: temperature and filters that they were drawn under."""
+        self._backbone = backbone
+        self._models = models
+        self._answers = answers
+        self._group = group
+        self._parameters = parameters
+        self._entropy, self._full_kl = entropy, full_kl
+        self._width = max(len(answer.ids) - answer.answer_start for answer in answers)
+        self.tokens = tokens
+
+    def passes(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """The rows in order, cut into passes of at most `tokens`; a prompt's answers part only where they do
+        not fit into one."""
+        together: list[int] = []
+        filled = 0
+        for _, members in groupby(rows, key=lambda row: self._group[row]):
+            for part in self._fitting(list(members)):
+                size = packed_tokens(self._example(part))
+                if together and filled + size > self.tokens:
+                    yield together
+                    together, filled = [], 0
+                together = together + part
+                filled += size
+        if together:
+            yield together
+
+    def evaluate(self, rows: list[int]) -> Evaluated:
+        """log π, and what else the update asks for, of these answers' tokens: (b, T) each, with gradient."""
+        batch = self._pack(rows)
+        found = self._figures(batch, entropy=self._entropy, full_kl=self._full_kl)
+        values = None if self._models.value is None else self._values(batch, self._models.value)
+        more = (
+            None if column is None else self._spread(batch, column)
+            for column in (found.entropy, values, found.full_kl)
+        )
+        return Evaluated(self._spread(batch, found.logp), *more)
+
+    def halve(self) -> bool:
+        """Half as large passes from now on, as memory ran out; False where they are small already."""
+        if self.tokens <= _LEAST_TOKENS:
+            return False
+        self.tokens //= 2
+        log.warning(
+            "Out of memory: forward passes have at most %d tokens from here on; set micro_batch_tokens to "
+            "that, so that the next run need not find out",
+            self.tokens,
+        )
+        if self._backbone.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return True
+
+    def within_memory(self, compute: Callable[[], _Result]) -> _Result:
+        """What `compute` gives; where memory runs out it begins anew in smaller passes."""
+        while True:
+            try:
+                return compute()
+            except torch.OutOfMemoryError:
+                if not self.halve():
+                    raise
+
+    @torch.no_grad()
+    def log_probabilities(self) -> Tensor:
+        """(B, T) log π of all drawn tokens under the sampler's temperature and filters."""
+        return self._all(lambda batch: self._figures(batch).logp)
+
+    @torch.no_grad()
+    def reference_log_probabilities(self) -> Tensor:
+        """(B, T) log π_ref of all drawn tokens, under the temperature and no filter."""
+        parameters = SamplingParameters(temperature=self._parameters.temperature)
+        return self._all(lambda batch: self._token_figures(batch, self._models.reference, parameters).logp)
+
+    @torch.no_grad()
+    def full_divergence(self) -> Tensor:
+        """(B, T) KL(π ‖ π_ref) over the whole vocabulary before each token."""
+        return self._all(lambda batch: _given(self._figures(batch, full_kl=True).full_kl))
+
+    @torch.no_grad()
+    def values(self) -> Tensor:
+        """(B, T) what the value head expects before each token."""
+        name = self._models.value or VALUE
+        return self._all(lambda batch: self._values(batch, name))
+
+    def _fitting(self, members: list[int]) -> Iterator[list[int]]:
+        """A prompt's answers, halved until each part fits or is one answer."""
+        if len(members) == 1 or packed_tokens(self._example(members)) <= self.tokens:
+            yield members
+            return
+        middle = (len(members) + 1) // 2
+        yield from self._fitting(members[:middle])
+        yield from self._fitting(members[middle:])
+
+    def _example(self, rows: Sequence[int]) -> Example:
+        answers = tuple(self._answers[row] for row in rows)
+        return Example("", answers, (0,) * len(answers))
+
+    def _pack(self, rows: Sequence[int]) -> Batch:
+        examples = [
+            self._example(list(members)) for _, members in groupby(rows, key=lambda row: self._group[row])
+        ]
+        return pack(examples, device=self._backbone.device)
+
+    def _figures(self, batch: Batch, *, entropy: bool = False, full_kl: bool = False) -> TokenFigures:
+        return self._token_figures(
+            batch, self._models.policy, self._parameters, entropy=entropy, full_kl=full_kl
+        )
+
+    def _token_figures(
+        self,
+        batch: Batch,
+        adapter: str | None,
+        parameters: SamplingParameters,
+        *,
+        entropy: bool = False,
+        full_kl: bool = False,
+    ) -> TokenFigures:
+        """(A,) of an adapter. What several answers share is predicted once."""
+        places, predictors, where = batch.predicted()
+        targets = batch.input_ids[0, places]
+        states = self._states(batch, adapter)[predictors]
+        head = self._backbone.lm_head(adapter)
+        plain = parameters.temperature == 1 and not parameters.top_k and parameters.top_p == 1
+        if plain and not entropy and not full_kl:
+            return TokenFigures(token_log_probabilities(states, targets, head)[where], None, None)
+        reference = None
+        if full_kl:
+            with torch.no_grad():
+                ref_states = self._states(batch, self._models.reference)[predictors]
+            reference = (ref_states, self._backbone.lm_head(self._models.reference))
+        found = token_figures(states, targets, head, parameters, entropy=entropy, reference=reference)
+        more = (None if column is None else column[where] for column in found[1:])
+        return TokenFigures(found.logp[where], *more)
+
+    def _states(self, batch: Batch, adapter: str | None) -> Tensor:
+        with self._backbone.using(adapter):
+            return self._backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
+
+    def _values(self, batch: Batch, name: str) -> Tensor:
+        """(A,) read from the token before, which is all that was known when the token was drawn."""
+        return self._backbone.score(name, self._states(batch, name)[batch.predictors], head=VALUE)
+
+    def _all(self, compute: Callable[[Batch], Tensor]) -> Tensor:
+        rows = range(len(self._answers))
+        return torch.cat(
+            [self._spread(batch, compute(batch)) for batch in map(self._pack, self.passes(rows))]
+        )
+
+    def _spread(self, batch: Batch, values: Tensor) -> Tensor:
+        """(A,) to (b, T), 0 after an answer's end."""
+        lengths = batch.answer_tokens
+        first = lengths.cumsum(0) - lengths
+        column = torch.arange(len(values), device=values.device) - first[batch.target_answer]
+        return values.new_zeros(batch.answers, self._width).index_put((batch.target_answer, column), values)
+
+
+def _given(figures: Tensor | None) -> Tensor:
+    if figures is None:
+        raise TypeError("a figure that was asked for is missing")
+    return figures

@@ -1,0 +1,319 @@
+"""The run: prompts, samples, scores, credit, update; once a step, resumable at every save.
+
+One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `seconds`, `skipped` and what
+`credit.figures` and `update.update_policy` tell:
+
+    reward                 mean over the answers that were scored, segments' rewards included
+    reward/NAME            the same of one part, before normalising, clip and weight
+    watched/NAME           the same of a reward that is not trained for
+    length, unfinished     mean tokens of an answer; share of answers that were cut off
+    entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
+                           which is an estimate without bias
+    beta                   how dear a nat of divergence was
+    tokens, answers        drawn in the step
+    seconds_rollout, seconds_reward, seconds_learning
+    held_out_…             after an evaluation, see `evaluation`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training.contract import PolicyGradientSettings, RunSpec
+from training.rlhf.backbone import Backbone
+from training.rlhf.config import seed_step
+from training.rlhf.methods.policy_gradient import PolicyGradient, part_figures, sample_figures
+from training.rlhf.policy_gradient.actor import LanguageActor
+from training.rlhf.policy_gradient.credit import Credit
+from training.rlhf.policy_gradient.credit import figures as credit_figures
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.evaluation import evaluation_figures
+from training.rlhf.policy_gradient.samples_file import SamplesFile
+from training.rlhf.policy_gradient.sampling import Prompt, Prompts, Sampled, episodes_of, seeds_of_step
+from training.rlhf.policy_gradient.update import StepTaken, evaluated_once, update_policy
+from training.rlhf.policy_gradient.watch import LENGTH, REWARD
+from training.rlhf.processes import Processes
+from training.rlhf.rewards.combination import Combined
+from training.rlhf.rollout import rollout
+from training.rlhf.run_folder import RunFolder, log
+from training.rlhf.sampling import SamplingParameters
+from training.rlhf.schedule import examples_of_step
+from training.rlhf.stepping import SteppingLoop, Taken
+from training.rlhf.stopping import StoppedError, StopRequest
+
+_UPDATE_STREAM = 4
+"""Keeps the order of minibatches apart from all else that is drawn from the run's seed."""
+
+
+class _Learned(NamedTuple):
+    """What came of a step's update."""
+
+    figures: dict[str, float]
+    episodes: Episodes
+    credit: Credit
+    finite: bool
+
+
+class SamplingLoop(SteppingLoop):
+    """Learns from samples: a step is a batch of prompts, each answered several times."""
+
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        method: PolicyGradient,
+        prompts: Prompts,
+        spec: RunSpec,
+        folder: RunFolder,
+        stop: StopRequest,
+    ) -> None:
+        self._method = method
+        self._prompts = prompts
+        self._own: PolicyGradientSettings = method.settings
+        super().__init__(
+            backbone=backbone,
+            adapter=method.adapter,
+            examples=len(prompts.train),
+            spec=spec,
+            folder=folder,
+            stop=stop,
+            processes=Processes(),
+            beside=method,
+        )
+        self._sampler = sampler_of(self._own)
+        self._micro_batch_tokens = self._settings.micro_batch_tokens
+        self._rows: int | None = None
+        self._samples = SamplesFile(folder, backbone.tokenizer)
+        self._told: set[str] = set()
+
+    def _resume(self) -> int:
+        step = super()._resume()
+        self._samples.trim(step)
+        return step
+
+    @property
+    def _given_up(self) -> bool:
+        return super()._given_up or self._method.watch.stop
+
+    def _learn(self, step: int, rate: float) -> Taken:
+        before = self._method.to_json()
+        try:
+            return self._sample_and_learn(step, rate)
+        except StoppedError:
+            # The step is given up: what it has counted so far is not to be counted again.
+            self._method.load(before)
+            raise
+
+    def _sample_and_learn(self, step: int, rate: float) -> Taken:
+        seed_step(self._seed, step, rank=0)
+        clock = _Clock()
+        prompts = examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
+        seeds = seeds_of_step(prompts, step, seed=self._seed)
+        sampled = self._answered(prompts, self._sampler, n=self._own.rollout.samples, seeds=seeds)
+        clock.lap("seconds_rollout")
+        combined, watched = self._scored(sampled)
+        clock.lap("seconds_reward")
+        episodes = episodes_of(
+            sampled,
+            combined.totals,
+            tokenizer=self._backbone.tokenizer,
+            device=self._backbone.device,
+            leave_out=self._own.rollout.unfinished == "leave_out",
+        )
+        learned = self._update(step, rate, sampled, episodes)
+        clock.lap("seconds_learning")
+        figures = {
+            **sample_figures(sampled, combined.totals),
+            **part_figures(combined, watched),
+            **learned.figures,
+            **clock.laps,
+        }
+        for warning in self._method.watch.observe(step + 1, figures):
+            log.warning("Watch: %s", warning)
+        self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
+        said = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
+        return Taken(figures, said, learned.finite)
+
+    def _answered(
+        self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
+    ) -> Sampled:
+        """The policy's answers. Where memory runs out fewer are written at a time."""
+        while True:
+            try:
+                samples = rollout(
+                    self._backbone,
+                    [prompt.ids for prompt in prompts],
+                    sampler,
+                    n=n,
+                    adapter=self._method.adapter,
+                    seeds=seeds,
+                    cancelled=lambda: bool(self._stop.reason),
+                    max_rows=self._rows,
+                )
+                break
+            except torch.OutOfMemoryError:
+                rows = min(self._rows or n * len(prompts), n * len(prompts))
+                if rows == 1:
+                    raise
+                self._rows = rows // 2
+                log.warning(
+                    "Out of memory: at most %d answers are written at a time from here on", self._rows
+                )
+        self._check_this()
+        return Sampled.of(prompts, samples)
+
+    def _scored(self, sampled: Sampled) -> tuple[Combined, Combined | None]:
+        """What the rewards say, and those that only look on; why one cannot score is told once."""
+        combined = sampled.scored_by(self._method.rewards)
+        watched = sampled.scored_by(self._method.watched) if self._method.watched else None
+        for name, scores in {**combined.parts, **(watched.parts if watched else {})}.items():
+            for reason in {score.reason for score in scores if not score.scored} - self._told:
+                self._told.add(reason)
+                log.warning("The reward %r cannot score some answers: %s", name, reason)
+        self._check_this()
+        return combined, watched
+
+    def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:
+        """Log-probabilities, credit, and the optimiser's steps."""
+        own, credit_of = self._own, self._method.credit
+        self._backbone.checkpoint_activations(self._settings.gradient_checkpointing)
+        actor = self._actor(sampled)
+        if self._method.asks_reference:
+            episodes = dataclasses.replace(episodes, ref_logp=actor.reference_log_probabilities())
+        if self._looks_before:
+            episodes = actor.within_memory(lambda: evaluated_once(actor, episodes))
+        self._check_this()
+        credit = credit_of.assign(episodes)
+        told = credit_figures(episodes, credit) | {"beta": credit_of.beta}
+        steps = _Steps(self._trained_parameters, self._settings.max_gradient_norm, lambda: self._apply(rate))
+        self._optimiser.zero_grad(set_to_none=True)
+        updated = update_policy(
+            actor,
+            episodes,
+            credit,
+            settings=own.update,
+            kl=own.kl,
+            beta=credit_of.beta,
+            constant=float(own.rollout.max_tokens),
+            step=steps,
+            backward=self._backbone.backward,
+            seed=int(np.random.SeedSequence([self._seed, _UPDATE_STREAM, step]).generate_state(1)[0]),
+            # Once the weights have moved the step is carried through: half of one cannot be saved.
+            check=lambda: None if steps.taken else self._check_this(),
+        )
+        self._backbone.checkpoint_activations(False)
+        self._micro_batch_tokens = actor.tokens
+        credit_of.observe(episodes)
+        if not updated.steps and not updated.skipped:
+            log.info("Step %d: all answers to a prompt earned the same; there was nothing to learn", step + 1)
+        told |= {"entropy": _entropy(episodes)} | updated.figures
+        return _Learned(told, episodes, credit, finite=bool(updated.steps or not updated.skipped))
+
+    def _actor(self, sampled: Sampled) -> LanguageActor:
+        return LanguageActor(
+            self._backbone,
+            self._method.models,
+            answers=sampled.answers,
+            group=sampled.group,
+            parameters=self._sampler,
+            tokens=self._micro_batch_tokens,
+            entropy=self._own.update.entropy > 0,
+            full_kl=self._own.kl.place == "loss" and self._own.kl.kind == "full",
+        )
+
+    @property
+    def _looks_before(self) -> bool:
+        """Whether log-probabilities, or values, are needed before the update's first pass gives them."""
+        own = self._own
+        return own.update.minibatches > 1 or own.advantage.kind == "gae" or own.kl.place == "reward"
+
+    @property
+    def _trained_parameters(self) -> list[list[nn.Parameter]]:
+        """The policy's, and the value head's: each is clipped by itself."""
+        names = [self._method.adapter, *self._method.adapters]
+        return [list(self._backbone.parameters(name).values()) for name in names]
+
+    @torch.no_grad()
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Held-out prompts, answered greedily."""
+        prompts = self._prompts.held_out[: self._own.evaluation_prompts]
+        if not prompts:
+            return {}
+        greedy = dataclasses.replace(self._sampler, temperature=0.0, top_p=1.0, top_k=0)
+        sampled = self._answered(prompts, greedy, n=1, seeds=[0] * len(prompts))
+        told = [rewards for rewards in (self._method.rewards, self._method.watched) if rewards]
+        for rewards in told:
+            rewards.learning = False
+        combined, watched = self._scored(sampled)
+        for rewards in told:
+            rewards.learning = True
+        divergence: Tensor | None = None
+        if self._method.asks_reference:
+            divergence = self._actor(sampled).full_divergence().sum(-1)
+        figures = evaluation_figures(sampled, combined, watched, divergence)
+        self._report(step, figures, {})
+        return figures
+
+
+def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:
+    """How a run's answers are drawn, seeds apart."""
+    drawn = settings.rollout
+    return SamplingParameters(
+        temperature=drawn.temperature,
+        top_p=drawn.top_p,
+        top_k=drawn.top_k,
+        max_tokens=drawn.max_tokens,
+        stop=drawn.stop,
+    )
+
+
+class _Steps:
+    """Optimiser steps of one update."""
+
+    def __init__(
+        self, groups: Sequence[Sequence[nn.Parameter]], most: float, apply: Callable[[], None]
+    ) -> None:
+        self._groups = groups
+        self._most = most
+        self._apply = apply
+        self.taken = 0
+
+    def __call__(self, finite: bool) -> StepTaken:
+        """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
+        norms = [float(nn.utils.clip_grad_norm_(group, self._most)) for group in self._groups]
+        finite = finite and all(map(math.isfinite, norms))
+        if finite:
+            self._apply()
+            self.taken += 1
+        for group in self._groups:
+            for parameter in group:
+                parameter.grad = None
+        return StepTaken(norms[0], finite)
+
+
+class _Clock:
+    """What each part of a step took, in seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap."""
+        now = time.monotonic()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now
+
+
+def _entropy(episodes: Episodes) -> float:
+    """−log μ, the mean over drawn tokens: an estimate of the sampler's entropy."""
+    drawn = episodes.drawn_logp
+    return math.nan if drawn is None else float(-drawn[episodes.mask].double().mean())

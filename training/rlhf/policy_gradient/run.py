@@ -1,0 +1,70 @@
+"""A run of the policy gradient, from its snapshot's prompts to a trained adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.contract import ContractError, PolicyGradientSettings, RunSpec, read_prompts
+from training.rlhf.backbone import Backbone
+from training.rlhf.checks import counts_by_reason
+from training.rlhf.methods.policy_gradient import PolicyGradient
+from training.rlhf.policy_gradient.loop import SamplingLoop
+from training.rlhf.policy_gradient.sampling import Prompts, read_to_answer
+from training.rlhf.processes import Processes
+from training.rlhf.run_folder import RunFolder, log
+from training.rlhf.stepping import Trained
+from training.rlhf.stopping import StopRequest
+
+
+def train_on_samples(
+    backbone: Backbone,
+    spec: RunSpec,
+    settings: PolicyGradientSettings,
+    snapshot: Path,
+    folder: RunFolder,
+    stop: StopRequest,
+    processes: Processes,
+) -> Trained:
+    """Train to the end. Raises `ContractError` where the run has several processes."""
+    if processes.world > 1:
+        raise ContractError(
+            f"policy_gradient trains in one process, and {processes.world} were started; start one, without "
+            "torchrun"
+        )
+    folder.tell("starting", "reading the prompts")
+    prompts = read_to_answer(read_prompts(snapshot), backbone.tokenizer, settings)
+    dropped = [
+        {"judgment": entry["prompt"], "completion": "", "reason": entry["reason"]}
+        for entry in prompts.dropped
+    ]
+    folder.list_dropped(dropped)
+    _tell_of_prompts(prompts, settings)
+    method = PolicyGradient(backbone, spec, settings, folder=folder.path)
+    try:
+        loop = SamplingLoop(
+            backbone=backbone, method=method, prompts=prompts, spec=spec, folder=folder, stop=stop
+        )
+        log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
+        # Those of the steps are not among them: a resumed run does not see them again.
+        warnings = list(folder.warnings)
+        steps, held_out = loop.run()
+    finally:
+        method.close()
+    said = f"{steps} steps on {len(prompts.train)} prompts"
+    return Trained(method.adapter, method.kind, steps, held_out, dropped, warnings, said)
+
+
+def _tell_of_prompts(prompts: Prompts, settings: PolicyGradientSettings) -> None:
+    log.info("%d prompts to train on, %d held out", len(prompts.train), len(prompts.held_out))
+    for reason, count in counts_by_reason(prompts.dropped).items():
+        log.info("Left out, %d times: %s", count, reason)
+    if not prompts.held_out and settings.evaluation_prompts:
+        log.warning("No prompt is held out: there are no held-out figures, and no best state is chosen")
+    if prompts.shortened:
+        log.warning(
+            "%d prompts were longer than max_tokens (%d) less the answer's (%d) allows and lost their "
+            "beginning",
+            prompts.shortened,
+            settings.max_tokens,
+            settings.rollout.max_tokens,
+        )

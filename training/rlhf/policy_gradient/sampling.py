@@ -1,0 +1,185 @@
+"""The samples of a step: prompts are answered, answers scored, scores put on the tokens that earned them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.contract import ContractError, Message, PolicyGradientSettings, SnapshotPrompt, with_context
+from training.rlhf.encoding import Answered, Encoder
+from training.rlhf.pair_figures import key_of
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.rewards.combination import Combination, Combined
+from training.rlhf.rewards.protocol import Score
+from training.rlhf.rollout import Sample
+from training.rlhf.rollout.text import TextStream
+from training.rlhf.sampling import MAX_SEED
+from training.rlhf.spans import Stretch, place_segment_rewards
+
+_SAMPLE_STREAM = 3
+"""Keeps the seeds of samples apart from all else that is drawn from the run's seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as it is answered."""
+
+    id: str
+    chat: tuple[Message, ...]
+    """Its conversation, context passages put in where the settings want them. Its next turn is the action."""
+    ids: tuple[int, ...]
+    reference: Any
+
+    @property
+    def tokens(self) -> int:
+        """Its length."""
+        return len(self.ids)
+
+
+class Prompts(NamedTuple):
+    """What a snapshot gives to be answered."""
+
+    train: list[Prompt]
+    held_out: list[Prompt]
+    dropped: list[dict[str, str]]
+    """One entry per prompt that cannot be used: prompt, reason."""
+    shortened: int
+    """Prompts that lost tokens at the front."""
+
+
+def read_to_answer(
+    prompts: Iterable[SnapshotPrompt], tokenizer: Any, settings: PolicyGradientSettings
+) -> Prompts:
+    """Tokenise a snapshot's prompts. Raises `ContractError` where none is left to train on."""
+    encoder = Encoder(tokenizer)
+    found = Prompts([], [], [], 0)
+    shortened = 0
+    room = settings.max_tokens - settings.rollout.max_tokens
+    for prompt in prompts:
+        try:
+            chat = with_context(prompt.messages, prompt.context if settings.context else ())
+            ids, cut = encoder.encode_prompt(chat, max_tokens=room)
+        except ContractError as error:
+            found.dropped.append({"prompt": prompt.id, "reason": str(error)})
+            continue
+        shortened += cut > 0
+        side = found.train if prompt.split == "train" else found.held_out
+        side.append(Prompt(prompt.id, tuple(chat), ids, prompt.reference))
+    if not found.train:
+        reasons = "; ".join(sorted({entry["reason"] for entry in found.dropped}))
+        raise ContractError(
+            f"the snapshot has no prompt to train on ({len(found.held_out)} held out, {len(found.dropped)} "
+            f"unusable{': ' + reasons if reasons else ''}); freeze one with more prompts"
+        )
+    return found._replace(shortened=shortened)
+
+
+def seeds_of_step(prompts: Sequence[Prompt], step: int, *, seed: int) -> list[int]:
+    """Seed of each prompt's first sample: of the run's seed, the step and the prompt's id alone."""
+    words = [
+        np.random.SeedSequence([seed, _SAMPLE_STREAM, step, key_of(prompt.id)]).generate_state(1, np.uint64)
+        for prompt in prompts
+    ]
+    return [int(word[0]) % (MAX_SEED + 1) for word in words]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """B answers in all, those to the same prompt one after the other."""
+
+    prompts: list[Prompt]
+    """(B) the prompt of each."""
+    group: list[int]
+    """(B) number of that prompt in the step."""
+    samples: list[Sample]
+    """(B)"""
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], samples: Sequence[Sequence[Sample]]) -> Sampled:
+        """From samples by prompt, as `rollout` gives them."""
+        group = [index for index, some in enumerate(samples) for _ in some]
+        return cls([prompts[index] for index in group], group, [one for some in samples for one in some])
+
+    @property
+    def answers(self) -> list[Answered]:
+        """Prompt and drawn ids of each."""
+        return [
+            Answered((*prompt.ids, *sample.token_ids), len(prompt.ids))
+            for prompt, sample in zip(self.prompts, self.samples, strict=True)
+        ]
+
+    @property
+    def lengths(self) -> list[int]:
+        """(B) tokens drawn, end tokens included."""
+        return [len(sample.tokens) for sample in self.samples]
+
+    @property
+    def unfinished(self) -> list[bool]:
+        """(B) whether each was cut off."""
+        return [sample.finish_reason == "length" for sample in self.samples]
+
+    def scored_by(self, rewards: Combination) -> Combined:
+        """What the rewards say of each."""
+        return rewards.combine(
+            [prompt.chat for prompt in self.prompts],
+            [sample.text for sample in self.samples],
+            [prompt.reference for prompt in self.prompts],
+        )
+
+
+def episodes_of(
+    sampled: Sampled, totals: Sequence[Score], *, tokenizer: Any, device: torch.device, leave_out: bool
+) -> Episodes:
+    """The samples as tensors. A value for the whole answer is paid on its last token, a segment's on the
+    segment's last token. leave_out: an answer that was cut off counts as one that could not be scored."""
+    width = max(sampled.lengths)
+    mask = torch.arange(width) < torch.tensor(sampled.lengths)[:, None]
+    rewards = torch.zeros(mask.shape)
+    behaviour = torch.zeros(mask.shape)
+    for row, (sample, score) in enumerate(zip(sampled.samples, totals, strict=True)):
+        length = len(sample.tokens)
+        behaviour[row, :length] = torch.tensor([token.log_prob for token in sample.tokens])
+        if score.scored:
+            rewards[row, :length] = token_rewards(sample, score, tokenizer)
+    scored = [
+        score.scored and not (leave_out and cut)
+        for score, cut in zip(totals, sampled.unfinished, strict=True)
+    ]
+    return Episodes(
+        mask=mask.to(device),
+        rewards=rewards.to(device),
+        scored=torch.tensor(scored, device=device),
+        group=torch.tensor(sampled.group, device=device),
+        behaviour_logp=behaviour.to(device),
+    )
+
+
+def token_rewards(sample: Sample, score: Score, tokenizer: Any) -> Tensor:
+    """(tokens,) float32: what each drawn token earned."""
+    rewards = torch.zeros(len(sample.tokens))
+    if score.segments:
+        ends = [segment.end for segment in score.segments]
+        values = [segment.value for segment in score.segments]
+        rewards += place_segment_rewards(token_places(sample, tokenizer), ends, values)
+    rewards[-1] += score.value
+    return rewards
+
+
+def token_places(sample: Sample, tokenizer: Any) -> list[Stretch]:
+    """Where each drawn token stands in the sample's text, [start, end) in code points.
+
+    A token without text of its own has an empty place: the end token, what a stop string cut off, and all
+    but the last of the tokens whose bytes make one character.
+    """
+    stream = TextStream(tokenizer)
+    ends = [0]
+    for token in sample.tokens:
+        stream.push(token.id)
+        ends.append(min(len(stream.text), len(sample.text)))
+    return list(itertools.pairwise(ends))
