@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rlhf.runs import make_run
-from training.contract import Message, SnapshotPrompt
+from training.contract import Message, SnapshotPrompt, Split
 
 SHORT = {"name": "short", "kind": "length", "options": {"most": 2, "slack": 30, "unit": "characters"}}
 """1 up to two characters, 0 from 32 on: what an untrained model writes earns about half."""
@@ -33,10 +33,14 @@ def prompts(count: int = 6) -> list[SnapshotPrompt]:
     found = []
     for index in range(count):
         asked = Message(role="user", content=f"question {index}: " + "why? " * (index % 3))
-        turns = (asked,)
+        turns: tuple[Message, ...] = (asked,)
         if index == 1:
-            turns = (asked, Message(role="assistant", content="the sun"), Message(role="user", content="how?"))
-        split = "held-out" if index == count - 1 else "train"
+            turns = (
+                asked,
+                Message(role="assistant", content="the sun"),
+                Message(role="user", content="how?"),
+            )
+        split: Split = "held-out" if index == count - 1 else "train"
         found.append(SnapshotPrompt(id=f"p{index}", split=split, messages=turns, reference="the sun"))
     return found
 

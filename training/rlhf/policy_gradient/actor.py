@@ -204,10 +204,11 @@ class LanguageActor:
         return self._backbone.score(name, self._states(batch, name)[batch.predictors], head=VALUE)
 
     def _all(self, compute: Callable[[Batch], Tensor]) -> Tensor:
-        rows = range(len(self._answers))
-        return torch.cat(
-            [self._spread(batch, compute(batch)) for batch in map(self._pack, self.passes(rows))]
-        )
+        def all_passes() -> Tensor:
+            batches = map(self._pack, self.passes(range(len(self._answers))))
+            return torch.cat([self._spread(batch, compute(batch)) for batch in batches])
+
+        return self.within_memory(all_passes)
 
     def _spread(self, batch: Batch, values: Tensor) -> Tensor:
         """(A,) to (b, T), 0 after an answer's end."""
