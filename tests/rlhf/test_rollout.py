@@ -147,21 +147,21 @@ def test_a_prompt_is_read_once_and_finished_rows_cost_nothing(
 ):
     # A third of the vocabulary ends a sample: rows end at different steps.
     ending = ending_with(folder, tmp_path, *range(3, 110))
-    shapes: list[tuple[int, int]] = []
-    original = Backbone.hidden_states
+    tokens: list[int] = []
+    original = Backbone.packed_states
 
-    def spy(self: Backbone, input_ids: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        shapes.append((input_ids.shape[0], input_ids.shape[1]))
-        return original(self, input_ids, *arguments, **options)
+    def spy(self: Backbone, input_ids: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        tokens.append(input_ids.shape[1])
+        return original(self, input_ids, *arguments)
 
-    monkeypatch.setattr(Backbone, "hidden_states", spy)
+    monkeypatch.setattr(Backbone, "packed_states", spy)
     [group] = rollout(ending, PROMPTS[:1], SamplingParameters(max_tokens=40, seed=1), n=8)
-    assert shapes[0] == (1, len(PROMPTS[0]))
+    assert tokens[0] == len(PROMPTS[0])
     lengths = [len(sample.tokens) for sample in group]
     assert len(set(lengths)) > 2
     # Step s runs exactly the rows that go on after their s-th token.
     expected = [sum(length > step for length in lengths) for step in range(1, max(lengths))]
-    assert shapes[1:] == [(count, 1) for count in expected]
+    assert tokens[1:] == expected
 
 
 def test_rows_that_go_on_are_not_disturbed_by_those_that_end(folder: Path, tmp_path: Path):

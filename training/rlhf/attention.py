@@ -22,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from training.rlhf.segment_buckets import Bucket, Places, into_buckets
 from training.rlhf.segmented_attention import SegmentedAttention
 
 NAME = "rondo_packed"
@@ -93,6 +94,32 @@ class Layout:
 
         return create_block_mask(sees, None, None, self.tokens, self.tokens, device=str(self.device))
 
+    @functools.cached_property
+    def tables(self) -> tuple[list[Bucket], list[Places]]:
+        """The segments as a CPU computes them: short ones many at a time, the others one by one."""
+        segments = [
+            (segment.start, segment.end, seen) for segment, seen in zip(self.segments, self.seen, strict=True)
+        ]
+        return into_buckets(segments, self.tokens)
+
+    def attend(
+        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+    ) -> Tensor:
+        """What attention layer `module` makes of the row: (1, heads, T, width) to (1, T, heads, width)."""
+        if query.device.type == "cuda":
+            mixed: Tensor = _flex()(
+                query,
+                key,
+                value,
+                block_mask=self.block_mask,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            return mixed.transpose(1, 2).contiguous()
+        buckets, alone = self.tables
+        segmented: Tensor = SegmentedAttention.apply(query, key, value, alone, buckets, scaling)  # type: ignore[no-untyped-call]
+        return segmented
+
 
 def packed_attention(
     module: torch.nn.Module,
@@ -114,21 +141,7 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling=scaling, **more
         )
         return plain
-    if query.device.type == "cuda":
-        mixed = _flex()(
-            query,
-            key,
-            value,
-            block_mask=layout.block_mask,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-        return mixed.transpose(1, 2).contiguous(), None
-    segments = [
-        (segment.start, segment.end, seen) for segment, seen in zip(layout.segments, layout.seen, strict=True)
-    ]
-    segmented: Tensor = SegmentedAttention.apply(query, key, value, segments, scaling)  # type: ignore[no-untyped-call]
-    return segmented, None
+    return layout.attend(module, query, key, value, scaling), None
 
 
 @functools.cache

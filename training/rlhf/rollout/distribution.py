@@ -12,6 +12,9 @@ from training.rlhf.sampling import SamplingParameters
 _LIKELIEST = 1024
 """Tokens looked at first for top-p: they nearly always reach it, and a full sort costs ten times as much."""
 
+_BLOCK = 128
+"""Ids of one block of the vocabulary when a token is drawn: about as many as there are blocks, or fewer."""
+
 
 def sampling_log_probs(logits: Tensor, parameters: SamplingParameters) -> Tensor:
     """Log-probabilities that the next token is drawn by: temperature, then top-k, then top-p.
@@ -23,7 +26,9 @@ def sampling_log_probs(logits: Tensor, parameters: SamplingParameters) -> Tensor
     if parameters.temperature == 0:
         greedy = torch.full_like(logits, -torch.inf)
         return greedy.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
-    log_probs = torch.log_softmax(logits / parameters.temperature, -1)
+    if parameters.temperature != 1:
+        logits = logits / parameters.temperature
+    log_probs = torch.log_softmax(logits, -1)
     if 0 < parameters.top_k < logits.shape[-1]:
         log_probs = keep_top_k(log_probs, parameters.top_k)
     if parameters.top_p < 1:
@@ -57,19 +62,47 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
 
 
 def draw(log_probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """One token per row by the Gumbel-max trick; (rows,), on the CPU.
+    """One token per row, drawn by its probability; (rows,), on the CPU.
 
-    Row r uses only `generators[r]`, on the CPU, and one number for every token of the
-    vocabulary: what it draws depends on no other row. The maximum of log-probability plus noise
-    changes only when the best two lie within a rounding error of each other, so another batch
-    around the row changes a token about once in a million; along a cumulative sum over the
-    vocabulary the errors would add up instead.
+    The vocabulary is cut into blocks of ids. First a block is drawn by the probability of all its
+    tokens, then one of its tokens, both by the Gumbel-max trick: exactly the distribution, and a few
+    hundred random numbers a row where one for every token would take longer than the model does.
+
+    Row r uses only `generators[r]`, on the CPU: what it draws depends on no other row. The maximum
+    of log-probability plus noise changes only when the best two lie within a rounding error of each
+    other, so another batch around the row changes a token about once in a million; along a
+    cumulative sum over the vocabulary the errors would add up instead.
     """
     size = log_probs.shape[-1]
+    blocks = -(-size // _BLOCK)
+    noise = _gumbel(blocks + _BLOCK, generators)
+    block = _likeliest(_block_probabilities(log_probs).log(), noise[:, :blocks])
+    ids = block[:, None] * _BLOCK + torch.arange(_BLOCK)
+    inside = log_probs.gather(-1, ids.clamp(max=size - 1).to(log_probs.device)).cpu()
+    inside = inside.masked_fill(ids >= size, -torch.inf)
+    return block * _BLOCK + _likeliest(inside, noise[:, blocks:])
+
+
+def _block_probabilities(log_probs: Tensor) -> Tensor:
+    """The probability of each block of ids, the last of which may be shorter: (rows, blocks)."""
+    probabilities = log_probs.exp()
+    whole = probabilities.shape[-1] // _BLOCK
+    sums = probabilities[:, : whole * _BLOCK].reshape(len(log_probs), whole, _BLOCK).sum(-1)
+    if whole * _BLOCK < log_probs.shape[-1]:
+        rest = probabilities[:, whole * _BLOCK :].sum(-1, keepdim=True)
+        sums = torch.cat([sums, rest], dim=-1)
+    return sums
+
+
+def _gumbel(count: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """Noise of the standard Gumbel distribution, (rows, count) float64, each row by its own generator."""
     noise = torch.stack(
-        [torch.rand(size, generator=generator, dtype=torch.float64) for generator in generators]
+        [torch.rand(count, generator=generator, dtype=torch.float64) for generator in generators]
     )
     # The one number in 2**53 that is exactly 0 would make its token impossible.
-    gumbel = -torch.log(-torch.log(noise.clamp_(min=torch.finfo(torch.float64).tiny)))
+    return -torch.log(-torch.log(noise.clamp_(min=torch.finfo(torch.float64).tiny)))
+
+
+def _likeliest(log_probs: Tensor, noise: Tensor) -> Tensor:
     # Added where the noise is: not every device computes in float64.
-    return (log_probs.cpu().double() + gumbel).argmax(-1)
+    return (log_probs.cpu().double() + noise).argmax(-1)

@@ -1,69 +1,28 @@
-"""The sampling loop: each prompt is read once, its K samples share what was read, and end on their own."""
+"""The sampling loop: each prompt is read once, its K samples share what was read, and end on their own.
+
+What has ended makes room at once: the next pass computes only the samples that go on, and with `max_rows`
+those that wait take the places that have become free (continuous batching, Yu et al. 2022, Orca).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from training.rlhf.backbone import Backbone
+from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.distribution import draw, sampling_log_probs
+from training.rlhf.rollout.samples import Cancelled, Delta, OnDelta, Sample, TokenLogProb
 from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenLogProb:
-    """One drawn token."""
-
-    id: int
-    log_prob: float
-    """Log-probability that it was drawn by: after temperature, top-k and top-p."""
-    model_log_prob: float | None = None
-    """Log-probability by the model itself; None unless `alternatives` asked for it."""
-    alternatives: tuple[tuple[int, float], ...] = ()
-    """The model's likeliest tokens here with their log-probabilities, the likeliest first."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One finished completion of one prompt."""
-
-    tokens: tuple[TokenLogProb, ...]
-    """All that was drawn: the end token is among them, and so is what a stop string cut off."""
-    text: str
-    """Without special tokens; ends before the stop string."""
-    visible_tokens: int
-    """How many of the tokens, from the first, have a part in the text."""
-    finish_reason: FinishReason
-    seed: int
-    """Drawing one sample of the prompt with this seed gives this sample again."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The drawn ids."""
-        return [token.id for token in self.tokens]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delta:
-    """What has become certain of one sample since its last delta."""
-
-    prompt: int
-    sample: int
-    text: str
-    tokens: tuple[TokenLogProb, ...]
-    """Tokens with a part in the text given so far that no earlier delta held."""
-    finished: Sample | None = None
-    """The whole sample, with its last delta."""
-
-
-OnDelta = Callable[[Delta], None]
-Cancelled = Callable[[], bool]
+_READ_AT_ONCE = 4096
+"""Tokens of prompts in one pass: enough to use the machine, few enough for its memory."""
 
 
 @dataclass(slots=True)
@@ -91,6 +50,7 @@ def rollout(
     seeds: Sequence[int] | None = None,
     on_delta: OnDelta | None = None,
     cancelled: Cancelled | None = None,
+    max_rows: int | None = None,
 ) -> list[list[Sample]]:
     """Draw `n` samples of every prompt with `adapter` active (None: the base).
 
@@ -98,15 +58,16 @@ def rollout(
     seeds: first seed of each prompt; left out, every prompt begins with `parameters.seed`.
     on_delta: told of text as it becomes certain; the last delta of a sample holds the sample.
     cancelled: asked before every token; once it says yes all samples end as "cancelled".
+    max_rows: so many samples are written at a time, the others when these end; None writes all at once.
 
     Returns samples by prompt. A sample depends on its prompt and its seed, not on the rows
     beside it (in float32 up to rounding, see `draw`). Raises `ValueError` for a bad prompt.
     """
-    _check(backbone, prompts, n, seeds)
+    _check(backbone, prompts, n, seeds, max_rows)
     rows = _rows(backbone, prompts, parameters, n, seeds)
     if rows:
         with torch.inference_mode(), backbone.using(adapter):
-            _Loop(backbone, prompts, parameters, rows, n, on_delta, cancelled).run()
+            _Loop(backbone, prompts, parameters, rows, max_rows, on_delta, cancelled).run()
     finished = [row.finished for row in rows if row.finished is not None]
     return [finished[start : start + n] for start in range(0, len(rows), n)]
 
@@ -127,10 +88,18 @@ def end_tokens(backbone: Backbone) -> frozenset[int]:
     return frozenset(id for id in ids if id is not None)
 
 
-def _check(backbone: Backbone, prompts: Sequence[Sequence[int]], n: int, seeds: Sequence[int] | None) -> None:
+def _check(
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    seeds: Sequence[int] | None,
+    max_rows: int | None,
+) -> None:
     context = context_length(backbone)
     if n < 1:
         raise ValueError("n must be at least 1")
+    if max_rows is not None and max_rows < 1:
+        raise ValueError("max_rows must be at least 1; None sets no bound")
     if seeds is not None and len(seeds) != len(prompts):
         raise ValueError(f"seeds holds {len(seeds)} numbers for {len(prompts)} prompts")
     for index, prompt in enumerate(prompts):
@@ -167,86 +136,104 @@ def _rows(
 
 
 class _Loop:
-    """One rollout: the cache, the rows still being written, and the step that gives each a token."""
+    """One rollout: samples that wait, those being written, and the passes that give each a token."""
 
     def __init__(
         self,
         backbone: Backbone,
         prompts: Sequence[Sequence[int]],
         parameters: SamplingParameters,
-        rows: list[_Row],
-        n: int,
+        rows: Sequence[_Row],
+        max_rows: int | None,
         on_delta: OnDelta | None,
         cancelled: Cancelled | None,
     ) -> None:
         self.backbone = backbone
         self.parameters = parameters
         self.prompts = prompts
-        self.rows = rows
-        self.n = n
+        self.waiting = deque(rows)
+        self.rows: list[_Row] = []
+        self.max_rows = max_rows or len(rows)
         self.on_delta = on_delta
         self.cancelled = cancelled or (lambda: False)
         self.ends = end_tokens(backbone)
         self.needs_text = on_delta is not None or bool(parameters.stop)
-        self.mask: Tensor
-        self.cache: Any
+        self.cache = KeyCache(backbone.device)
+        self.read: dict[int, Tensor] = {}
+        """For each prompt in the cache, in the cache's order, the logits of its samples' first token."""
 
     def run(self) -> None:
-        """Write all rows to their end."""
-        if self.cancelled():
-            self._cancel()
-            return
-        logits = self._read_prompts()
-        while True:
+        """Write all samples to their end."""
+        while self.rows or self.waiting:
             if self.cancelled():
                 self._cancel()
                 return
-            self._append(self._draw(logits))
-            alive = [index for index, row in enumerate(self.rows) if row.finished is None]
-            if not alive:
-                return
-            if len(alive) < len(self.rows):
-                self._keep(alive)
-            logits = self._step()
+            if self.rows:
+                self._append(self.rows, self._step())
+                self._drop_finished()
+            while self.waiting and len(self.rows) < self.max_rows and not self.cancelled():
+                self._admit()
 
-    def _read_prompts(self) -> Tensor:
-        """Run every prompt once, then give each of its samples a copy; logits (rows, vocabulary)."""
-        width = max(map(len, self.prompts))
-        device = self.backbone.device
-        # Left-pad: generation goes on from the last column, and a pad there would become part
-        # of the prompt.
-        ids = torch.zeros(len(self.prompts), width, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for index, prompt in enumerate(self.prompts):
-            ids[index, width - len(prompt) :] = torch.tensor(prompt)
-            mask[index, width - len(prompt) :] = 1
-        mask = mask.to(device)
-        encoded = self.backbone.hidden_states(ids.to(device), mask, use_cache=True)
-        logits = self.backbone.logits(encoded.states[:, -1])
-        self.cache = encoded.cache
-        if self.n > 1:
-            self.cache.batch_repeat_interleave(self.n)
-        self.mask = mask.repeat_interleave(self.n, dim=0)
-        return logits.repeat_interleave(self.n, dim=0)
+    def _admit(self) -> None:
+        """Take in as many as there is room for, and give each its first token."""
+        first = len(self.rows)
+        room = self.max_rows - first
+        new = [self.waiting.popleft() for _ in range(min(room, len(self.waiting)))]
+        unread = [prompt for prompt in dict.fromkeys(row.prompt for row in new) if prompt not in self.read]
+        for some in self._passes(unread):
+            self.read.update(zip(some, self._read(some), strict=True))
+        places = {prompt: place for place, prompt in enumerate(self.read)}
+        self.rows += new
+        self.cache.add_rows([places[row.prompt] for row in new])
+        self._append(new, torch.stack([self.read[row.prompt] for row in new]))
+        self._drop_finished()
+
+    def _passes(self, prompts: Sequence[int]) -> list[list[int]]:
+        """Prompts cut into passes of at most `_READ_AT_ONCE` tokens, or of one prompt."""
+        passes: list[list[int]] = []
+        tokens = 0
+        for prompt in prompts:
+            tokens += len(self.prompts[prompt])
+            if not passes or tokens > _READ_AT_ONCE:
+                passes.append([])
+                tokens = len(self.prompts[prompt])
+            passes[-1].append(prompt)
+        return passes
+
+    def _read(self, prompts: Sequence[int]) -> Tensor:
+        """Run these prompts in one packed row; the logits after each, (prompts, vocabulary)."""
+        texts = [self.prompts[prompt] for prompt in prompts]
+        ids = torch.tensor([id for text in texts for id in text], device=self.backbone.device)
+        places = torch.cat([torch.arange(len(text)) for text in texts]).to(self.backbone.device)
+        layout = self.cache.read(list(map(len, texts)))
+        states = self.backbone.packed_states(ids[None], places[None], layout)
+        return self.backbone.logits(states[[segment.end - 1 for segment in layout.segments]])
 
     def _step(self) -> Tensor:
         """Run the token that each row drew last; logits (rows, vocabulary)."""
         device = self.backbone.device
-        ids = torch.tensor([[row.tokens[-1].id] for row in self.rows], device=device)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
-        encoded = self.backbone.hidden_states(ids, self.mask, past_key_values=self.cache, use_cache=True)
-        self.cache = encoded.cache
-        return self.backbone.logits(encoded.states[:, -1])
+        ids = torch.tensor([[row.tokens[-1].id for row in self.rows]], device=device)
+        places = [[len(self.prompts[row.prompt]) + len(row.tokens) - 1 for row in self.rows]]
+        layout = self.cache.write()
+        states = self.backbone.packed_states(ids, torch.tensor(places, device=device), layout)
+        return self.backbone.logits(states)
 
-    def _keep(self, alive: list[int]) -> None:
-        indices = torch.tensor(alive, device=self.mask.device)
-        self.cache.batch_select_indices(indices)
-        self.mask = self.mask[indices]
-        self.rows = [self.rows[index] for index in alive]
+    def _drop_finished(self) -> None:
+        alive = [number for number, row in enumerate(self.rows) if row.finished is None]
+        if len(alive) == len(self.rows):
+            return
+        order = self.cache.keep_rows(alive)
+        self.rows = [self.rows[number] for number in order]
+        needed = {row.prompt for row in self.rows} | {row.prompt for row in self.waiting}
+        read = list(self.read)
+        kept = [number for number, prompt in enumerate(read) if prompt in needed]
+        if len(kept) < len(read):
+            order = self.cache.keep_prompts(kept)
+            self.read = {read[number]: self.read[read[number]] for number in order}
 
-    def _draw(self, logits: Tensor) -> list[TokenLogProb]:
+    def _draw(self, rows: Sequence[_Row], logits: Tensor) -> list[TokenLogProb]:
         log_probs = sampling_log_probs(logits, self.parameters)
-        drawn = draw(log_probs, [row.generator for row in self.rows])
+        drawn = draw(log_probs, [row.generator for row in rows])
         ids = drawn.tolist()
         drawn = drawn.to(log_probs.device)
         chosen = log_probs.gather(-1, drawn[:, None])[:, 0].tolist()
@@ -264,8 +251,9 @@ class _Loop:
             for id, value, own_value, likeliest in zip(ids, chosen, own, best, strict=True)
         ]
 
-    def _append(self, tokens: list[TokenLogProb]) -> None:
-        for row, token in zip(self.rows, tokens, strict=True):
+    def _append(self, rows: Sequence[_Row], logits: Tensor) -> None:
+        """Give each row the token that is drawn by its logits."""
+        for row, token in zip(rows, self._draw(rows, logits), strict=True):
             row.tokens.append(token)
             ended = token.id in self.ends
             delta = row.text.push(token.id) if self.needs_text and not ended else ""
@@ -294,7 +282,7 @@ class _Loop:
         self._tell(row, delta)
 
     def _cancel(self) -> None:
-        for row in self.rows:
+        for row in (*self.rows, *self.waiting):
             self._finish(row, "cancelled")
 
     def _tell(self, row: _Row, text: str) -> None:
