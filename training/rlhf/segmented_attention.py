@@ -17,6 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from training.rlhf import segment_buckets
+from training.rlhf.segment_buckets import Bucket, Places
+
 _BLOCK = 96
 """Queries at a time in the backward pass: few, so that little is computed for keys that they do not see."""
 
@@ -27,7 +30,8 @@ class SegmentedAttention(torch.autograd.Function):
     """(1, heads, T, width) queries, (1, key heads, T, width) keys and values to (1, T, heads, width).
 
     segments: of each its first place, the place after its last, and the stretches of the row that its last
-    token sees, itself included, in order. A token sees them up to itself. The gradients of keys and values,
+    token sees, itself included, in order. A token sees them up to itself. buckets: the other segments of the
+    row, which are computed many at a time. The gradients of keys and values,
     which come from several segments, are added up in float32.
     """
 
@@ -37,7 +41,8 @@ class SegmentedAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        segments: Sequence[tuple[int, int, Stretches]],
+        segments: Sequence[Places],
+        buckets: Sequence[Bucket],
         scaling: float | None,
     ) -> Tensor:
         attend = functools.partial(
@@ -54,9 +59,13 @@ class SegmentedAttention(torch.autograd.Function):
                 else {"is_causal": True}
             )
             mixed[:, start:end] = attend(query[:, :, start:end], keys, values, **causal).transpose(1, 2)
-        ctx.save_for_backward(query, key, value, mixed)
-        ctx.segments = segments
         ctx.scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        for bucket in buckets:
+            mixed[0].index_copy_(
+                0, bucket.places, segment_buckets.attend(bucket, query, key, value, ctx.scaling)
+            )
+        ctx.save_for_backward(query, key, value, mixed)
+        ctx.segments, ctx.buckets = segments, buckets
         return mixed
 
     @staticmethod
@@ -76,9 +85,16 @@ class SegmentedAttention(torch.autograd.Function):
         at_outputs = (outputs * slopes).sum(-1, keepdim=True)
         of_queries = torch.empty_like(queries)
         of_keys, of_values = torch.zeros_like(keys), torch.zeros_like(values)
+        for bucket in ctx.buckets:
+            here = segment_buckets.gradients(
+                bucket, queries, keys, values, slopes, at_outputs, scaling=ctx.scaling
+            )
+            of_queries.index_copy_(2, bucket.places, here[0])
+            of_keys += here[1]
+            of_values += here[2]
         for start, end, seen in ctx.segments:
             some_keys, some_values = joined(keys, seen), joined(values, seen)
-            here = (torch.zeros_like(some_keys), torch.zeros_like(some_values))
+            parts = (torch.zeros_like(some_keys), torch.zeros_like(some_values))
             before = some_keys.shape[1] - (end - start)
             for first in range(start, end, _BLOCK):
                 block = slice(first, min(first + _BLOCK, end))
@@ -86,16 +102,17 @@ class SegmentedAttention(torch.autograd.Function):
                     *(whole[:, :, block] for whole in (queries, slopes, at_outputs)),
                     keys=some_keys[:, : before + block.stop - start],
                     values=some_values[:, : before + block.stop - start],
-                    of_keys=here[0],
-                    of_values=here[1],
+                    of_keys=parts[0],
+                    of_values=parts[1],
                     scaling=ctx.scaling,
                 )
-            _scatter(of_keys, here[0], seen)
-            _scatter(of_values, here[1], seen)
+            _scatter(of_keys, parts[0], seen)
+            _scatter(of_values, parts[1], seen)
         return (
             of_queries.view(1, heads, tokens, width).to(query.dtype),
             of_keys[None].to(key.dtype),
             of_values[None].to(value.dtype),
+            None,
             None,
             None,
         )
