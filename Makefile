@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test bench lint format
+.PHONY: help install install-dev run test bench reverse lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -39,3 +39,6 @@ format: install-dev ## Lay out Python and templates
 
 bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
 	$(BIN)/python -m tests.benchmarks.first_comparison
+
+reverse: install ## Teach a small model to spell names backwards, three times; about 20 minutes, curve in var/reverse
+	$(BIN)/python -m training.rlhf.examples.reverse

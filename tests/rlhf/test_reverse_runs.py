@@ -1,0 +1,86 @@
+"""String reversal as a newcomer starts it: two runs, results and a curve; and the course's own setting."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rlhf.runs import ENVIRONMENT, ROOT
+from training.contract import CHECKPOINT_FOLDER, read_metrics
+from training.rlhf.starter import ensure
+
+COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")
+
+
+@pytest.fixture
+def names_file(tmp_path: Path) -> Path:
+    random.seed(0)
+    names = ["".join(random.choices(string.ascii_lowercase, k=4)) for _ in range(60)]
+    path = tmp_path / "names.json"
+    path.write_text(json.dumps({"train": names[:40], "dev": names[35:]}))
+    return path
+
+
+def reverse(names_file: Path, out: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [*COMMAND, "--data", str(names_file), "--out", str(out), "--device", "cpu", *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_one_command_trains_both_runs_and_writes_results_and_curve(names_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "reverse"
+    first = reverse(names_file, out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
+    assert "5 others of it stand in train too and are left out" in first
+    results = json.loads((out / "results.json").read_text())
+    (seed,) = results["seeds"]
+    assert (results["asked"], seed["seed"], [step for step, _ in seed["reward"]]) == (20, 5, [1, 2])
+    assert (out / "curve.svg").read_text().startswith("<svg")
+    assert len(read_metrics(out / "seed-5" / "sft")) == 3
+    assert (out / "seed-5" / "rl" / CHECKPOINT_FOLDER / "model.safetensors").is_file()
+    # What is trained is not trained again, and its time is still told.
+    again = reverse(names_file, out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
+    assert again.splitlines()[-9:-2] == first.splitlines()[-9:-2]
+    assert json.loads((out / "results.json").read_text()) == results
+
+
+def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        env={**ENVIRONMENT, "RONDO_SHARED": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "the names are not here; name the file with --data" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.starter
+@pytest.mark.slow
+@pytest.mark.skipif("RONDO_SKIP_STARTER" in os.environ, reason="RONDO_SKIP_STARTER is set")
+def test_the_courses_own_setting_takes_ten_steps_of_each_run_on_a_cpu(
+    names_file: Path, tmp_path: Path
+) -> None:
+    out, model = tmp_path / "course", str(ensure(tmp_path / "models"))
+    steps = ["--sft-steps", "10", "--rl-steps", "10", "--prompts", "4"]
+    said = reverse(names_file, out, "--model", model, "--seeds", "0", *steps)
+    assert "after reinforcement: greedy" in said
+    rows = read_metrics(out / "seed-0" / "rl")
+    assert len(rows) == 10
+    losses = [row["loss"] for row in read_metrics(out / "seed-0" / "sft")]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,130 @@
+"""The two settings of the task: a character-level model from scratch, and the course's model and recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.contract import PolicyGradientSettings, SftSettings, settings_from_json
+
+GOAL = 0.926
+"""Exact match that the course's recipe ends with (CMU 11-711, lecture 17)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """How a model is taught to reverse names."""
+
+    wording: str
+    """The question, with `{name}` in it."""
+    max_tokens: int
+    """Longest prompt + answer."""
+    answer_tokens: int
+    """Longest answer, its end token included."""
+    asked: int | None
+    """How many names of dev it is measured on, the first ones; None takes all."""
+    imitation: dict[str, Any] = field(default_factory=dict)
+    """Steps of the supervised run."""
+    reinforcement: dict[str, Any] = field(default_factory=dict)
+    """Steps of the sampled run; batch_size counts prompts."""
+    rollout: dict[str, Any] = field(default_factory=dict)
+    """How the sampled run draws."""
+
+    def sft(self, **changed: int | None) -> SftSettings:
+        """Settings of the supervised run; `changed` are optimiser settings, those that are not None."""
+        found = settings_from_json(
+            "sft",
+            {
+                "adapter": "none",
+                "max_tokens": self.max_tokens,
+                "optimiser": _steps(self.imitation, changed),
+            },
+        )
+        assert isinstance(found, SftSettings)  # noqa: S101 - for the type checker
+        return found
+
+    def policy_gradient(self, **changed: int | None) -> PolicyGradientSettings:
+        """Settings of the sampled run: GRPO with the whole batch's deviation, three inner epochs, a clip that
+        leaves the unlikely room to grow, and nothing that holds the policy near where it began.
+
+        `changed` are optimiser settings, those that are not None.
+        """
+        found = settings_from_json(
+            "policy_gradient",
+            {
+                "adapter": "none",
+                "max_tokens": self.max_tokens,
+                "optimiser": _steps(self.reinforcement, changed),
+                "rewards": [{"name": "exact", "kind": "exact_match"}],
+                "rollout": {"samples": 8, "max_tokens": self.answer_tokens, **self.rollout},
+                "advantage": {"kind": "group_relative", "scale": False, "whiten": True},
+                "kl": {"place": "none"},
+                "update": {"inner_epochs": 3, "clip_low": 0.2, "clip_high": 1.0},
+            },
+        )
+        assert isinstance(found, PolicyGradientSettings)  # noqa: S101 - for the type checker
+        return found
+
+
+def _steps(steps: dict[str, Any], changed: dict[str, int | None]) -> dict[str, Any]:
+    return {**steps, **{name: value for name, value in changed.items() if value is not None}}
+
+
+CHARACTERS = Task(
+    wording="{name}",
+    max_tokens=48,
+    answer_tokens=17,
+    asked=None,
+    imitation={
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "warmup_steps": 50,
+        "batch_size": 64,
+        "micro_batch_tokens": 4096,
+        "epochs": 100,
+        "max_steps": 160,
+        "save_every": 200,
+        "evaluate_every": 0,
+        "keep_best": False,
+    },
+    reinforcement={
+        "learning_rate": 3e-4,
+        "warmup_steps": 5,
+        "batch_size": 32,
+        "micro_batch_tokens": 8192,
+        "epochs": 100,
+        "max_steps": 300,
+        "save_every": 50,
+        "evaluate_every": 50,
+        "keep_best": False,
+    },
+)
+"""About 2.6 million parameters, drawn at random; minutes on two cores."""
+
+COURSE = Task(
+    wording="Reverse the name: {name}.",
+    max_tokens=96,
+    answer_tokens=10,
+    asked=500,
+    imitation={
+        "learning_rate": 5e-5,
+        "warmup_steps": 0,
+        "batch_size": 16,
+        "micro_batch_tokens": 4096,
+        "epochs": 1,
+        "save_every": 400,
+        "evaluate_every": 0,
+        "keep_best": False,
+    },
+    reinforcement={
+        "learning_rate": 1e-5,
+        "warmup_steps": 0,
+        "batch_size": 32,
+        "micro_batch_tokens": 8192,
+        "epochs": 3,
+        "save_every": 200,
+        "evaluate_every": 200,
+        "keep_best": False,
+    },
+)
+"""SmolLM2-135M as the course trained it: one epoch of imitation, three of reinforcement, all weights."""
