@@ -24,7 +24,7 @@ from tests.rlhf.tabular import (
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment
 from training.rlhf.policy_gradient.episodes import Episodes
-from training.rlhf.policy_gradient.update import evaluated_once
+from training.rlhf.policy_gradient.update import Evaluated, evaluated_once
 
 AGGREGATES = ("token", "sequence", "constant")
 
@@ -112,6 +112,28 @@ def test_padding_never_leaks(aggregate):
     for found, wanted in zip(padded, plain, strict=True):
         assert wanted.abs().sum() > 0
         assert torch.allclose(found, wanted, atol=1e-14)
+
+
+class Careless(Tabular):
+    """Says NaN of all that is no action of the policy's."""
+
+    kept = torch.ones(0)
+
+    def evaluate(self, rows: list[int]) -> Evaluated:
+        hole = ~self.kept[rows]
+        return Evaluated(*(said.masked_fill(hole, math.nan) for said in super().evaluate(rows)))
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_what_the_actor_says_outside_the_mask_never_leaks(aggregate):
+    actor, episodes, credit = scene()
+    careless = Careless(actor.logits, actor.states, actor.actions, values=actor.values, base=actor.base)
+    careless.kept = episodes.mask
+    wanted = gradients(actor, episodes, credit, **everything(aggregate))
+    for found, other in zip(
+        gradients(careless, episodes, credit, **everything(aggregate)), wanted, strict=True
+    ):
+        assert torch.allclose(found, other, atol=1e-14)
 
 
 @pytest.mark.parametrize("given", [True, False])
