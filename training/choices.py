@@ -52,6 +52,7 @@ class Method(models.TextChoices):
     PREFERENCE = "preference", _("policy by DPO")
     KTO = "kto", _("policy by KTO")
     SFT = "sft", _("policy by supervised fine-tuning")
+    POLICY_GRADIENT = "policy_gradient", _("policy by reinforcement learning")
 
 
 class CheckpointKind(models.TextChoices):

@@ -47,12 +47,12 @@ def validate_checkpoint_name(value: str) -> None:
 class Snapshot(models.Model):
     """An immutable export of a project's current judgments: all that a run may learn from.
 
-    Written once by `freeze_snapshot`. The digest is that of the rows, so equal judgments
+    Written once by `freeze_snapshot`. The digest is that of judgments and prompts, so equal ones
     are one snapshot.
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="snapshots")
-    digest = models.CharField(max_length=64, help_text="SHA-256 of judgments.jsonl.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of judgments and prompts.")
     folder = models.CharField(max_length=200)
     rounds = models.JSONField(help_text="Numbers of the rounds whose judgments are in it.")
     counts = models.JSONField(help_text="Judgments, annotators, decided pairs by split.")

@@ -12,13 +12,18 @@ from training.contract import (
     KtoSettings,
     LoraSettings,
     OptimiserSettings,
+    PolicyGradientSettings,
     PreferenceSettings,
     RewardSettings,
     SftSettings,
     settings_from_json,
 )
 
-PolicySettings = PreferenceSettings | KtoSettings | SftSettings
+PolicySettings = PreferenceSettings | KtoSettings | SftSettings | PolicyGradientSettings
+_POLICY_METHODS = ("preference", "kto", "sft", "policy_gradient")
+
+ROUND_REWARD_MODEL = "round"
+"""In a recipe, the checkpoint of a reward part: the reward model that the same round trains."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +78,10 @@ class Recipe:
             lora=_LORA, optimiser=_few_steps(1e-4), context=True, use_corrections=True
         )
     )
-    """Settings of the policy. In JSON its `method` says which they are: preference, kto or sft; without
-    one they are those of direct preference optimisation."""
+    """Settings of the policy. In JSON its `method` says which they are: preference, kto, sft or
+    policy_gradient; without one they are those of direct preference optimisation. The `checkpoint` of a
+    reward that policy_gradient is trained for is "round", the reward model of this round, or the name of an
+    earlier one; without `rewards` it is trained for the former."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     """How prompts are answered."""
     ranking_size: int = 4
@@ -98,6 +105,17 @@ class Recipe:
             raise ContractError("reliability_weights: must be true or false")
         if self.prompts is not None:
             _require_integer(self.prompts, "prompts", 1, 10_000_000)
+        if isinstance(self.policy, PolicyGradientSettings):
+            self._check_rewards(self.policy)
+
+    def _check_rewards(self, policy: PolicyGradientSettings) -> None:
+        """Refuse what would end the run only after hours of training the reward model."""
+        for part in (*policy.rewards, *policy.watch.held_out):
+            if part.checkpoint == ROUND_REWARD_MODEL and policy.context != self.reward.context:
+                raise ContractError(
+                    f"policy, context: the reward {part.name!r} is the round's reward model, trained "
+                    f"with context {str(self.reward.context).lower()}; set both alike"
+                )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -129,13 +147,13 @@ def _policy_from_json(values: Any) -> PolicySettings:
     if not isinstance(values, Mapping):
         raise ContractError(f"policy: an object is expected, not {type(values).__name__}")
     method = values.get("method", "preference")
-    settings = (
-        settings_from_json(method, {name: value for name, value in values.items() if name != "method"})
-        if method in ("preference", "kto", "sft")
-        else None
-    )
+    given = {name: value for name, value in values.items() if name != "method"}
+    if method == "policy_gradient":
+        own = {"name": "people", "kind": "model", "checkpoint": ROUND_REWARD_MODEL}
+        given = {"rewards": [own], **given}
+    settings = settings_from_json(method, given) if method in _POLICY_METHODS else None
     if not isinstance(settings, PolicySettings):
-        raise ContractError(f"policy, method: {method!r} must be one of preference, kto, sft")
+        raise ContractError(f"policy, method: {method!r} must be one of {', '.join(_POLICY_METHODS)}")
     return settings
 
 

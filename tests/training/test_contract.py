@@ -1,5 +1,6 @@
 """The files between web and trainer: what is read is what was written, or an error that names the place."""
 
+import dataclasses
 import json
 import os
 from dataclasses import replace
@@ -144,6 +145,16 @@ def test_settings_keep_their_methods_defaults_for_what_is_left_out():
     settings = contract.settings_from_json("preference", {"optimiser": {"epochs": 2}})
     assert settings.optimiser == replace(contract.PreferenceSettings().optimiser, epochs=2)
     assert settings.optimiser.learning_rate == 5e-5
+
+
+def test_settings_nested_twice_come_back_from_json_and_from_a_dictionary_in_memory():
+    watch = contract.WatchSettings(held_out=(contract.RewardPart(name="b", kind="bleu"),))
+    settings = contract.PolicyGradientSettings(
+        rewards=(contract.RewardPart(name="a", kind="length", options={"most": 3}),), watch=watch
+    )
+    values = dataclasses.asdict(settings)
+    assert contract.settings_from_json("policy_gradient", values) == settings
+    assert contract.settings_from_json("policy_gradient", json.loads(json.dumps(values))) == settings
 
 
 @pytest.mark.parametrize(

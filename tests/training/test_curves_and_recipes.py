@@ -5,7 +5,14 @@ import math
 
 import pytest
 
-from training.contract import ContractError, KtoSettings, PreferenceSettings, SftSettings
+from training.contract import (
+    ContractError,
+    KtoSettings,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    RewardPart,
+    SftSettings,
+)
 from training.curves import curve, curves
 from training.recipe import Recipe, default_recipe
 from training.templatetags.training import duration
@@ -57,6 +64,16 @@ def test_the_default_recipe_survives_the_database():
         ({"method": "preference", "loss": "ipo"}, PreferenceSettings(loss="ipo")),
         ({"method": "kto", "sources": ["ranks"]}, KtoSettings(sources=("ranks",))),
         ({"method": "sft"}, SftSettings()),
+        (
+            {"method": "policy_gradient", "context": True},
+            PolicyGradientSettings(
+                rewards=(RewardPart(name="people", kind="model", checkpoint="round"),), context=True
+            ),
+        ),
+        (
+            {"method": "policy_gradient", "rewards": [{"name": "a", "kind": "think_answer"}]},
+            PolicyGradientSettings(rewards=(RewardPart(name="a", kind="think_answer"),)),
+        ),
     ],
 )
 def test_the_method_of_a_recipes_policy_says_what_its_settings_are(policy, expected):
@@ -77,7 +94,24 @@ def test_the_method_of_a_recipes_policy_says_what_its_settings_are(policy, expec
         ({"ranking_size": 2}, "ranking_size: must be a whole number from 3 to 9"),
         ({"prompts": 0}, "prompts: must be a whole number from 1"),
         ({"policy": {"beta": -1}}, "beta: must be positive"),
-        ({"policy": {"method": "reward"}}, "policy, method: 'reward' must be one of preference, kto, sft"),
+        (
+            {"policy": {"method": "reward"}},
+            "policy, method: 'reward' must be one of preference, kto, sft, policy_gradient",
+        ),
+        (
+            {"policy": {"method": "policy_gradient"}},
+            "policy, context: the reward 'people' is the round's .* with context true; set both alike",
+        ),
+        (
+            {
+                "policy": {
+                    "method": "policy_gradient",
+                    "rewards": [{"name": "a", "kind": "think_answer"}],
+                    "watch": {"held_out": [{"name": "b", "kind": "model", "checkpoint": "round"}]},
+                }
+            },
+            "policy, context: the reward 'b' is the round's",
+        ),
         ({"policy": {"method": ["kto"]}}, "policy, method: .* must be one of preference, kto, sft"),
         ({"policy": {"method": "sft", "beta": 1}}, "unknown field 'beta'"),
         ({"policy": [1]}, "policy: an object is expected, not list"),

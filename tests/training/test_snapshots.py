@@ -18,7 +18,7 @@ from annotation.services.judgments import (
 )
 from tests import factories
 from tests.training.conftest import judge, judge_all
-from training.contract import read_snapshot
+from training.contract import Message, Passage, read_prompts, read_snapshot
 from training.models import Snapshot
 from training.services.snapshots import freeze_snapshot
 
@@ -109,6 +109,31 @@ def test_equal_judgments_are_one_snapshot(project: Project, alice: User, rondo_h
     assert [entry.name for entry in (rondo_home / "snapshots").iterdir()] == [first.digest]
 
 
+def test_all_prompts_of_the_project_go_with_their_references_judged_or_not(project: Project, alice: User):
+    judged = factories.make_prompt(
+        project, "a", split="train", references=["3 minutes"], context=[("Tea", ["It steeps.", "Long."])]
+    )
+    factories.make_comparison(project, prompt=judged)
+    held_out = factories.make_prompt(project, "b", split="held-out", references=["2", "two"])
+    plain = factories.make_prompt(project, "c", split="train")
+    factories.make_prompt(factories.make_project(slug="other"), "d", references=["secret"])
+    judge_all(project, alice)
+
+    snapshot = freeze_snapshot(project=project, rounds=[1])
+
+    found = list(read_prompts(snapshot.path))
+    assert [(one.id, one.split, one.reference) for one in found] == [
+        (str(judged.pk), "train", "3 minutes"),
+        (str(held_out.pk), "held-out", ["2", "two"]),
+        (str(plain.pk), "train", None),
+    ]
+    assert found[0].context == (Passage(title="Tea", sentences=("It steeps.", "Long.")),)
+    assert found[2].messages == (Message(role="user", content="c"),)
+    held_out.references = ["3"]
+    held_out.save()
+    assert freeze_snapshot(project=project, rounds=[1]).digest != snapshot.digest
+
+
 def test_counts_are_those_of_the_rows(project: Project, alice: User, bob: User):
     # Alice and Bob judge one pair (1 decided pair each) and Alice a ranking of four in which the
     # first wins and three tie (3 decided pairs): train 2 + 3; the held-out pair adds one there.
@@ -188,8 +213,8 @@ def test_a_snapshot_of_many_rows_takes_few_queries(
         factories.make_comparison(project, prompt=train_prompt(project, f"question {number}"))
     judge_all(project, alice)
     assert Judgment.objects.count() == 6
-    # Three to decide and count, six to read the rows, the rest to write snapshot and links.
-    with django_assert_max_num_queries(18):
+    # Three to decide and count, six to read the rows, one the prompts, the rest to write snapshot and links.
+    with django_assert_max_num_queries(19):
         snapshot = freeze_snapshot(project=project, rounds=[1])
     header = json.loads((snapshot.path / "snapshot.json").read_text())
     assert (header["rows"], header["project"], header["rounds"]) == (6, "tea", [1])

@@ -22,6 +22,7 @@ from annotation.models import (
     Judgment,
     MissingInfo,
     Project,
+    Prompt,
     Review,
     SpanFlag,
     User,
@@ -37,6 +38,7 @@ from training.contract import (
     SnapshotEdit,
     SnapshotEvidence,
     SnapshotMissing,
+    SnapshotPrompt,
     SnapshotRating,
     SnapshotReview,
     SnapshotRow,
@@ -44,6 +46,7 @@ from training.contract import (
     write_snapshot,
 )
 from training.contract import Scale as ContractScale
+from training.contract import Split as ContractSplit
 from training.contract import Verdict as ContractVerdict
 from training.models import Snapshot
 
@@ -154,8 +157,9 @@ def freeze_snapshot(
 ) -> Snapshot:
     """Freeze the current judgments of `rounds` into a snapshot.
 
-    Which judgments are in it is decided by one query; what comes later is not. Equal content
-    gives the snapshot that is already there. `weigh_by_reliability` gives each row the weight of
+    Which judgments are in it is decided by one query; what comes later is not. With them go all prompts of
+    the project, judged or not, with their references. Equal content gives the snapshot that is already
+    there. `weigh_by_reliability` gives each row the weight of
     its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
     `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
     """
@@ -175,7 +179,13 @@ def freeze_snapshot(
     root.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=root, prefix=".draft-"))
     try:
-        header = write_snapshot(draft, rows(), project=project.slug, rounds=tuple(sorted(rounds)))
+        header = write_snapshot(
+            draft,
+            rows(),
+            project=project.slug,
+            rounds=tuple(sorted(rounds)),
+            prompts=snapshot_prompts(project),
+        )
         folder = root / header.digest
         if not folder.exists():
             draft.chmod(0o755)
@@ -246,12 +256,9 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
         annotator=str(judgment.annotator.pseudonym),
         round=comparison.round_number,
         prompt=str(prompt.pk),
-        split="held-out" if prompt.split == Split.HELD_OUT else "train",
-        messages=tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt.messages),
-        context=tuple(
-            Passage(title=passage["title"], sentences=tuple(passage["sentences"]))
-            for passage in prompt.context
-        ),
+        split=_split(prompt),
+        messages=_messages(prompt),
+        context=_context(prompt),
         completions=tuple(
             SnapshotCompletion(id=str(one.pk), text=one.text, source=one.source.name) for one in completions
         ),
@@ -273,6 +280,33 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
         weight=weight,
         read_for_spans=_read(judgment, completions, judgment.span_flags.all(), read_by.spans),
         read_for_missing=_read(judgment, completions, judgment.missing_info.all(), read_by.missing),
+    )
+
+
+def snapshot_prompts(project: Project) -> Iterator[SnapshotPrompt]:
+    """All prompts of a project, in their order. Several reference answers to one are a list."""
+    for prompt in project.prompts.order_by("pk").iterator(chunk_size=_ROWS_AT_ONCE):
+        references = list(prompt.references)
+        yield SnapshotPrompt(
+            id=str(prompt.pk),
+            split=_split(prompt),
+            messages=_messages(prompt),
+            context=_context(prompt),
+            reference=references if len(references) > 1 else next(iter(references), None),
+        )
+
+
+def _split(prompt: Prompt) -> ContractSplit:
+    return "held-out" if prompt.split == Split.HELD_OUT else "train"
+
+
+def _messages(prompt: Prompt) -> tuple[Message, ...]:
+    return tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt.messages)
+
+
+def _context(prompt: Prompt) -> tuple[Passage, ...]:
+    return tuple(
+        Passage(title=passage["title"], sentences=tuple(passage["sentences"])) for passage in prompt.context
     )
 
 

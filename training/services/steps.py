@@ -13,6 +13,7 @@ from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.answers import answer_prompts, prompts_of
 from training.services.checkpoints import register_checkpoint
 from training.services.claims import Pulse
+from training.services.reward_models import with_reward_models
 from training.services.runs import create_run, drive_run, unused_name
 from training.services.scores import score_if_wanted
 from training.services.snapshots import freeze_snapshot
@@ -50,7 +51,8 @@ def _train_policy(step: RoundStep, pulse: Pulse) -> str:
     """Train the round's policy further; a starter model has no adapter to continue."""
     policy = step.round.policy
     parent = policy if policy.kind == CheckpointKind.POLICY else None
-    run = _run_of(step, "policy", step.round.parsed_recipe.policy, parent=parent)
+    settings = with_reward_models(step.round, step.round.parsed_recipe.policy)
+    run = _run_of(step, "policy", settings, parent=parent)
     drive_run(run, pulse=pulse)
     return f"{run.step} steps"
 

@@ -78,7 +78,8 @@ def _own_optimiser(cls: type[Settings]) -> OptimiserSettings:
 
 
 def _built(cls: Any, values: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from decoded JSON: lists become tuples, objects the dataclasses their fields want."""
+    """A dataclass from decoded JSON, or from `asdict`: lists become tuples, objects the dataclasses that are
+    wanted."""
     known = known_fields(cls, values, where)
     hints = get_type_hints(cls)
     return cls(**{name: _decoded(hints[name], value, f"{where}, {name}") for name, value in known.items()})
@@ -87,7 +88,7 @@ def _built(cls: Any, values: Mapping[str, Any], where: str) -> Any:
 def _decoded(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and not isinstance(value, hint):
         return _built(hint, value, where)
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
         inner = get_args(hint)[0]
         return tuple(_decoded(inner, item, f"{where} item {index}") for index, item in enumerate(value))
     if get_origin(hint) in (Union, UnionType) and isinstance(value, Mapping):
