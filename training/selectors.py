@@ -12,13 +12,21 @@ from annotation.models import Candidate, Completion, Judgment, Project, User
 from annotation.selectors import judgments_current
 from training.chats import chat_of
 from training.choices import WRITES_TEXT, CheckpointKind, RoundState, StepState
-from training.contract import LOG_FILE, read_metrics
+from training.contract import LOG_FILE, read_metrics, read_samples, read_watch_warnings
 from training.curves import Curve, curves
 from training.launcher import tail
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.samples import Measure, Samples, shaded
 from training.services.snapshots import decided_judgments
 
 DRAWN_METRICS = (
+    "reward",
+    "kl",
+    "length",
+    "entropy",
+    "unfinished",
+    "clip_fraction",
+    "explained_variance",
     "loss",
     "accuracy",
     "margin",
@@ -117,10 +125,29 @@ def run_view(run: Run, *, log_lines: int = 8) -> RunView:
 
 
 def _drawn(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is drawn of every run, and what the heads of this one cost on held-out prompts."""
+    """What is drawn of every run, the rewards of this one, and what its heads cost on held-out prompts."""
     named = {name for row in metrics for name in row}
+    rewards = sorted(name for name in named if name.startswith(("reward/", "watched/", "held_out_reward")))
+    rewards = [name for name in rewards if not name.endswith(("_low", "_high"))]
     heads = sorted(name for name in named if name.startswith("held_out_") and name.endswith("_log_loss"))
-    return [*DRAWN_METRICS, *(name for name in heads if name not in DRAWN_METRICS)]
+    return [*DRAWN_METRICS, *rewards, *(name for name in heads if name not in DRAWN_METRICS)]
+
+
+def samples_of(run: Run, *, step: int | None, measure: Measure) -> Samples | None:
+    """What the policy answered at a step, the last one unless another that was taken is named; None for a
+    run that writes no samples."""
+    metrics = read_metrics(run.path)
+    if not metrics:
+        return None
+    last = int(metrics[-1]["step"])
+    shown = step if step is not None and 1 <= step <= last else last
+    answers = read_samples(run.path, shown)
+    return shaded(answers, step=shown, last_step=last, measure=measure) if answers else None
+
+
+def watch_warnings_of(run: Run) -> list[str]:
+    """What the reward-hacking watch of a run said."""
+    return read_watch_warnings(run.path / LOG_FILE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

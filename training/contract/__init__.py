@@ -4,7 +4,8 @@
                       prompts.jsonl                             web → trainer
     run folder        spec.json, cancel                         web → trainer
                       status.json, metrics.jsonl,
-                      evaluation.json, log.txt, dropped.jsonl,
+                      evaluation.json, samples.jsonl,
+                      log.txt, dropped.jsonl,
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
 
@@ -80,6 +81,14 @@ from training.contract.run import (
     write_spec,
     write_status,
 )
+from training.contract.samples import (
+    SAMPLES_FILE,
+    WATCH_MARK,
+    SampledAnswer,
+    SampledToken,
+    read_samples,
+    read_watch_warnings,
+)
 from training.contract.snapshot import (
     Message,
     Passage,
@@ -123,6 +132,7 @@ __all__ = [
     "LOG_FILE",
     "MANIFEST_FILE",
     "METRICS_FILE",
+    "SAMPLES_FILE",
     "SETTINGS",
     "SNAPSHOT_HEADER_FILE",
     "SNAPSHOT_PROMPTS_FILE",
@@ -130,6 +140,7 @@ __all__ = [
     "SPEC_FILE",
     "STATE_FOLDER",
     "STATUS_FILE",
+    "WATCH_MARK",
     "AdvantageSettings",
     "CheckpointKind",
     "CompletenessHead",
@@ -153,6 +164,8 @@ __all__ = [
     "RunSpec",
     "RunState",
     "RunStatus",
+    "SampledAnswer",
+    "SampledToken",
     "Scale",
     "SegmentHead",
     "Settings",
@@ -180,10 +193,12 @@ __all__ = [
     "read_manifest",
     "read_metrics",
     "read_prompts",
+    "read_samples",
     "read_snapshot",
     "read_snapshot_header",
     "read_spec",
     "read_status",
+    "read_watch_warnings",
     "settings_from_json",
     "sha256_of_file",
     "with_context",

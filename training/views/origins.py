@@ -14,6 +14,7 @@ from annotation.views.access import Request
 from training.contract import read_evaluation
 from training.held_out import held_out_of
 from training.models import Checkpoint, Run, Snapshot
+from training.samples import MEASURES
 from training.selectors import (
     checkpoints_for,
     judgments_in,
@@ -21,6 +22,8 @@ from training.selectors import (
     placed_candidates,
     request_of,
     run_view,
+    samples_of,
+    watch_warnings_of,
 )
 from training.views.access import require_manager
 
@@ -64,9 +67,13 @@ def run(request: Request, pk: int) -> HttpResponse:
     related = ("snapshot__project", "parent", "checkpoint", "round_step__round__project")
     found = get_object_or_404(Run.objects.select_related(*related), pk=pk)
     require_manager(request.user, found.snapshot.project)
+    asked, step = request.GET.get("colour"), request.GET.get("step", "")
+    measure = next((one for one in MEASURES if one == asked), MEASURES[0])
     context = {
         "project": found.snapshot.project,
         "run": found,
+        "samples": samples_of(found, step=int(step) if step.isdecimal() else None, measure=measure),
+        "watch_warnings": watch_warnings_of(found),
         "view": run_view(found, log_lines=200),
         "held_out": held_out_of(read_evaluation(found.path)),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
