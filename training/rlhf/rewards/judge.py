@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Any, Literal, Self
 
 import httpx
 
+from training.rlhf.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rewards.protocol import Chat, NoReferenceError, Reference, Score, text_reference
 
 Opponent = Literal["reference", "group"]
@@ -38,7 +38,6 @@ Give your reasons in one or two sentences. Then write a last line that is A, B o
 _FIELDS = re.compile(r"\{(conversation|first|second)\}")
 _VERDICT = re.compile(r"[\s*_`\"'\[(]*(A|B|TIE)[\s*_`\"'\]).]*", re.I)
 _WORTH = {"A": 1.0, "B": 0.0, "TIE": 0.5}
-_AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
 class JudgeError(Exception):
@@ -84,11 +83,14 @@ class Judge:
         if attempts < 1 or workers < 1:
             raise ValueError(f"attempts {attempts} and workers {workers} must be at least 1")
         self._model, self._against, self._instruction = model, against, instruction
-        self._attempts, self._pause, self._workers, self._max_tokens = attempts, pause, workers, max_tokens
-        self._client = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(timeout, connect=10.0),
+        self._workers, self._max_tokens = workers, max_tokens
+        self._server = CompatibleServer(
+            name="the judge",
+            url=url,
+            key=key,
+            timeout=timeout,
+            attempts=attempts,
+            pause=pause,
             transport=transport,
         )
         self._lock = threading.Lock()
@@ -103,7 +105,7 @@ class Judge:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._client.close()
+        self._server.close()
 
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
@@ -178,24 +180,11 @@ class Judge:
             "temperature": 0,
             "max_tokens": self._max_tokens,
         }
-        problem = ""
-        for wait in self._waits():
-            time.sleep(wait)
-            try:
-                response = self._client.post("/v1/chat/completions", json=body)
-            except httpx.HTTPError as error:
-                problem = f"the judge at {self._client.base_url} does not answer ({type(error).__name__})"
-                continue
-            if response.is_success:
-                return _content(response)
-            problem = f"the judge answered with status {response.status_code}"
-            if response.status_code not in _AGAIN:
-                break
-        raise JudgeError(problem)
-
-    def _waits(self) -> Iterable[float]:
-        """Seconds before each attempt."""
-        return [0.0, *(self._pause * 2**attempt for attempt in range(self._attempts - 1))]
+        try:
+            response = self._server.post("/v1/chat/completions", body)
+        except ServerError as error:
+            raise JudgeError(str(error)) from error
+        return _content(response)
 
 
 def verdict_of(text: str) -> str | None:
