@@ -15,7 +15,7 @@ from typing import Any
 
 from training.rlhf.rollout import Delta, Sample, TokenLogProb
 from training.serving.model import Started
-from training.serving.requests import ChatRequest, SamplingRequest
+from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest
 
 DONE = b"data: [DONE]\n\n"
 
@@ -73,8 +73,11 @@ class Answer:
         return self._frame(self._chunk_kind, []) | {"usage": self._usage(samples)}
 
     def _choice(self, index: int, sample: Sample) -> dict[str, Any]:
-        log_probs = self._log_probs(sample.tokens[: sample.visible_tokens], index)
-        choice: dict[str, Any] = {"index": index, "logprobs": log_probs}
+        whole = isinstance(self.request, CompletionRequest) and bool(self.request.return_token_ids)
+        told = sample.tokens if whole else sample.tokens[: sample.visible_tokens]
+        choice: dict[str, Any] = {"index": index, "logprobs": self._log_probs(told, index)}
+        if whole:
+            choice["token_ids"] = sample.token_ids
         if self.is_chat:
             choice["message"] = {"role": "assistant", "content": sample.text, "refusal": None}
         else:

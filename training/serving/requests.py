@@ -175,6 +175,9 @@ class CompletionRequest(SamplingRequest):
     echo: Literal[False] | None = None
     best_of: int | None = None
     suffix: None = None
+    return_token_ids: bool | None = None
+    """Extension, as vLLM has it: each choice also tells the ids of all tokens drawn, the end token and what a
+    stop string cut off among them, and the log-probabilities, where asked for, are of all of them too."""
 
     @field_validator("prompt", mode="wrap")
     @classmethod
@@ -195,6 +198,8 @@ class CompletionRequest(SamplingRequest):
     def _agree(self) -> Self:
         if self.best_of is not None and self.best_of != self.samples:
             raise ValueError("'best_of' is not supported; leave it out")
+        if self.return_token_ids and self.stream:
+            raise ValueError("'return_token_ids' is not supported with 'stream'; leave one of them out")
         return self
 
     @property

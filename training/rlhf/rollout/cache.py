@@ -9,7 +9,7 @@ weighted by the sum of its exponentials (Milakov & Gimelshein 2018, §3; Dao et 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,9 +74,8 @@ class KeyCache:
     def keep_rows(self, kept: Sequence[int]) -> list[int]:
         """Drop all rows but these. Returns which row each new number had before."""
         order = _without_holes(kept)
-        width = max((self.row_lengths[row] for row in kept), default=0)
-        for layer in self._layers.values():
-            layer.own = [_moved(kind, order, width) for kind in layer.own]
+        # A row that was just added may have no place yet: it has no tokens to move.
+        self._move([layer.own for layer in self._layers.values()], order, self.row_lengths)
         self.row_prompts = [self.row_prompts[row] for row in order]
         self.row_lengths = [self.row_lengths[row] for row in order]
         return order
@@ -84,13 +83,21 @@ class KeyCache:
     def keep_prompts(self, kept: Sequence[int]) -> list[int]:
         """Drop all prompts but these, which no row may stand behind. Returns which number each had before."""
         order = _without_holes(kept)
-        width = max((self.prompt_lengths[prompt] for prompt in kept), default=0)
-        for layer in self._layers.values():
-            layer.prompts = [_moved(kind, order, width) for kind in layer.prompts]
+        self._move([layer.prompts for layer in self._layers.values()], order, self.prompt_lengths)
         now = {before: number for number, before in enumerate(order)}
         self.prompt_lengths = [self.prompt_lengths[prompt] for prompt in order]
         self.row_prompts = [now[prompt] for prompt in self.row_prompts]
         return order
+
+    def _move(self, layers: Iterable[list[Tensor]], order: Sequence[int], lengths: Sequence[int]) -> None:
+        """In every layer, put what was at `order[i]` into place i, where it is not there already."""
+        moved = [(to, before) for to, before in enumerate(order) if to != before and lengths[before]]
+        if not moved:
+            return
+        width = max(lengths[before] for _, before in moved)
+        to, before = torch.tensor(moved, device=self.device).unbind(1)
+        for kept in (kept for layer in layers for kept in layer):
+            kept[to, :, :width] = kept[before, :, :width]
 
     def layer(self, module: nn.Module, key: Tensor) -> _Layer:
         """What the attention layer `module` keeps."""
@@ -222,11 +229,3 @@ def _without_holes(kept: Sequence[int]) -> list[int]:
     for hole, moved in zip(holes, (number for number in kept if number >= len(kept)), strict=True):
         order[hole] = moved
     return order
-
-
-def _moved(kept: Tensor, order: Sequence[int], width: int) -> Tensor:
-    """Put number `order[i]` into place i, where it is not there already and has any token."""
-    to = [place for place, before in enumerate(order) if place != before and before < len(kept)]
-    if to:
-        kept[to, :, :width] = kept[[order[place] for place in to], :, :width]
-    return kept
