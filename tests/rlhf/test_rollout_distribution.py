@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from training.rlhf.rollout import SamplingParameters
@@ -92,6 +93,22 @@ def test_tokens_are_drawn_as_often_as_their_probability_says():
     for frequency, probability in zip(frequencies.tolist(), [0.4, 0.3, 0.2, 0.1], strict=True):
         # Four standard deviations of a binomial share.
         assert abs(frequency - probability) < 4 * math.sqrt(probability * (1 - probability) / count)
+
+
+@pytest.mark.parametrize("size", [128, 300, 512])
+def test_tokens_of_every_block_of_the_vocabulary_are_drawn_as_often_as_their_probability_says(size: int):
+    count = 60_000
+    log_probs = torch.log_softmax(2 * torch.randn(1, size, generator=torch.Generator().manual_seed(size)), -1)
+    generator = torch.Generator().manual_seed(8)
+    drawn = torch.cat([draw(log_probs.expand(6000, size), [generator] * 6000) for _ in range(10)])
+    expected = log_probs[0].double().exp() * count
+    observed = torch.bincount(drawn, minlength=size).double()
+    # Pearson's test over the tokens expected at least five times, and one cell for all others.
+    often = expected >= 5
+    expected = torch.cat([expected[often], expected[~often].sum()[None].clamp(min=1e-9)])
+    observed = torch.cat([observed[often], observed[~often].sum()[None]])
+    statistic = float(((observed - expected) ** 2 / expected.clamp(min=1)).sum())
+    assert chi2.sf(statistic, len(expected) - 1) > 1e-4
 
 
 def test_a_token_of_probability_zero_is_never_drawn():
