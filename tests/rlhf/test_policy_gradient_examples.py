@@ -1,0 +1,91 @@
+"""The teaching examples reach the returns that they promise, by the code that trains language models."""
+
+import math
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+
+from training.rlhf.examples import cart_pole, grid_world
+from training.rlhf.examples.games import Player, drawn_curve, play
+from training.rlhf.examples.grid_world import COLUMNS, GOAL, MOVES, PIT, ROWS, START, GridWorld
+
+
+def best_by_value_iteration() -> float:
+    """The best return from S, worked out from the rules as the map's docstring gives them."""
+    value = dict.fromkeys(product(range(ROWS), range(COLUMNS)), -math.inf)
+    for place in (GOAL, *PIT):
+        value[place] = 0.0
+    for _ in range(ROWS * COLUMNS):
+        for row, column in set(value) - {GOAL, *PIT}:
+            ways = []
+            for down, right in MOVES:
+                there = (min(max(row + down, 0), ROWS - 1), min(max(column + right, 0), COLUMNS - 1))
+                ways.append(-1 + 10 * (there == GOAL) - 30 * (there in PIT) + value[there])
+            value[row, column] = max(ways)
+    return value[START]
+
+
+def test_the_best_return_of_the_grid_world_is_the_one_it_promises():
+    assert best_by_value_iteration() == grid_world.BEST
+
+
+def test_a_grid_world_game_by_hand():
+    game = GridWorld()
+    game.start(0)
+    # Left, against the wall; up; right; down into the pit.
+    earned = [game.act(move)[1:] for move in (3, 0, 1, 2)]
+    assert earned == [(-1, False), (-1, False), (-1, False), (-31, True)]
+    game.start(0)
+    assert [game.act(3)[2] for _ in range(30)] == [False] * 29 + [True]
+
+
+@pytest.mark.parametrize("method", [grid_world.REINFORCE, grid_world.PPO], ids=["REINFORCE", "PPO"])
+def test_both_methods_find_the_best_way_through_the_grid_world(method):
+    told, last = grid_world.run(method)
+    assert told[0]["return"] < -15
+    assert last.mean_return == grid_world.BEST
+    assert told[-1]["return"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [cart_pole.REINFORCE, cart_pole.PPO], ids=["REINFORCE", "PPO"])
+def test_both_methods_solve_cart_pole(method):
+    told, last = cart_pole.run(method)
+    assert told[0]["return"] < 100
+    assert last.mean_return >= cart_pole.SOLVED
+
+
+def test_games_of_different_length_are_played_side_by_side():
+    torch.manual_seed(0)
+    policy = cart_pole.network(2, gain=1.0)
+    games = [cart_pole.CartPole() for _ in range(3)]
+    played = play(policy, games, torch.Generator().manual_seed(0))
+    lengths = played.mask.sum(-1)
+    assert len(set(lengths.tolist())) > 1
+    assert played.mask.shape[1] == lengths.max()
+    # One point for each push, and none after the end.
+    assert torch.equal(played.rewards, played.mask.float())
+    assert all(row[:count].all() for row, count in zip(played.mask, lengths, strict=True))
+
+
+def test_a_player_that_has_not_played_says_so():
+    with pytest.raises(ValueError, match="nothing was played"):
+        Player(grid_world.table(4), None).evaluate([0])
+
+
+def test_a_curve_is_drawn_in_lines_of_text():
+    told = [{"step": step + 1.0, "return": 10.0 * step} for step in range(40)]
+    lines = drawn_curve("name", told, least=0, most=390).splitlines()
+    assert len(lines) == 21
+    assert lines[0] == "name"
+    assert lines[-1].split() == ["40", "390.0", "█" * 40]
+
+
+def test_cart_pole_says_what_is_missing():
+    code = "import sys; sys.modules['gymnasium'] = None; import training.rlhf.examples.cart_pole"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "pip install gymnasium" in done.stderr

@@ -1,0 +1,95 @@
+"""Balance a pole on a cart: REINFORCE and PPO on a policy that is a small network.
+
+The cart is pushed left or right; each push that leaves the pole up earns 1, and the game ends when the pole
+falls, when the cart leaves the track, or after 500 pushes. So 500 is the best there is; the task counts as
+solved at a mean of 475 over 100 games (CartPole-v1 of `gymnasium`; Barto, Sutton & Anderson 1983).
+
+    python -m training.rlhf.examples.cart_pole
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from training.contract.methods.policy_gradient import AdvantageSettings, UpdateSettings
+from training.rlhf.examples.games import Method, Played, Player, drawn_curve, learn, play
+
+try:
+    import gymnasium
+except ModuleNotFoundError as error:
+    raise SystemExit(
+        "This example needs gymnasium, which Rondo itself does not: .venv/bin/pip install gymnasium"
+    ) from error
+
+BEST, SOLVED = 500.0, 475.0
+HIDDEN = 64
+
+REINFORCE = Method(
+    name="REINFORCE: the discounted return of each push, against the mean of earlier ones",
+    advantage=AdvantageSettings(kind="running_mean", gamma=0.99, whiten=True),
+    update=UpdateSettings(),
+    learning_rate=0.01,
+    steps=50,
+    games=16,
+)
+PPO = Method(
+    name="PPO: generalised advantages of a value network, several passes over each step's games",
+    advantage=AdvantageSettings(kind="gae", gamma=0.99, lam=0.95, whiten=True),
+    update=UpdateSettings(inner_epochs=4, minibatches=4, value_clip=None),
+    learning_rate=0.003,
+    steps=30,
+    games=16,
+)
+
+
+class CartPole:
+    """`gymnasium`'s CartPole-v1. What is seen: position, speed, angle and angular speed."""
+
+    def __init__(self) -> None:
+        self._environment = gymnasium.make("CartPole-v1", disable_env_checker=True)
+
+    def start(self, seed: int) -> list[float]:
+        """A pole that stands nearly upright; how nearly, the seed says."""
+        return [float(number) for number in self._environment.reset(seed=seed)[0]]
+
+    def act(self, action: int) -> tuple[list[float], float, bool]:
+        """Push: 0 left, 1 right."""
+        seen, reward, fallen, out_of_time, _ = self._environment.step(action)
+        return [float(number) for number in seen], float(reward), fallen or out_of_time
+
+
+def network(outputs: int, *, gain: float) -> nn.Module:
+    """Two layers of 64; the last begins near 0 in a policy, so that both pushes are tried."""
+    last = nn.Linear(HIDDEN, outputs)
+    nn.init.orthogonal_(last.weight, gain)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(4, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, HIDDEN), nn.Tanh(), last)
+
+
+def run(method: Method, *, seed: int = 0, games: int = 100) -> tuple[list[dict[str, float]], Played]:
+    """Learn; the figures of all steps, and fresh games played with the likelier pushes afterwards."""
+    torch.manual_seed(seed)
+    critic = network(1, gain=1.0) if method.advantage.kind == "gae" else None
+    player = Player(network(2, gain=0.01), critic)
+    told = list(learn(player, CartPole, method, seed=seed))
+    random = torch.Generator().manual_seed(seed + 1)
+    return told, play(player.policy, [CartPole() for _ in range(games)], random, greedy=True)
+
+
+def main() -> None:
+    """Learn by both methods, and draw what their games earned."""
+    for method in (REINFORCE, PPO):
+        began = time.monotonic()
+        told, last = run(method)
+        print(drawn_curve(method.name, told, least=0, most=BEST))
+        print(
+            f"afterwards, 100 games, the likelier pushes: {last.mean_return:.1f} of {BEST:.0f} on average; "
+            f"solved from {SOLVED:.0f}. {time.monotonic() - began:.0f} s\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

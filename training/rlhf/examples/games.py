@@ -1,0 +1,187 @@
+"""Learn a game by the policy gradient: the loop of `grid_world` and `cart_pole`, in the order of a step.
+
+    play      games are played with the policy as it is: what a language model does in a rollout
+    assign    from what each action earned to how much better than expected it was
+    update    more of what went better, less of what went worse
+
+A game is an episode as an answer is; its actions are what tokens are there. All that is learned is learned
+by `training.rlhf.policy_gradient`, as it is for language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
+from training.rlhf.policy_gradient.credit import CreditAssignment, figures
+from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.update import Evaluated, StepTaken, evaluated_once, update_policy
+from training.rlhf.policy_losses import entropy
+
+_MOST_NORM = 0.5
+
+
+class Game(Protocol):
+    """One game at a time."""
+
+    def start(self, seed: int) -> list[float]:
+        """Begin anew; what is seen."""
+        ...
+
+    def act(self, action: int) -> tuple[list[float], float, bool]:
+        """What is seen then, what the action earned, and whether the game is over."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Settings under which a game is learned."""
+
+    name: str
+    advantage: AdvantageSettings
+    update: UpdateSettings
+    learning_rate: float
+    steps: int
+    games: int
+    """Played in each step."""
+
+
+class Played(NamedTuple):
+    """B games, T actions in the longest."""
+
+    seen: Tensor
+    """(B, T, features) what was seen before each action."""
+    actions: Tensor
+    """(B, T)"""
+    rewards: Tensor
+    """(B, T), 0 after a game's end."""
+    mask: Tensor
+    """(B, T) True up to a game's end."""
+
+    @property
+    def mean_return(self) -> float:
+        """What a game earned, all in all."""
+        return float(self.rewards.sum(-1).mean())
+
+
+class Player(nn.Module):
+    """A policy and a value head, and the games it has played: an `Actor`."""
+
+    def __init__(self, policy: nn.Module, critic: nn.Module | None) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critic
+        self.played: Played | None = None
+
+    def passes(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """All at once: games are small."""
+        yield list(rows)
+
+    def halve(self) -> bool:
+        """They never need to be cut."""
+        return False
+
+    def evaluate(self, rows: list[int]) -> Evaluated:
+        """What the policy says today of what was done then."""
+        if self.played is None:
+            raise ValueError("nothing was played yet")
+        seen = self.played.seen[rows]
+        logits: Tensor = self.policy(seen)
+        logp = logits.log_softmax(-1).gather(-1, self.played.actions[rows].unsqueeze(-1)).squeeze(-1)
+        values = None if self.critic is None else self.critic(seen).squeeze(-1)
+        return Evaluated(logp, entropy(logits), values)
+
+
+@torch.no_grad()
+def play(
+    policy: nn.Module, games: Sequence[Game], random: torch.Generator, *, greedy: bool = False
+) -> Played:
+    """Play all games to their end, side by side; actions are drawn, or the likeliest if `greedy`."""
+    seeds = torch.randint(2**31, (len(games),), generator=random).tolist()
+    now = [game.start(seed) for game, seed in zip(games, seeds, strict=True)]
+    going = torch.ones(len(games), dtype=torch.bool)
+    seen, actions, rewards, mask = [], [], [], []
+    while going.any():
+        before = torch.tensor(now)
+        logits: Tensor = policy(before)
+        drawn = torch.multinomial(logits.softmax(-1), 1, generator=random).squeeze(-1)
+        chosen = logits.argmax(-1) if greedy else drawn
+        earned, still = torch.zeros(len(games)), going.clone()
+        for index in going.nonzero().flatten().tolist():
+            now[index], earned[index], over = games[index].act(int(chosen[index]))
+            still[index] = not over
+        seen.append(before)
+        actions.append(chosen)
+        rewards.append(earned)
+        mask.append(going)
+        going = still
+    return Played(*(torch.stack(column, dim=1) for column in (seen, actions, rewards, mask)))
+
+
+def learn(
+    player: Player, game: Callable[[], Game], method: Method, *, seed: int
+) -> Iterator[dict[str, float]]:
+    """Learn step by step, and tell of each: the mean return of its games, and the update's figures."""
+    random = torch.Generator().manual_seed(seed)
+    games = [game() for _ in range(method.games)]
+    kl = KlSettings(place="none")
+    assignment = CreditAssignment(method.advantage, kl)
+    optimiser = torch.optim.Adam(player.parameters(), lr=method.learning_rate)
+    for step in range(method.steps):
+        player.played = play(player.policy, games, random)
+        episodes = Episodes(
+            mask=player.played.mask,
+            rewards=player.played.rewards,
+            scored=torch.ones(method.games, dtype=torch.bool),
+            # Each game is a prompt of its own, so that minibatches are shares of the games.
+            group=torch.arange(method.games),
+        )
+        episodes = evaluated_once(player, episodes)
+        credit = assignment.assign(episodes)
+        updated = update_policy(
+            player,
+            episodes,
+            credit,
+            settings=method.update,
+            kl=kl,
+            beta=0.0,
+            constant=None,
+            step=_Descent(player, optimiser),
+            backward=lambda loss: torch.autograd.backward(loss),
+            seed=seed + step,
+            check=lambda: None,
+        )
+        told = {"step": step + 1.0, "return": player.played.mean_return}
+        yield {**told, **figures(episodes, credit), **updated.figures}
+
+
+class _Descent:
+    """An optimiser's step, with the gradient clipped."""
+
+    def __init__(self, player: Player, optimiser: torch.optim.Optimizer) -> None:
+        self._parameters = list(player.parameters())
+        self._optimiser = optimiser
+
+    def __call__(self, apply: bool) -> StepTaken:
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, _MOST_NORM)
+        finite = apply and bool(norm.isfinite())
+        if finite:
+            self._optimiser.step()
+        self._optimiser.zero_grad()
+        return StepTaken(float(norm), finite)
+
+
+def drawn_curve(name: str, told: Sequence[dict[str, float]], *, least: float, most: float) -> str:
+    """Returns over steps as text: one line for each twentieth of the run."""
+    lines = [name]
+    every = max(1, len(told) // 20)
+    for figures_of_step in told[every - 1 :: every]:
+        share = (figures_of_step["return"] - least) / (most - least)
+        bar = "█" * round(40 * min(max(share, 0.0), 1.0))
+        lines.append(f"{figures_of_step['step']:6.0f}  {figures_of_step['return']:8.1f}  {bar}")
+    return "\n".join(lines)
