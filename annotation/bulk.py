@@ -2,15 +2,19 @@
 
 `bulk_create` prepares every value of every row through its field, which takes longer than all the
 rest of an import. Here rows come as the database takes them and go in by the fastest way that it
-has: COPY on PostgreSQL, one prepared statement on SQLite.
+has: COPY on PostgreSQL, prepared statements of many rows each on SQLite.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any
 
 from django.db import NotSupportedError, connection, models
+
+_ROWS_A_STATEMENT = 100
+"""On SQLite: a statement costs about as much as a row, so this many by one take half the time of one each."""
 
 
 def reserve_ids(model: type[models.Model], number: int) -> Sequence[int]:
@@ -48,8 +52,11 @@ def insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Seque
                 for row in rows:
                     copy.write_row(row)
         else:
-            places = ", ".join(["%s"] * len(names))
-            cursor.executemany(f"INSERT INTO {table} ({listed}) VALUES ({places})", list(rows))  # noqa: S608
+            places = f"({', '.join(['%s'] * len(names))})"
+            into = f"INSERT INTO {table} ({listed}) VALUES "  # noqa: S608
+            waiting = iter(rows)
+            while some := list(islice(waiting, _ROWS_A_STATEMENT)):
+                cursor.execute(into + ", ".join([places] * len(some)), list(chain.from_iterable(some)))
 
 
 def json_value(value: Any) -> str:

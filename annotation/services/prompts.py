@@ -105,11 +105,7 @@ def _batches(prompts: Iterator[ParsedPrompt]) -> Iterator[list[ParsedPrompt]]:
 def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
     """Write what is new of a batch; how many prompts and how many comparisons were."""
     digests = [content_hash(parsed.messages, parsed.context) for parsed in batch]
-    known = dict(
-        Prompt.objects.filter(project=project, content_hash__in=set(digests)).values_list(
-            "content_hash", "pk"
-        )
-    )
+    known = _known(project, set(digests))
     # The first of several lines with the same content is the one that is stored.
     new = {digest: parsed for digest, parsed in zip(digests, batch, strict=True) if digest not in known}
     for digest, parsed in zip(reversed(digests), reversed(batch), strict=True):
@@ -138,6 +134,16 @@ def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
         if parsed.completions
     ]
     return len(new), create_tasks(project=project, tasks=tasks, new_prompts=set(ids.values())) if tasks else 0
+
+
+def _known(project: Project, digests: set[str]) -> dict[str, int]:
+    """Content hash → id of those that the project has."""
+    found = Prompt.objects.filter(project=project).values_list("content_hash", "pk")
+    # Of few prompts all are read, which is quicker than to ask for each of a batch by name.
+    few = list(found[: len(digests) + 1])
+    if len(few) <= len(digests):
+        return dict(few)
+    return dict(found.filter(content_hash__in=digests))
 
 
 def _row(project: Project, parsed: ParsedPrompt) -> Prompt:

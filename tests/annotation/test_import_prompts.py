@@ -125,8 +125,8 @@ def test_a_long_file_is_read_as_it_comes_in_few_queries(project: Project, django
                 assert Prompt.objects.count() == 2000
             yield f'{{"prompt": "question {number % 3200}"}}\n'
 
-    # Lock, savepoints, for each of two batches a look, its ids and a write, and the look above.
-    with django_assert_max_num_queries(12):
+    # Lock, savepoints, for each of two batches two looks and its ids, the look above, and a write per hundred.
+    with django_assert_max_num_queries(13 + 32):
         report = import_prompts(project=project, lines=lines(), name="x")
     assert report == ImportReport(added=3200, already_there=50)
     assert read == 3250
