@@ -125,7 +125,7 @@ def test_a_long_file_is_read_as_it_comes_in_few_queries(project: Project, django
                 assert Prompt.objects.count() == 2000
             yield f'{{"prompt": "question {number % 3200}"}}\n'
 
-    # Lock, savepoints, for each of two batches two looks and its ids, the look above, and a write per hundred.
+    # Lock, savepoints; for each of two batches two looks and its ids; the look above; a write per hundred.
     with django_assert_max_num_queries(13 + 32):
         report = import_prompts(project=project, lines=lines(), name="x")
     assert report == ImportReport(added=3200, already_there=50)
