@@ -103,6 +103,16 @@ def test_samples_of_our_model_server_are_those_of_a_rollout_here(
             assert log_probs == pytest.approx([token.log_prob for token in other.tokens], abs=1e-4)
 
 
+def test_our_model_server_refuses_to_stream_token_ids(server: RunningServer):
+    answer = httpx.post(
+        f"{server.url}/v1/completions",
+        headers={"Authorization": f"Bearer {server.key}"},
+        json={"model": BASE, "prompt": [0, 65], "return_token_ids": True, "stream": True},
+    )
+    assert answer.status_code == 400
+    assert "'return_token_ids' is not supported with 'stream'" in answer.json()["error"]["message"]
+
+
 def test_what_the_server_refuses_is_told_in_its_own_words(remote: RemoteRollout):
     with pytest.raises(ServerError, match=r"status 400: The prompt's 3 tokens and the 5000 asked for"):
         remote.rollout([[0, 65, 66]], SamplingParameters(max_tokens=5000))
