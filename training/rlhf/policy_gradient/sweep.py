@@ -1,0 +1,192 @@
+"""The same run under several weights of its rewards, and the Pareto front of the outcomes (Wu et al. 2023).
+
+    python -m training.rlhf.policy_gradient.sweep RUN_DIR --into FOLDER \\
+        --weights people=1,short=0 --weights people=1,short=0.5 --weights people=0,short=1
+
+RUN_DIR holds the `spec.json` of a policy_gradient run, which is left as it is. Each set of weights becomes a
+run in FOLDER, trained one after the other; called again, it goes on where it was. A part that a set does not
+name keeps the weight of the spec. The figures compared are the rewards of each part on held-out prompts, from
+the last evaluation. `pareto.json` and `pareto.svg` are written once all runs have them; until then the exit
+status is that of the first run that did not finish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from training.contract import (
+    EXIT_FINISHED,
+    ContractError,
+    PolicyGradientSettings,
+    RewardPart,
+    RunSpec,
+    read_evaluation,
+    read_spec,
+    write_atomically,
+    write_spec,
+)
+from training.rlhf.policy_gradient.pareto import front_svg, non_dominated
+from training.rlhf.policy_gradient.watch import part_figure
+
+Weights = Mapping[str, float]
+Train = Callable[[Path], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of the run whose spec is taken")
+    parser.add_argument("--into", type=Path, required=True, help="folder of the runs to be")
+    parser.add_argument(
+        "--weights", type=parse_weights, action="append", required=True, help="NAME=WEIGHT,NAME=WEIGHT"
+    )
+    parser.add_argument("--axes", help="two parts of the reward to plot; the first two unless told otherwise")
+    given = parser.parse_args(arguments)
+    try:
+        axes = given.axes.split(",") if given.axes else None
+        return sweep(given.run, given.into, given.weights, axes=axes)
+    except ContractError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """`people=1,short=0.5` as numbers by name. Raises `argparse.ArgumentTypeError`."""
+    found: dict[str, float] = {}
+    for entry in text.split(","):
+        name, _, weight = entry.partition("=")
+        try:
+            found[name.strip()] = float(weight)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{entry!r} is not NAME=WEIGHT") from None
+    return found
+
+
+def start_trainer(folder: Path) -> int:
+    """Train a run in a process of its own; its exit status."""
+    return subprocess.run([sys.executable, "-m", "training.rlhf", str(folder)], check=False).returncode
+
+
+def sweep(
+    run: Path,
+    into: Path,
+    weights: Sequence[Weights],
+    *,
+    axes: Sequence[str] | None = None,
+    train: Train = start_trainer,
+) -> int:
+    """Train `run`'s spec under each set of weights and write the front; the exit status (see above).
+
+    Raises `ContractError` for another method, an unknown part, fewer than two parts, sets of weights that are
+    the same, and a run without held-out figures.
+    """
+    spec = read_spec(run)
+    settings = spec.settings
+    if not isinstance(settings, PolicyGradientSettings):
+        raise ContractError(
+            f"{run}: the method is {spec.method!r}; only policy_gradient has weights to sweep"
+        )
+    parts = [part.name for part in settings.rewards]
+    chosen = _axes(parts, axes)
+    folders = []
+    for one in weights:
+        weighed = _weighed(run, spec, settings, one)
+        folder = into / name_of(weighed)
+        if folder in folders:
+            raise ContractError(f"weights {folder.name}: given twice; name each set once")
+        write_spec(folder, dataclasses.replace(spec, **_moved(run, spec), settings=weighed))
+        folders.append(folder)
+    for folder in folders:
+        status = train(folder)
+        if status != EXIT_FINISHED:
+            sys.stderr.write(
+                f"{folder}: the run did not finish; see its log.txt, then start the sweep again\n"
+            )
+            return status
+    _write_front(into, folders, parts, chosen)
+    return EXIT_FINISHED
+
+
+def name_of(settings: PolicyGradientSettings) -> str:
+    """Name of a run by its weights: `people-1_short-0.5`."""
+    return "_".join(f"{part.name}-{part.weight:g}" for part in settings.rewards)
+
+
+def _axes(parts: Sequence[str], axes: Sequence[str] | None) -> tuple[str, str]:
+    if len(parts) < 2:
+        raise ContractError(f"rewards: a front needs at least two parts; the spec has {', '.join(parts)}")
+    chosen = parts[:2] if axes is None else axes
+    if len(chosen) != 2 or not set(chosen) <= set(parts):
+        raise ContractError(f"axes: name two of {', '.join(parts)}")
+    return chosen[0], chosen[1]
+
+
+def _weighed(
+    run: Path, spec: RunSpec, settings: PolicyGradientSettings, weights: Weights
+) -> PolicyGradientSettings:
+    """The settings under other weights; folders of reward models no longer relative."""
+    if odd := sorted(set(weights) - {part.name for part in settings.rewards}):
+        raise ContractError(f"weights: the spec in {run} has no reward {', '.join(odd)}")
+
+    def placed(part: RewardPart) -> RewardPart:
+        if part.checkpoint is None:
+            return part
+        return dataclasses.replace(part, checkpoint=str((run / part.checkpoint).resolve()))
+
+    rewards = tuple(
+        dataclasses.replace(placed(part), weight=weights.get(part.name, part.weight))
+        for part in settings.rewards
+    )
+    held_out = tuple(placed(part) for part in settings.watch.held_out)
+    watch = dataclasses.replace(settings.watch, held_out=held_out)
+    return dataclasses.replace(settings, rewards=rewards, watch=watch)
+
+
+def _moved(run: Path, spec: RunSpec) -> dict[str, str]:
+    """Folders of the spec, which were relative to its own."""
+    return {
+        "snapshot": str((run / spec.snapshot).resolve()),
+        "cache": str((run / (spec.cache or "cache")).resolve()),
+    }
+
+
+def _write_front(into: Path, folders: Sequence[Path], parts: Sequence[str], axes: tuple[str, str]) -> None:
+    rows = [_held_out(folder, parts) for folder in folders]
+    front = non_dominated(rows)
+    names = [folder.name for folder in folders]
+    told = {
+        "figures": "rewards of each part on held-out prompts, answered greedily; more is better",
+        "runs": [
+            {"name": name, "held_out": dict(zip(parts, row, strict=True)), "on_front": place in front}
+            for place, (name, row) in enumerate(zip(names, rows, strict=True))
+        ],
+    }
+    write_atomically(into / "pareto.json", json.dumps(told, indent=2) + "\n")
+    where = [parts.index(axis) for axis in axes]
+    points = [(row[where[0]], row[where[1]]) for row in rows]
+    write_atomically(into / "pareto.svg", front_svg(points, names, front, axes))
+
+
+def _held_out(folder: Path, parts: Sequence[str]) -> list[float]:
+    report = read_evaluation(folder)
+    figures = {} if report is None else report.figures
+    found = [figures.get(f"held_out_{part_figure(part)}") for part in parts]
+    lacking = [part for part, figure in zip(parts, found, strict=True) if figure is None]
+    if lacking:
+        raise ContractError(
+            f"{folder}: no held-out figure of {', '.join(lacking)}; the snapshot needs held-out prompts that "
+            "this reward can score, and evaluation_prompts must not be 0"
+        )
+    return [figure for figure in found if figure is not None]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
