@@ -1,6 +1,5 @@
 """Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, told."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from training.contract import (
     read_evaluation,
     read_manifest,
     read_metrics,
+    read_samples,
     read_spec,
 )
 from training.rlhf.backbone import Backbone
@@ -45,10 +45,6 @@ LETTER = {"name": "letter", "kind": "pattern", "options": {"pattern": "e"}}
 @pytest.fixture(params=["grpo", "reinforce", pytest.param("ppo", marks=pytest.mark.slow)])
 def method(request: pytest.FixtureRequest) -> dict[str, Any]:
     return METHODS[request.param]
-
-
-def samples_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
 def test_the_reward_rises(base: Path, tmp_path: Path, method: dict[str, Any]) -> None:
@@ -157,17 +153,18 @@ def test_the_first_inner_epoch_has_ratio_one_and_what_a_step_tells_adds_up(
 def test_samples_are_told_token_by_token(base: Path, tmp_path: Path) -> None:
     run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW)
     assert train(run) == EXIT_FINISHED
-    told = samples_of(run)
-    assert {line["step"] for line in told} == {1, 2, 3}
-    for line in told:
-        assert "".join(token["text"] for token in line["tokens"]) == line["text"]
-        assert sum(token["reward"] for token in line["tokens"]) == pytest.approx(line["reward"], abs=1e-4)
-        assert line["parts"] == {"short": line["reward"]}
-        assert all(isinstance(token[name], float) for token in line["tokens"] for name in ("logp", "kl"))
-    assert any(token["advantage"] for token in told[0]["tokens"])
-    assert "p5" not in {line["prompt"] for line in told}, "a held-out prompt was sampled"
-    conversations = {line["message"] for line in told if line["prompt"] == "p1"}
-    assert conversations <= {"how?"}
+    told = {step: read_samples(run, step) for step in (1, 2, 3)}
+    assert all(told.values())
+    assert len((run / "samples.jsonl").read_text().splitlines()) == sum(map(len, told.values()))
+    for line in (line for lines in told.values() for line in lines):
+        assert "".join(token.text for token in line.tokens) == line.text
+        assert sum(token.reward or 0 for token in line.tokens) == pytest.approx(line.reward, abs=1e-4)
+        assert line.parts == {"short": line.reward}
+        assert all(token.logp is not None and token.kl is not None for token in line.tokens)
+        assert line.prompt != "p5", "a held-out prompt was sampled"
+        # Of a conversation the last message is told.
+        assert line.message == "how?" or line.prompt != "p1"
+    assert any(token.advantage for token in told[1][0].tokens)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.contract import PolicyGradientSettings, RunSpec
+from training.contract import WATCH_MARK, PolicyGradientSettings, RunSpec
 from training.rlhf.backbone import Backbone
 from training.rlhf.config import seed_step
 from training.rlhf.methods.policy_gradient import PolicyGradient, part_figures, sample_figures
@@ -137,7 +137,7 @@ class SamplingLoop(SteppingLoop):
             **clock.laps,
         }
         for warning in self._method.watch.observe(step + 1, figures):
-            log.warning("Watch: %s", warning)
+            log.warning("%s%s", WATCH_MARK, warning)
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
         said = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return Taken(figures, said, learned.finite)

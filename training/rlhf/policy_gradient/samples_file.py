@@ -1,17 +1,4 @@
-"""`samples.jsonl` of a run's folder: some samples of every step, with what each of their tokens earned.
-
-One line per sample:
-
-    step           from 1
-    prompt         its id
-    message        the last message of the prompt
-    text           the answer
-    finish_reason  stop: it ended by itself; length: it was cut off
-    reward         null where it could not be scored, with the `reason`
-    parts          score of each part of the reward, null where it has none
-    tokens         of each drawn token: text, reward, advantage, logp (of the policy that drew it) and kl
-                   (log π − log π_ref, null without a reference)
-"""
+"""Writes `samples.jsonl`: some samples of every step, as `contract.samples.SampledAnswer` reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from training.contract import canonical_json
+from training.contract import SAMPLES_FILE, canonical_json
 from training.rlhf.methods.policy_gradient import worth
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.episodes import Episodes
@@ -29,8 +16,6 @@ from training.rlhf.rewards.combination import Combined
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.run_folder import RunFolder
 from training.rlhf.spans import Stretch
-
-SAMPLES_FILE = "samples.jsonl"
 
 _PROMPTS = 4
 """Prompts of a step of which a sample is told."""
