@@ -102,7 +102,7 @@ def sweep(
         folder = into / name_of(weighed)
         if folder in folders:
             raise ContractError(f"weights {folder.name}: given twice; name each set once")
-        write_spec(folder, dataclasses.replace(spec, **_moved(run, spec), settings=weighed))
+        write_spec(folder, _moved(run, spec, weighed))
         folders.append(folder)
     for folder in folders:
         status = train(folder)
@@ -150,12 +150,14 @@ def _weighed(
     return dataclasses.replace(settings, rewards=rewards, watch=watch)
 
 
-def _moved(run: Path, spec: RunSpec) -> dict[str, str]:
-    """Folders of the spec, which were relative to its own."""
-    return {
-        "snapshot": str((run / spec.snapshot).resolve()),
-        "cache": str((run / (spec.cache or "cache")).resolve()),
-    }
+def _moved(run: Path, spec: RunSpec, settings: PolicyGradientSettings) -> RunSpec:
+    """The spec with these settings, fit for any folder: what was relative to its own is so no longer."""
+    return dataclasses.replace(
+        spec,
+        settings=settings,
+        snapshot=str((run / spec.snapshot).resolve()),
+        cache=str((run / (spec.cache or "cache")).resolve()),
+    )
 
 
 def _write_front(into: Path, folders: Sequence[Path], parts: Sequence[str], axes: tuple[str, str]) -> None:
