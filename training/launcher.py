@@ -43,6 +43,8 @@ _INHERITED = (
     "TRANSFORMERS_OFFLINE",
     "TOKENIZERS_PARALLELISM",
 )
+_OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
+"""What `training.rlhf.rewards.from_settings` asks of the machine's owner; the one key that a trainer needs."""
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
@@ -131,7 +133,7 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a trainer inherits: threads, devices, places of libraries. No key and no password.
+    """What a trainer inherits: threads, devices, places of libraries, and of secrets the judge's key alone.
 
     Threads that wait sleep instead of spinning: the model server and the web process share
     these cores, and beside another busy process spinning costs both a multiple of their time.
@@ -139,7 +141,7 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in environment.items()
-        if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        if name in (*_INHERITED, *_OF_REWARDS) or name.startswith(_INHERITED_PREFIXES)
     }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
 

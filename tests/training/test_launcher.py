@@ -156,7 +156,7 @@ def test_a_worker_killed_with_sigkill_takes_its_trainer_along_and_the_next_goes_
     assert (run_folder / "starts").read_text().splitlines()[-1].endswith(f"from {reached}")
 
 
-def test_a_trainer_inherits_threads_and_no_secret():
+def test_a_trainer_inherits_threads_and_of_secrets_the_judges_key_alone():
     inherited = trainer_environment(
         {
             "PATH": "/bin",
@@ -165,6 +165,9 @@ def test_a_trainer_inherits_threads_and_no_secret():
             "LC_ALL": "C.UTF-8",
             "RONDO_SECRET_KEY": "s",
             "RONDO_MODEL_SERVER_KEY": "s",
+            "RONDO_REWARD_FUNCTIONS": "acme.polite",
+            "RONDO_JUDGE_URL": "http://judge",
+            "RONDO_JUDGE_KEY": "k",
             "DATABASE_URL": "postgres://user:password@host/db",
             "AWS_SECRET_ACCESS_KEY": "s",
         }
@@ -174,6 +177,9 @@ def test_a_trainer_inherits_threads_and_no_secret():
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": "0",
         "LC_ALL": "C.UTF-8",
+        "RONDO_REWARD_FUNCTIONS": "acme.polite",
+        "RONDO_JUDGE_URL": "http://judge",
+        "RONDO_JUDGE_KEY": "k",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"}) == {"OMP_WAIT_POLICY": "ACTIVE"}
