@@ -44,7 +44,7 @@ _INHERITED = (
     "TOKENIZERS_PARALLELISM",
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
-"""What `training.rlhf.rewards.from_settings` asks of the machine's owner, the one key of a trainer among it."""
+"""What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
