@@ -7,7 +7,7 @@ Writes to --out: `curve.svg`, the mean reward of a step's answers over steps; `r
 `results.json`, the share of names of the dev split, those that stand in train left out, that are reversed
 without a mistake, greedily and at temperature 0.1, after each of the two runs.
 
-Without --model: a character-level model of 2.6 million parameters, drawn from the seed. With --model FOLDER:
+Without --model: a character-level model of 660,000 parameters, drawn from the seed. With --model FOLDER:
 the course's setting, for SmolLM2-135M: 500 names, one epoch of imitation, three of reinforcement. On a GPU:
 
     python -m training.rlhf.examples.reverse --model FOLDER --device cuda --seeds 0

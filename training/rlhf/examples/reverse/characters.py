@@ -1,4 +1,4 @@
-"""A character-level language model of a few million parameters, in a folder like any other base model's."""
+"""A character-level language model, small enough to be trained from nothing, in a folder like any base's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def character_model(folder: Path, *, seed: int, width: int = 256, blocks: int = 4) -> int:
+def character_model(folder: Path, *, seed: int, width: int = 128, blocks: int = 4) -> int:
     """Write an untrained model to `folder`; how many parameters it has.
 
     A Llama of `blocks` blocks with heads of width 32, drawn from `seed` alone.
