@@ -82,7 +82,7 @@ class Loop:
             gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 2.0) * advantages)
             loss = -(gain * answered).sum() / answered.sum()
             self.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimiser.step()
         return generation
