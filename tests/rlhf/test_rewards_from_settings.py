@@ -144,9 +144,9 @@ def test_the_judges_key_goes_only_to_the_server_that_the_environment_names(
     rewards = build(backbone, part("judge", options={"model": "m", **options}), environment=environment)
     [built] = rewards.parts
     assert isinstance(built.reward, Judge)
-    assert built.reward._client.headers.get("Authorization") == header
+    assert built.reward._server._client.headers.get("Authorization") == header
     rewards.close()
-    assert built.reward._client.is_closed
+    assert built.reward._server._client.is_closed
 
 
 def test_a_reward_model_scores_as_the_adapter_that_was_saved(backbone: Backbone, checkpoint: Path) -> None:
