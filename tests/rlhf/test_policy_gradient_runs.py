@@ -356,3 +356,25 @@ def test_several_processes_are_refused(base: Path, tmp_path: Path, backbone: Bac
             StopRequest(run),
             Processes(0, 2),
         )
+
+
+def test_all_weights_can_be_trained_on_samples_and_resumed(base: Path, tmp_path: Path) -> None:
+    full = {"adapter": "none"}
+    gentle = {"learning_rate": 1e-3}
+    run = make_sampled_run(tmp_path / "run", base, GRPO, settings=full, optimiser=gentle)
+    assert train(run, StopAfter(run, 2)) == EXIT_STOPPED
+    assert train(run) == EXIT_FINISHED
+    whole = same_run(run, tmp_path / "whole")
+    assert train(whole) == EXIT_FINISHED
+    assert files_of(run / "checkpoint") == files_of(whole / "checkpoint")
+    lines = read_metrics(run)
+    # The reference is the base as it stands in its folder: nothing lies between them before the first step.
+    assert lines[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert lines[-1]["kl"] != pytest.approx(0, abs=1e-4)
+    assert all(line["ratio_max"] == pytest.approx(1, abs=1e-6) for line in lines)
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        trained, untrained = (
+            AutoModelForCausalLM.from_pretrained(path)(ids).logits for path in (run / "checkpoint", base)
+        )
+    assert not torch.allclose(trained, untrained, atol=1e-3)
