@@ -40,5 +40,5 @@ format: install-dev ## Lay out Python and templates
 bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
 	$(BIN)/python -m tests.benchmarks.first_comparison
 
-reverse: install ## Teach a small model to spell names backwards, three times; about 20 minutes, curve in var/reverse
+reverse: install ## Teach a small model to spell names backwards, with three seeds; results and curve in var/reverse
 	$(BIN)/python -m training.rlhf.examples.reverse $(if $(DATA),--data $(DATA))

@@ -93,9 +93,9 @@ CHARACTERS = Task(
         "batch_size": 32,
         "micro_batch_tokens": 8192,
         "epochs": 100,
-        "max_steps": 500,
-        "save_every": 50,
-        "evaluate_every": 50,
+        "max_steps": 1500,
+        "save_every": 100,
+        "evaluate_every": 100,
         "keep_best": False,
     },
 )
