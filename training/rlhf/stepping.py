@@ -97,7 +97,7 @@ class SteppingLoop:
             groups += [
                 {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
             ]
-        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.learning_rate)
+        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.learning_rate, fused=True)
         self._trained = what_is_trained(spec, backbone.base_digest)
         self._saved_at: int | None = None
         self._skipped = 0
