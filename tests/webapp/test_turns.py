@@ -1,13 +1,14 @@
 """Labelling requests of one process take turns; other pages do not wait for them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, Thread
+from time import sleep
 
 import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from webapp.turns import LabellingTakesTurns
+from webapp.turns import LabellingTakesTurns, Queue
 
 PATIENCE = 30
 
@@ -57,3 +58,32 @@ def test_a_request_that_fails_ends_its_turn():
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
             middleware(RequestFactory().get("/projects/tea/label/"))
+
+
+def test_who_came_first_is_first():
+    queue, served = Queue(), []
+    queue.__enter__()
+    threads = []
+    for number in range(6):
+
+        def take_turn(number: int = number) -> None:
+            with queue:
+                served.append(number)
+
+        threads.append(Thread(target=take_turn))
+        threads[-1].start()
+        while len(queue._waiting) <= number:
+            sleep(0.001)
+    queue.__exit__(None, None, None)
+    for thread in threads:
+        thread.join(timeout=10)
+    assert served == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_turn_that_fails_is_given_on():
+    queue = Queue()
+    with pytest.raises(ValueError, match="lost"), queue:
+        raise ValueError("lost")
+    with queue:
+        assert queue._taken
+    assert not queue._taken
