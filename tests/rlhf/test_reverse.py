@@ -100,11 +100,14 @@ def test_exact_match_counts_answers_that_are_the_whole_name_backwards(
     assert share == 0.5
 
 
-def test_both_tasks_train_all_weights_for_the_exact_answer() -> None:
+def test_both_tasks_train_all_weights_for_the_exact_answer_and_a_small_model_for_its_letters_too() -> None:
     for task in (CHARACTERS, COURSE):
         assert task.sft().adapter == task.policy_gradient().adapter == "none"
-        assert [part.kind for part in task.policy_gradient().rewards] == ["exact_match"]
+    earned = [(part.kind, part.weight) for part in CHARACTERS.policy_gradient().rewards]
+    assert earned == [("exact_match", 1.0), ("chrf", 0.5)]
     recipe = COURSE.policy_gradient()
+    assert [part.kind for part in recipe.rewards] == ["exact_match"]
+    assert recipe.update.inner_epochs == 3
     assert (recipe.optimiser.batch_size, recipe.rollout.samples, recipe.rollout.max_tokens) == (32, 8, 10)
     assert (1 - recipe.update.clip_low, 1 + recipe.update.clip_high) == (0.8, 2.0)
     assert COURSE.sft(max_steps=10).optimiser.max_steps == 10

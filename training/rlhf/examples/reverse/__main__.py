@@ -104,7 +104,7 @@ class _Seed:
             "seed": self._seed,
             "imitation": {**imitated, "seconds": seconds[0]},
             "reinforcement": {**reinforced, "seconds": seconds[1]},
-            "reward": [(row["step"], row["reward"]) for row in read_metrics(rl)],
+            "reward": [(row["step"], row["reward/exact"]) for row in read_metrics(rl)],
         }
 
     def _train(self, folder: Path, base: Path, settings: Settings) -> float:

@@ -27,8 +27,11 @@ class Task:
     """Steps of the supervised run."""
     reinforcement: dict[str, Any] = field(default_factory=dict)
     """Steps of the sampled run; batch_size counts prompts."""
-    rollout: dict[str, Any] = field(default_factory=dict)
-    """How the sampled run draws."""
+    letters: float = 0.0
+    """What an answer earns, beside 1 for being right, by how many of its letters stand together rightly
+    (chrF): so the answers to a name that is never reversed can be told apart, too."""
+    inner_epochs: int = 3
+    """Passes over a step's answers."""
 
     def sft(self, **changed: int | None) -> SftSettings:
         """Settings of the supervised run; `changed` are optimiser settings, those that are not None."""
@@ -44,8 +47,8 @@ class Task:
         return found
 
     def policy_gradient(self, **changed: int | None) -> PolicyGradientSettings:
-        """Settings of the sampled run: GRPO with the whole batch's deviation, three inner epochs, a clip that
-        leaves the unlikely room to grow, and nothing that holds the policy near where it began.
+        """Settings of the sampled run: GRPO with the whole batch's deviation, a clip that leaves the unlikely
+        room to grow, and nothing that holds the policy near where it began.
 
         `changed` are optimiser settings, those that are not None.
         """
@@ -55,11 +58,14 @@ class Task:
                 "adapter": "none",
                 "max_tokens": self.max_tokens,
                 "optimiser": _steps(self.reinforcement, changed),
-                "rewards": [{"name": "exact", "kind": "exact_match"}],
-                "rollout": {"samples": 8, "max_tokens": self.answer_tokens, **self.rollout},
+                "rewards": [
+                    {"name": "exact", "kind": "exact_match"},
+                    *([{"name": "letters", "kind": "chrf", "weight": self.letters}] if self.letters else []),
+                ],
+                "rollout": {"samples": 8, "max_tokens": self.answer_tokens},
                 "advantage": {"kind": "group_relative", "scale": False, "whiten": True},
                 "kl": {"place": "none"},
-                "update": {"inner_epochs": 3, "clip_low": 0.2, "clip_high": 1.0},
+                "update": {"inner_epochs": self.inner_epochs, "clip_low": 0.2, "clip_high": 1.0},
             },
         )
         assert isinstance(found, PolicyGradientSettings)  # noqa: S101 - for the type checker
@@ -88,16 +94,18 @@ CHARACTERS = Task(
         "keep_best": False,
     },
     reinforcement={
-        "learning_rate": 1e-4,
+        "learning_rate": 4e-4,
         "warmup_steps": 20,
-        "batch_size": 32,
-        "micro_batch_tokens": 8192,
+        "batch_size": 128,
+        "micro_batch_tokens": 16384,
         "epochs": 100,
-        "max_steps": 1500,
+        "max_steps": 800,
         "save_every": 100,
         "evaluate_every": 100,
         "keep_best": False,
     },
+    letters=0.5,
+    inner_epochs=1,
 )
 """660,000 parameters, drawn at random; minutes on two cores."""
 
