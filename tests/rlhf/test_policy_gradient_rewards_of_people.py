@@ -40,16 +40,21 @@ def people(checkpoint: Path) -> dict[str, Any]:
     }
 
 
-def test_a_policy_is_trained_for_a_reward_model_and_its_samples_are_read(
-    base: Path, tmp_path: Path, reward_model: Path
-) -> None:
-    run = make_sampled_run(
+def run_for_people(base: Path, tmp_path: Path, reward_model: Path, *, steps: int) -> Path:
+    """A run whose answers earn by the reward model and by being short."""
+    return make_sampled_run(
         tmp_path / "policy",
         base,
         REINFORCE,
         settings={"rewards": [people(reward_model), SHORT]},
-        optimiser={"max_steps": 2},
+        optimiser={"max_steps": steps},
     )
+
+
+def test_a_policy_is_trained_for_a_reward_model_and_its_samples_are_read(
+    base: Path, tmp_path: Path, reward_model: Path
+) -> None:
+    run = run_for_people(base, tmp_path, reward_model, steps=2)
     assert train(run) == 0, status_of(run).message
     rows = read_metrics(run)
     assert [row["step"] for row in rows] == [1, 2]
@@ -104,13 +109,7 @@ def test_what_the_watch_warns_of_is_read_back_from_the_log(
 def test_a_sweep_trains_each_set_of_weights_and_compares_held_out_rewards(
     base: Path, tmp_path: Path, reward_model: Path
 ) -> None:
-    model = make_sampled_run(
-        tmp_path / "policy",
-        base,
-        REINFORCE,
-        settings={"rewards": [people(reward_model), SHORT]},
-        optimiser={"max_steps": 1},
-    )
+    model = run_for_people(base, tmp_path, reward_model, steps=1)
     sets = [{"people": 1.0, "short": 0.0}, {"people": 0.0, "short": 1.0}]
     assert sweep(model, tmp_path / "sweep", sets, train=train) == 0
     told = json.loads((tmp_path / "sweep" / "pareto.json").read_text())

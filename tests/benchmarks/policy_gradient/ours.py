@@ -8,13 +8,11 @@ import argparse
 import json
 import os
 import tempfile
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from tests.benchmarks.training.ours import peak_memory, timed_steps
 from training.contract import (
     EXIT_FINISHED,
     LOG_FILE,
@@ -25,7 +23,6 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.run_folder import RunFolder
 from training.rlhf.stopping import StopRequest
 from training.rlhf.train import train_run
 
@@ -49,22 +46,12 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, scratch: Path) -> dict[str, float]:
     """Seconds of a step, of its sampling, CPU seconds, peak memory in MB."""
-    moments = [time.process_time()]
-    steps: list[dict[str, Any]] = []
-    record = RunFolder.record
-
-    def timed(self: RunFolder, row: Mapping[str, Any]) -> None:
-        now = time.process_time()
-        steps.append({**row, "cpu": now - moments[-1]})
-        record(self, row)
-        moments.append(time.process_time())
-
-    RunFolder.record = timed  # type: ignore[method-assign]
+    steps = timed_steps()
     run = make_run(options, scratch)
     if train_run(run, stop=StopRequest(run), lock_wait_seconds=0) != EXIT_FINISHED:
         raise SystemExit((run / LOG_FILE).read_text()[-3000:])
     counted = steps[1:]
-    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
+    peak = peak_memory()
     tied = max(step["tied"] for step in counted)
     if tied > 0.1:
         raise SystemExit(f"the answers to {tied:.0%} of the prompts earned the same: this is not comparable")

@@ -41,17 +41,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     rows = rankings(options.judgments, context=options.context)
     if options.method == "preference":
         rows = one_pair_each(rows)
-    moments = [time.process_time()]
-    steps: list[dict[str, Any]] = []
-    record = RunFolder.record
-
-    def timed(self: RunFolder, row: Mapping[str, Any]) -> None:
-        now = time.process_time()
-        steps.append({**row, "cpu": now - moments[-1]})
-        record(self, row)
-        moments.append(time.process_time())
-
-    RunFolder.record = timed  # type: ignore[method-assign]
+    steps = timed_steps()
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_run(
             Path(scratch, "run"),
@@ -81,6 +71,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "tokens": second["tokens"] / len(rows),
         "peak": peak_memory(),
     }
+
+
+def timed_steps() -> list[dict[str, Any]]:
+    """Rows that runs of this process write from now on, each with its step's processor seconds, `cpu`."""
+    moments = [time.process_time()]
+    steps: list[dict[str, Any]] = []
+    record = RunFolder.record
+
+    def timed(self: RunFolder, row: Mapping[str, Any]) -> None:
+        now = time.process_time()
+        steps.append({**row, "cpu": now - moments[-1]})
+        record(self, row)
+        moments.append(time.process_time())
+
+    RunFolder.record = timed  # type: ignore[method-assign]
+    return steps
 
 
 def peak_memory() -> int:

@@ -106,8 +106,3 @@ def start_adapter(
             f"settings, lora: the parent's adapter is {found}, the settings ask for {lora}; "
             "continue with the parent's settings or start from the base"
         )
-
-
-def share_right(margin: Tensor) -> Tensor:
-    """1 where the winner leads, 0 where it trails, ½ where both are equal: (P,) to (P,)."""
-    return (margin.sign() + 1) / 2
