@@ -3,8 +3,8 @@
     .venv/bin/python .ci/messages.py            collect marked strings into .po files, compile .mo files
     .venv/bin/python .ci/messages.py --check    only say what is missing, fuzzy or out of step
 
-Strings of Python and of templates are in the domain django, strings of scripts in djangojs. A new string
-comes into the .po file without a translation; write it there and run this again.
+Strings of Python, of templates and of settings are in the domain django, strings of scripts in djangojs. A
+new string comes into the .po file without a translation; write it there and run this again.
 """
 
 import argparse
@@ -63,11 +63,21 @@ def _python_and_templates() -> Iterator[Marked]:
         for path in sorted((ROOT / app).rglob("*.py")):
             if "migrations" not in path.parts:
                 yield from _extracted(path, "python", path.read_text(encoding="utf-8"), PYTHON_KEYWORDS)
+    yield from _of_settings()
     for path in sorted((ROOT / "templates").rglob("*.html")):
         blanked = templatize(path.read_text(encoding="utf-8"), origin=str(path))
         # What is left of the template stands as X's; its indentation would be taken for Python's.
         lines = "\n".join(line.lstrip() for line in blanked.split("\n"))
         yield from _extracted(path, "python", lines, PYTHON_KEYWORDS)
+
+
+def _of_settings() -> Iterator[Marked]:
+    """The sentences under the fields of settings, which the form of a recipe shows: they are docstrings."""
+    sys.path.insert(0, str(ROOT))
+    from training.recipe.help import sentences
+
+    for path, sentence in sentences():
+        yield str(path.relative_to(ROOT)), 0, sentence, None
 
 
 def _scripts() -> Iterator[Marked]:

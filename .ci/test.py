@@ -52,7 +52,7 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if not variables:
         environment.pop("DATABASE_URL", None)
-    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile"]
+    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):

@@ -12,6 +12,15 @@ class Role(models.TextChoices):
     MANAGER = "manager", _("manager")
 
 
+class TokenScope(models.TextChoices):
+    """What a program may do with a person's token."""
+
+    READ = "read", _("read what you may see")
+    LABEL = "label", _("judge and review")
+    MANAGE = "manage", _("change projects, rounds and checkpoints")
+    GENERATE = "generate", _("have models answer")
+
+
 class Split(models.TextChoices):
     """Which side of every experiment a prompt is on, for good."""
 
@@ -76,6 +85,7 @@ class Purpose(models.TextChoices):
     WORK = "work", _("work")
     GOLD = "gold", _("gold: its answer is known, and it is mixed in unseen")
     QUALIFICATION = "qualification", _("qualification: to be passed before real work")
+    ARENA = "arena", _("arena: voted on outside the queue")
 
 
 class AcquisitionStrategy(models.TextChoices):
@@ -169,3 +179,13 @@ class Shown(models.TextChoices):
     CIRCLES = "circles", _("preferences that go round in a circle")
     FLAGGED = "flagged", _("with marks or missing information")
     OPEN = "open", _("not fully judged yet")
+
+
+class ImportState(models.TextChoices):
+    """Life of a file that is brought in: uploaded → waiting → running → finished or failed."""
+
+    UPLOADED = "uploaded", _("uploaded: look it through")
+    WAITING = "waiting", _("waiting for a worker")
+    RUNNING = "running", _("running")
+    FINISHED = "finished", _("finished")
+    FAILED = "failed", _("failed")

@@ -1,17 +1,15 @@
 """Identity of texts: what makes two prompts the same, and on which side of the split one is."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from annotation.choices import Split
 
 HELD_OUT_SHARE = 0.1
 """Share of prompts that no training may see."""
-
-# Made once: an import spells every prompt of its file.
-_SPELLING = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def text_hash(text: str) -> str:
@@ -22,9 +20,11 @@ def text_hash(text: str) -> str:
 def content_hash(messages: Sequence[Mapping[str, Any]], context: Sequence[Mapping[str, Any]] = ()) -> str:
     """SHA-256 of what a model is shown: the messages and the context passages, in hex.
 
-    References and tags are not part of it: they may differ between two files of the same prompts.
+    Hashed is their JSON in UTF-8, keys sorted and without spaces. References and tags are not part of it:
+    they may differ between two files of the same prompts.
     """
-    return text_hash(_SPELLING.encode({"context": list(context), "messages": list(messages)}))
+    content = {"context": list(context), "messages": list(messages)}
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def split_of(content_hash: str) -> Split:

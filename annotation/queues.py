@@ -121,17 +121,19 @@ def gold_candidates(project: Project) -> list[GoldCandidate]:
         round_number=OuterRef("round_number"),
         purpose=Purpose.GOLD,
     )
+    leased = Q(assignments__state=AssignmentState.LEASED, assignments__annotator__is_machine=False)
     judged = (
         Comparison.objects.filter(project=project, purpose=Purpose.WORK, open_slots=0, size__gte=2)
         .filter(~Exists(twin))
         .annotate(
-            held=Count("assignments", filter=Q(assignments__state=AssignmentState.LEASED), distinct=True),
-            said=Count("judgments", distinct=True),
+            held=Count("assignments", filter=leased, distinct=True),
+            said=Count("judgments", filter=Q(judgments__annotator__is_machine=False), distinct=True),
         )
         .filter(held=0, said__gt=0)
         .select_related("prompt", "review")
         .prefetch_related(
-            "candidates", "judgments__ranks", "judgments__assignment", "judgments__superseded_by"
+            "candidates",
+            *(f"judgments__{name}" for name in ("ranks", "assignment", "superseded_by", "annotator")),
         )
         .order_by("-pk")[:_LOOKED_AT]
     )
@@ -159,7 +161,9 @@ def _votes(judgments: Iterable[Judgment]) -> list[tuple[str, dict[int, int]]]:
     return [
         (judgment.verdict, {place.completion_id: place.rank for place in judgment.ranks.all()})
         for judgment in judgments
-        if judgment.assignment.retest_of_id is None and not hasattr(judgment, "superseded_by")
+        if judgment.assignment.retest_of_id is None
+        and not hasattr(judgment, "superseded_by")
+        and not judgment.annotator.is_machine
     ]
 
 

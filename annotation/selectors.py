@@ -100,11 +100,14 @@ def withheld(project: Project) -> QuerySet[Withholding]:
     )
 
 
-def judgments_current(project: Project, round_numbers: Sequence[int] | None = None) -> QuerySet[Judgment]:
+def judgments_current(
+    project: Project, round_numbers: Sequence[int] | None = None, *, machines: bool = False
+) -> QuerySet[Judgment]:
     """The judgments of work that nothing supersedes, oldest first, with all that belongs to them.
 
     Gold, qualification and retests are not among them: they measure, and nothing learns from them.
-    `round_numbers` restricts them to those rounds; None gives all. Iterate with
+    `round_numbers` restricts them to those rounds; None gives all. Those of programs that judge are among
+    them only with `machines`. Iterate with
     `.iterator(chunk_size=…)` when there may be many: the related rows come in batches.
     """
     judgments = Judgment.objects.filter(
@@ -113,6 +116,8 @@ def judgments_current(project: Project, round_numbers: Sequence[int] | None = No
         assignment__retest_of__isnull=True,
         superseded_by__isnull=True,
     )
+    if not machines:
+        judgments = judgments.filter(annotator__is_machine=False)
     if round_numbers is not None:
         judgments = judgments.filter(comparison__round_number__in=round_numbers)
     candidates = Candidate.objects.order_by("index").select_related("completion__source")
@@ -144,6 +149,8 @@ def last_submitted(annotator: User, project: Project) -> Assignment | None:
         Assignment.objects.filter(
             annotator=annotator, comparison__project=project, state=AssignmentState.SUBMITTED
         )
+        # What an arena asked has been revealed since: it is never opened again.
+        .exclude(comparison__purpose=Purpose.ARENA)
         .select_related("comparison__prompt")
         .order_by("-closed_at", "-id")
         .first()

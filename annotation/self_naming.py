@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
 _NAMES = (
     r"chat[\s-]?gpt",
     r"gpt[\s-]?\d[\w.]*",
@@ -137,6 +139,7 @@ _SAYS_WHO_MADE_IT = re.compile(
     re.IGNORECASE,
 )
 
+_LOWER_LETTERS = frozenset(letter.encode() for letter in string.ascii_lowercase)
 _ONLY_LETTERS = bytes(byte if byte in string.ascii_lowercase.encode() else ord(" ") for byte in range(256))
 _LETTERS = re.compile(r"[^\W\d_]+")
 _PARTS = re.compile(r"[\s/_:@+-]+")
@@ -176,7 +179,7 @@ def _matches(text: str, source_name: str) -> Iterator[tuple[re.Match[str], str]]
     # Nearly every text ends at the first look, which takes far less time than the patterns: whether any
     # telling word stands in it.
     lowered = text.lower()
-    found = _telling_words(source_name).intersection(_words_in(lowered))
+    found = _telling_words_in(lowered, source_name)
     # Of this family any word that begins so is a name: "SmolLMs".
     is_named = "smollm" in lowered or any(word in lowered for word in _other_words_of(source_name))
     if not found and not is_named:
@@ -201,25 +204,39 @@ def _may_say_who_made_it(lowered: str, made_words: Iterable[bytes]) -> bool:
     )
 
 
+def _telling_words_in(lowered: str, source_name: str) -> set[bytes]:
+    """Which telling words stand in a text. What stands between other signs than a to z is a word."""
+    text = lowered.encode("utf-8", "replace")
+    finder, words = _finder(source_name)
+    return {
+        words[number]
+        for number, start, end in finder.find_matches_as_indexes(text)
+        # A slice, because there may be nothing before or after.
+        if text[start - 1 : start] not in _LOWER_LETTERS and text[end : end + 1] not in _LOWER_LETTERS
+    }
+
+
 @lru_cache(maxsize=256)
-def _telling_words(source_name: str) -> frozenset[bytes]:
-    return _words_of_source(source_name) | {word.encode() for word in _NAME_WORDS} | _MADE_BY.keys()
+def _finder(source_name: str) -> tuple[BytesAhoCorasick, tuple[bytes, ...]]:
+    """Finds all telling words in one pass over a text; and the words by the numbers that it gives.
+
+    Of overlapping finds the first and longest counts, so that a word is never hidden by a part of it.
+    """
+    words = tuple(
+        sorted(_words_of_source(source_name) | {word.encode() for word in _NAME_WORDS} | _MADE_BY.keys())
+    )
+    return BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest), words
 
 
 @lru_cache(maxsize=256)
 def _words_of_source(name: str) -> frozenset[bytes]:
-    return frozenset(_words_in(name.lower()))
+    return frozenset(name.lower().encode("utf-8", "replace").translate(_ONLY_LETTERS).split())
 
 
 @lru_cache(maxsize=256)
 def _other_words_of(name: str) -> tuple[str, ...]:
     """The words of a name that are not of the letters a to z alone."""
     return tuple(word for word in _LETTERS.findall(name.lower()) if not word.isascii())
-
-
-def _words_in(lowered: str) -> list[bytes]:
-    """The runs of the letters a to z. What stands between other signs stands there as one of these."""
-    return lowered.encode("utf-8", "replace").translate(_ONLY_LETTERS).split()
 
 
 @lru_cache(maxsize=256)

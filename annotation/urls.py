@@ -1,15 +1,28 @@
 """Pages where people judge."""
 
-from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, path
 
-from annotation.views import ahead, drafts, keys, labelling, people, projects, queues, reviews, statistics
+from annotation.views import (
+    ahead,
+    audit,
+    drafts,
+    invitations,
+    keys,
+    labelling,
+    people,
+    projects,
+    queues,
+    reviews,
+    statistics,
+    tokens,
+    transfers,
+)
 
 urlpatterns: list[URLPattern] = [
-    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
-    path("logout/", LogoutView.as_view(), name="logout"),
     path("account/language/", people.language, name="language"),
     path("account/keys/", keys.keys, name="keys"),
+    path("account/tokens/", tokens.tokens, name="tokens"),
+    path("account/tokens/<int:pk>/revoke/", tokens.revoke, name="token-revoke"),
     path("", projects.projects, name="projects"),
     path("projects/<slug:slug>/", projects.project, name="project"),
     path("projects/<slug:slug>/guidelines/", projects.guidelines, name="guidelines"),
@@ -29,8 +42,20 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/statistics/", statistics.statistics, name="statistics"),
     path("projects/<slug:slug>/statistics/items/", statistics.items, name="statistics-items"),
     path("projects/<slug:slug>/items/<int:pk>/", statistics.item, name="statistics-item"),
+    path("projects/<slug:slug>/invitations/", invitations.invitations, name="invitations"),
+    path(
+        "projects/<slug:slug>/invitations/<int:pk>/revoke/",
+        invitations.invitation_revoke,
+        name="invitation-revoke",
+    ),
+    path("invitations/<str:secret>/", invitations.invitation, name="invitation"),
+    path("projects/<slug:slug>/audit/", audit.project_audit, name="project-audit"),
+    path("audit/", audit.audit, name="audit"),
     path("projects/<slug:slug>/withheld/", queues.withheld, name="withheld"),
     path("projects/<slug:slug>/withheld/<int:pk>/", queues.decide_withheld, name="withheld-decide"),
+    path("projects/<slug:slug>/transfers/", transfers.transfers, name="transfers"),
+    path("projects/<slug:slug>/transfers/<int:pk>/", transfers.transfer, name="transfer"),
+    path("projects/<slug:slug>/export/<slug:format_name>/", transfers.export, name="export"),
     path("projects/<slug:slug>/gold/", queues.gold, name="gold"),
     path("projects/<slug:slug>/gold/make/", queues.make_gold, name="gold-make"),
 ]

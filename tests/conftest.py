@@ -4,11 +4,12 @@ Alice and Bob label, Carol manages, Oscar belongs to nothing, and `admin` is the
 All sign in with the password `PASSWORD`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from django.test import Client
+from django.utils import translation
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from pytest_django import Settings
@@ -21,6 +22,13 @@ pytest_plugins = ["tests.skips"]
 # A property is not false because the machine is busy.
 hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("rondo")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: none begins when the other processes have nothing left to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +45,13 @@ def rondo_home(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     for name in ("models", "snapshots", "runs", "checkpoints"):
         setattr(settings, f"RONDO_{name.upper()}", home / name)
     return home
+
+
+@pytest.fixture(autouse=True)
+def own_language() -> Iterator[None]:
+    """The language of a test's last request ends with the test: Django keeps it for the whole thread."""
+    yield
+    translation.deactivate()
 
 
 @pytest.fixture

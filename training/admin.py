@@ -1,7 +1,6 @@
 """Every model of `training` in the Django admin, and the button that starts a training round."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -11,13 +10,20 @@ from django.db import models
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 
 from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin
 from annotation.errors import Refusal
+from training import admin_comparing as admin_comparing
+from training import admin_evaluations as admin_evaluations
+from training import admin_judges as admin_judges
+from training import admin_registry as admin_registry
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.selectors import material_of, round_view
-from training.services.rounds import cancel_round, open_first_round, reopen_round, start_again, start_round
+from training.recipe import Recipe
+from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.selectors_rounds import audit_of, round_view
+from training.services.recipes import CAN_CHANGE, change_recipe
+from training.services.rounds import draft_first_round
 
 
 @admin.register(Snapshot)
@@ -65,7 +71,7 @@ class RoundStepAdmin(WrittenOnceAdmin):
 
 @admin.register(Round)
 class RoundAdmin(BoundedAdmin):
-    """A round is opened for a project, may get another recipe until it trains, and is started here."""
+    """A round is drafted for a project, may get another recipe until it trains, and is led from here."""
 
     change_form_template = "admin/training/round/change_form.html"
     list_display = ["__str__", "state", "policy", "started_by", "started_at", "finished_at"]
@@ -78,7 +84,10 @@ class RoundAdmin(BoundedAdmin):
         "state",
         "policy",
         "snapshot",
+        "reasons_as_text",
         "cancel_requested",
+        "pause_requested",
+        "starts_by_itself",
         "created_by",
         "started_by",
         "created_at",
@@ -92,7 +101,7 @@ class RoundAdmin(BoundedAdmin):
         if obj is None:
             return ["project"]
         # What a round trained with is part of its record.
-        return self.fields if obj.can_start else ["recipe_as_text", *self.readonly_fields]
+        return self.fields if obj.state in CAN_CHANGE else ["recipe_as_text", *self.readonly_fields]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return [] if obj is None else ["recipe_as_text", *self.readonly_fields]
@@ -101,33 +110,45 @@ class RoundAdmin(BoundedAdmin):
     def recipe_as_text(self, round_: Round) -> str:
         return format_html('<pre class="log">{}</pre>', json.dumps(round_.recipe, indent=2))
 
+    @admin.display(description="reasons")
+    def reasons_as_text(self, round_: Round) -> str:
+        return format_html_join("", "<div>{}</div>", ((reason,) for reason in round_.reasons_said)) or "-"
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        user: Any = request.user
         if change:
-            super().save_model(request, obj, form, change)
+            self._change_recipe(request, obj, form)
             return
-        opened = open_first_round(project=obj.project, started_by=request.user)  # type: ignore[arg-type]
+        drafted = draft_first_round(project=obj.project, created_by=user)
         # The row was written by the service; the admin goes on with it.
-        obj.pk = opened.pk
+        obj.pk = drafted.pk
         obj.refresh_from_db()
+
+    def _change_recipe(self, request: HttpRequest, round_: Round, form: Any) -> None:
+        """The one field that may change; the service looks again whether it may, and writes it down."""
+        user: Any = request.user
+        if "recipe" in form.changed_data:
+            try:
+                change_recipe(round_=round_, recipe=Recipe.from_json(form.cleaned_data["recipe"]), actor=user)
+            except Refusal as refusal:
+                messages.error(request, refusal.message)
 
     def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         return False
 
     def get_urls(self) -> list[URLPattern]:
-        actions: dict[str, Callable[..., HttpResponse]] = {
-            "start": self.start_view,
-            "progress": self.progress_view,
-            "cancel": self.cancel_view,
-            "again": self.again_view,
-            "reopen": self.reopen_view,
-        }
+        view = self.admin_site.admin_view
         own = [
-            path(
-                f"<path:object_id>/{name}/",
-                self.admin_site.admin_view(view),
-                name=f"training_round_{name}",
-            )
-            for name, view in actions.items()
+            path("<path:object_id>/progress/", view(self.progress_view), name="training_round_progress"),
+            *(
+                path(
+                    f"<path:object_id>/{name}/",
+                    view(self.action_view),
+                    {"action": name},
+                    name=f"training_round_{name}",
+                )
+                for name in ACTIONS
+            ),
         ]
         return [*own, *super().get_urls()]
 
@@ -147,46 +168,28 @@ class RoundAdmin(BoundedAdmin):
         round_ = self._round(request, object_id, change=False)
         return render(request, "admin/training/round/progress.html", self._progress_context(request, round_))
 
-    def start_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for confirmation, then start training."""
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
+        """Ask for confirmation, then do it; what is refused is said on the round's page."""
         round_ = self._round(request, object_id)
+        deed = ACTIONS[action]
         if request.method == "POST":
             user: Any = request.user
-            return self._act(request, round_, lambda: start_round(round_=round_, started_by=user))
+            try:
+                deed.perform(round_, user, request.POST)
+            except Refusal as refusal:
+                messages.error(request, refusal.message)
+            return redirect(self._address("change", round_))
         context = {
             **self.admin_site.each_context(request),
-            "title": f"Start training round {round_.number}?",
+            "title": f"{deed.label}: round {round_.number}?",
             "opts": self.opts,
             "original": round_,
             "round": round_,
-            "material": material_of(round_),
+            "action": deed,
             "back": self._address("change", round_),
+            **facts_of(deed, round_, step=request.GET.get("step", "")),
         }
-        return render(request, "admin/training/round/start.html", context)
-
-    def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Stop what goes on."""
-        round_ = self._round(request, object_id)
-        return self._act(request, round_, lambda: cancel_round(round_=round_))
-
-    def again_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Go on where the round ended early."""
-        round_ = self._round(request, object_id)
-        return self._act(request, round_, lambda: start_again(round_=round_))
-
-    def reopen_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Back to labelling."""
-        round_ = self._round(request, object_id)
-        return self._act(request, round_, lambda: reopen_round(round_=round_))
-
-    def _act(self, request: HttpRequest, round_: Round, action: Callable[[], None]) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponse(status=405, headers={"Allow": "POST"})
-        try:
-            action()
-        except Refusal as refusal:
-            messages.error(request, refusal.message)
-        return redirect(self._address("change", round_))
+        return render(request, "admin/training/round/question.html", context)
 
     def _round(self, request: HttpRequest, object_id: str, *, change: bool = True) -> Round:
         found = self.get_object(request, object_id)
@@ -198,12 +201,16 @@ class RoundAdmin(BoundedAdmin):
         return found
 
     def _progress_context(self, request: HttpRequest, round_: Round) -> dict[str, Any]:
-        names = ("progress", "start", "cancel", "again", "reopen")
+        view = round_view(round_)
+        may_act = self.has_change_permission(request, round_)
+        offered = offered_actions(view) if may_act else []
         return {
             "round": round_,
-            "view": round_view(round_),
-            "may_act": self.has_change_permission(request, round_),
-            "urls": {name: self._address(name, round_) for name in names},
+            "view": view,
+            "entries": audit_of(round_),
+            "buttons": [(action, self._address(action.name, round_)) for action in offered],
+            "progress_url": self._address("progress", round_),
+            "retry_url": self._address("retry", round_) if may_act and can_retry_steps(view) else "",
         }
 
     def _address(self, name: str, round_: Round) -> str:

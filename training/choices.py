@@ -5,23 +5,32 @@ from django.utils.translation import gettext_lazy as _
 
 
 class RoundState(models.TextChoices):
-    """Life of a round: labelling → training → finished; a failed or cancelled one trains again."""
+    """Life of a round; which may follow which stands in `services/rounds/transitions.py`."""
 
+    DRAFT = "draft", _("draft")
+    SAMPLING = "sampling", _("sampling")
     LABELLING = "labelling", _("labelling")
-    TRAINING = "training", _("training")
+    TRAINING_REWARD_MODELS = "training_reward_models", _("training reward models")
+    TRAINING_POLICY = "training_policy", _("training policy")
+    EVALUATING = "evaluating", _("evaluating")
+    DECIDING = "deciding", _("deciding")
+    PROMOTED = "promoted", _("promoted")
+    REJECTED = "rejected", _("rejected")
+    PAUSED = "paused", _("paused")
     FAILED = "failed", _("failed")
     CANCELLED = "cancelled", _("cancelled")
-    FINISHED = "finished", _("finished")
 
 
 class StepKind(models.TextChoices):
     """What a step of a round does, in the order in which a round does it."""
 
+    ANSWER_PROMPTS = "answer_prompts", _("answer the prompts")
     FREEZE_SNAPSHOT = "freeze_snapshot", _("freeze snapshot")
     TRAIN_REWARD_MODEL = "train_reward_model", _("train reward model")
     TRAIN_POLICY = "train_policy", _("train policy")
     REGISTER_CHECKPOINTS = "register_checkpoints", _("register checkpoints")
-    ANSWER_PROMPTS = "answer_prompts", _("answer the prompts")
+    EVALUATE = "evaluate", _("evaluate")
+    DECIDE = "decide", _("decide")
 
 
 class StepState(models.TextChoices):
@@ -45,6 +54,15 @@ class RunState(models.TextChoices):
     FAILED = "failed", _("failed")
 
 
+class JobState(models.TextChoices):
+    """Life of a background job: waiting → running → finished or failed; one whose worker died waits again."""
+
+    WAITING = "waiting", _("waiting")
+    RUNNING = "running", _("running")
+    FINISHED = "finished", _("finished")
+    FAILED = "failed", _("failed")
+
+
 class Method(models.TextChoices):
     """How a run trains; the names of `contract.Method`."""
 
@@ -64,4 +82,14 @@ class CheckpointKind(models.TextChoices):
 
 
 WRITES_TEXT = (CheckpointKind.STARTER, CheckpointKind.POLICY)
+
+TRAINS = (
+    RoundState.TRAINING_REWARD_MODELS,
+    RoundState.TRAINING_POLICY,
+    RoundState.EVALUATING,
+    RoundState.DECIDING,
+)
+"""From the start of training to the verdict: one round of a project at a time."""
+CAN_START = (RoundState.SAMPLING, RoundState.LABELLING)
 CAN_START_AGAIN = (RoundState.FAILED, RoundState.CANCELLED)
+IS_DECIDED = (RoundState.PROMOTED, RoundState.REJECTED)

@@ -45,6 +45,8 @@ _INHERITED = (
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 """What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
+_OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
+"""What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
@@ -133,7 +135,8 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a trainer inherits: threads, devices, places of libraries, and of secrets the judge's key alone.
+    """What a trainer inherits: threads, devices, places of libraries, and of secrets the judge's key and that
+    of the server that draws answers.
 
     Threads that wait sleep instead of spinning: the model server and the web process share
     these cores, and beside another busy process spinning costs both a multiple of their time.
@@ -141,7 +144,7 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in environment.items()
-        if name in (*_INHERITED, *_OF_REWARDS) or name.startswith(_INHERITED_PREFIXES)
+        if name in (*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS) or name.startswith(_INHERITED_PREFIXES)
     }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
 

@@ -5,7 +5,19 @@ from typing import Any
 from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
 
-from training.services import rounds, scores
+from annotation.services import kept_answers
+from training.services import (
+    arena,
+    drift,
+    exports,
+    jobs,
+    judges,
+    leaderboard,
+    registry,
+    retention,
+    rounds,
+    scores,
+)
 from training.services.claims import worker_is_stopping
 
 
@@ -20,12 +32,42 @@ def sweep() -> None:
     """Look for work that nobody does."""
     rounds.sweep()
     scores.sweep_scores()
+    jobs.sweep_jobs()
+    registry.sweep_deleted()
+    leaderboard.sweep_votes()
+    arena.sweep_arenas()
+    judges.sweep_judges()
 
 
 @shared_task(name="training.tasks.score_project")
 def score_project(project_id: int) -> None:
     """Have reward models score what is not scored of a project's newest round."""
     scores.score_project(project_id)
+
+
+@shared_task(name="training.tasks.prepare_arena")
+def prepare_arena(arena_id: int) -> None:
+    """Have checkpoints answer an arena's prompts."""
+    arena.prepare_arena(arena_id)
+
+
+@shared_task(name="training.tasks.do_job")
+def do_job(kind: str, job_id: int) -> None:
+    """Do a background job: an export of a checkpoint, a measurement of drift."""
+    {"export": exports.do_export, "drift": drift.do_measurement}[kind](job_id)
+
+
+@shared_task(name="training.tasks.judge")
+def judge(judge_id: int) -> None:
+    """Have a judge judge what is left to it."""
+    judges.judge_comparisons(judge_id)
+
+
+@shared_task(name="training.tasks.retention")
+def keep_what_is_kept() -> None:
+    """Once a day, delete the files that this installation does not keep."""
+    retention.apply_retention()
+    kept_answers.forget_answers()
 
 
 @worker_ready.connect

@@ -2,22 +2,37 @@
 
 from django.urls import URLPattern, path
 
-from training.views import compare, origins, rounds
+from training.round_actions import ACTIONS
+from training.urls_comparing import patterns as comparing
+from training.urls_registry import patterns as registry
+from training.views import evaluations, judges, openai, recipe, rounds, runs, snapshots
 
 _ROUND = "projects/<slug:slug>/rounds/<int:number>/"
 
 urlpatterns: list[URLPattern] = [
+    path("projects/<slug:slug>/rounds/new/", rounds.draft, name="round-draft"),
     path(_ROUND, rounds.round_page, name="round"),
     path(f"{_ROUND}progress/", rounds.progress, name="round-progress"),
-    path(f"{_ROUND}start/", rounds.start, name="round-start"),
-    path(f"{_ROUND}cancel/", rounds.cancel, name="round-cancel"),
-    path(f"{_ROUND}again/", rounds.again, name="round-again"),
-    path(f"{_ROUND}reopen/", rounds.reopen, name="round-reopen"),
-    path("runs/<int:pk>/", origins.run, name="run"),
-    path("checkpoints/", origins.checkpoints, name="checkpoints"),
-    path("checkpoints/<str:name>/", origins.checkpoint, name="checkpoint"),
-    path("snapshots/<str:digest>/", origins.snapshot, name="snapshot"),
-    path("completions/<int:pk>/", origins.completion, name="completion"),
-    path("compare/", compare.compare, name="compare"),
-    path("compare/answer/", compare.compare_answer, name="compare-answer"),
+    path(f"{_ROUND}recipe/", recipe.recipe, name="round-recipe"),
+    *(path(f"{_ROUND}{name}/", rounds.act, {"action": name}, name=f"round-{name}") for name in ACTIONS),
+    path("runs/<int:pk>/", runs.run, name="run"),
+    path("runs/<int:pk>/live/", runs.live, name="run-live"),
+    path("runs/<int:pk>/curves/", runs.curves, name="run-curves"),
+    path("runs/<int:pk>/download/", runs.download, name="run-download"),
+    path("runs/<int:pk>/tensorboard/", runs.tensorboard, name="run-tensorboard"),
+    path("checkpoints/<str:name>/evaluation/", evaluations.evaluation, name="evaluation"),
+    path("checkpoints/<str:name>/evaluation/file/", evaluations.evaluation_file, name="evaluation-file"),
+    path("snapshots/<str:digest>/", snapshots.snapshot, name="snapshot"),
+    path("completions/<int:pk>/", snapshots.completion, name="completion"),
+    path("projects/<slug:slug>/judges/", judges.judges, name="judges"),
+    path("projects/<slug:slug>/judges/<int:pk>/", judges.judge, name="judge"),
+    path("projects/<slug:slug>/judges/<int:pk>/set/", judges.judge_set, name="judge-set"),
+    path("served-models/new/", judges.served_model, name="served-model"),
+    path("v1/models", openai.models, name="v1-models"),
+    path("v1/models/<str:name>", openai.model, name="v1-model"),
+    path("v1/chat/completions", openai.chat_completions, name="v1-chat-completions"),
+    path("v1/completions", openai.completions, name="v1-completions"),
+    path("v1/<path:rest>", openai.unknown, name="v1-unknown"),
+    *comparing,
+    *registry,
 ]

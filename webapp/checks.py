@@ -5,6 +5,7 @@ the database too; `manage.py check --deploy` those on a Rondo that other machine
 """
 
 import os
+import re
 import socket
 import stat
 import sys
@@ -20,6 +21,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 TAG = "rondo"
 _BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "pyamqp": 5672, "amqps": 5671}
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -67,12 +69,7 @@ def secrets_are_private(app_configs: Any, **_: Any) -> list[CheckMessage]:
 def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
     """The worker and Compare ask this address for answers."""
     url = str(settings.RONDO_MODEL_SERVER_URL)
-    parts = urlsplit(url)
-    try:
-        well_formed = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        well_formed = False
-    if not well_formed or parts.query or parts.fragment:
+    if not _is_server(url):
         return [
             Error(
                 f"RONDO_MODEL_SERVER_URL is {url!r}, and that is no address of a server.",
@@ -80,7 +77,7 @@ def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
                 id="rondo.E004",
             )
         ]
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
         return [
             Warning(
                 f"The model server at {url} is asked in the clear: key and answers cross the network.",
@@ -89,6 +86,75 @@ def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
             )
         ]
     return []
+
+
+@register(TAG)
+def rewards_can_be_had(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """A run that names a function or the judge would find out only when it has trained for hours."""
+    messages: list[CheckMessage] = []
+    for path in settings.RONDO_REWARD_FUNCTIONS:
+        if not _DOTTED.fullmatch(path.strip()):
+            messages.append(
+                Error(
+                    f"RONDO_REWARD_FUNCTIONS names {path!r}, and that is no function of a module.",
+                    hint="Write dotted paths, commas between them: acme.rewards.polite,acme.rewards.short",
+                    id="rondo.E016",
+                )
+            )
+    url = str(settings.RONDO_JUDGE_URL)
+    if url and not _is_server(url):
+        messages.append(
+            Error(
+                f"RONDO_JUDGE_URL is {url!r}, and that is no address of a server.",
+                hint="Write it as https://host:port, without /v1.",
+                id="rondo.E017",
+            )
+        )
+    if settings.RONDO_JUDGE_KEY and not url:
+        messages.append(
+            Warning(
+                "RONDO_JUDGE_KEY is set without RONDO_JUDGE_URL, so it is sent to nobody.",
+                hint="Set RONDO_JUDGE_URL to the judge that the key belongs to, or take the key away.",
+                id="rondo.W018",
+            )
+        )
+    if settings.RONDO_JUDGE_KEY and url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
+        messages.append(
+            Warning(
+                f"The judge at {url} is asked in the clear: its key crosses the network.",
+                hint="Write https:// in RONDO_JUDGE_URL.",
+                id="rondo.W019",
+            )
+        )
+    return messages
+
+
+@register(TAG)
+def listed_hosts_are_hosts(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Whoever lists an address with its scheme would wonder why its server is refused all the same."""
+    return [
+        Error(
+            f"RONDO_MODEL_SERVER_HOSTS lists {host!r}, and that is no host.",
+            hint="Write hosts alone or with a port, commas between them: gpu-box,10.0.0.7:8000",
+            id="rondo.E020",
+        )
+        for host in settings.RONDO_MODEL_SERVER_HOSTS
+        if "/" in host or not host.strip()
+    ]
+
+
+def _is_server(url: str) -> bool:
+    """Whether a URL is that of a server: http or https, with a host and nothing behind its path."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not (parts.query or parts.fragment)
+        )
+    except ValueError:
+        return False
 
 
 @register(TAG)

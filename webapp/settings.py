@@ -6,11 +6,15 @@ The defaults run everything on one machine: SQLite, a broker in a folder, `var/`
 import os
 import secrets
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import environ
+from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
+
+from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -21,6 +25,7 @@ RONDO_MODELS = RONDO_HOME / "models"
 RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
 RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"
+RONDO_IMPORTS = RONDO_HOME / "imports"
 RONDO_HOST = env.str("RONDO_HOST", default="127.0.0.1")
 RONDO_PORT = env.int("RONDO_PORT", default=8000)
 # Python uses one core per process; more than two at work leave none to the model on a small machine. With
@@ -33,6 +38,15 @@ RONDO_MODEL_SERVER_PORT = env.int("RONDO_MODEL_SERVER_PORT", default=8001)
 RONDO_MODEL_SERVER_URL = env.str(
     "RONDO_MODEL_SERVER_URL", default=f"http://127.0.0.1:{RONDO_MODEL_SERVER_PORT}"
 )
+# Hosts inside private networks that checkpoints may name as their server, alone or with a port. All hosts of
+# the public internet may be named; any other would let a page of Rondo reach into the network it runs in.
+RONDO_MODEL_SERVER_HOSTS = env.list("RONDO_MODEL_SERVER_HOSTS", default=[])
+# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
+RONDO_REWARD_FUNCTIONS = env.list("RONDO_REWARD_FUNCTIONS", default=[])
+RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
+RONDO_JUDGE_KEY = env.str("RONDO_JUDGE_KEY", default="")
+RONDO_TOKEN_REQUESTS_PER_MINUTE = env.int("RONDO_TOKEN_REQUESTS_PER_MINUTE", default=60)
+RONDO_API_REQUESTS_PER_MINUTE = env.int("RONDO_API_REQUESTS_PER_MINUTE", default=600)
 RONDO_STARTER_MODEL_NAME = env.str("RONDO_STARTER_MODEL_NAME", default="SmolLM2-135M-Instruct")
 
 
@@ -78,7 +92,8 @@ CSRF_TRUSTED_ORIGINS = env.list("RONDO_TRUSTED_ORIGINS", default=[])
 ROOT_URLCONF = "webapp.urls"
 WSGI_APPLICATION = "webapp.wsgi.application"
 AUTH_USER_MODEL = "annotation.User"
-AUTHENTICATION_BACKENDS = ["webapp.sign_in.SignIn"]
+# The first only counts wrong attempts and turns away who made too many.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "webapp.sign_in.SignIn"]
 SESSION_ENGINE = "webapp.sessions"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "projects"
@@ -93,9 +108,20 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "django.contrib.humanize",
     "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.github",
+    "allauth.socialaccount.providers.google",
+    "allauth.socialaccount.providers.openid_connect",
+    "axes",
     "django_htmx",
     "rest_framework",
+    "drf_spectacular",
     "csp",
 ]
 
@@ -104,6 +130,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "webapp.turns.LabellingTakesTurns",
     "csp.middleware.CSPMiddleware",
+    "webapp.security.headers.PermissionsPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -113,6 +140,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "webapp.security.activity.SessionActivity",
+    "axes.middleware.AxesMiddleware",
 ]
 
 TEMPLATES = [
@@ -172,7 +202,22 @@ CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 RONDO_SWEEP_SECONDS = env.float("RONDO_SWEEP_SECONDS", default=5)
 RONDO_HEARTBEAT_SECONDS = env.float("RONDO_HEARTBEAT_SECONDS", default=3)
 RONDO_STALE_SECONDS = env.float("RONDO_STALE_SECONDS", default=20)
+# How much of what was trained keeps its files, of each project; 0 keeps everything.
+RONDO_KEEP_CHECKPOINTS = env.int("RONDO_KEEP_CHECKPOINTS", default=0)
+RONDO_KEEP_RUN_STATES = env.int("RONDO_KEEP_RUN_STATES", default=0)
+# Asked for only when a checkpoint is pushed; HF_ENDPOINT names another hub than huggingface.co.
+RONDO_HUB_TOKEN = env.str("RONDO_HUB_TOKEN", default="")
+# What a manager may upload; a command imports what is larger.
+RONDO_IMPORT_MAX_MB = env.int("RONDO_IMPORT_MAX_MB", default=200)
+RONDO_IMPORT_MAX_ROWS = env.int("RONDO_IMPORT_MAX_ROWS", default=1_000_000)
 CELERY_BEAT_SCHEDULE = {
+    "sweep_imports": {
+        "task": "annotation.tasks.sweep",
+        "schedule": RONDO_SWEEP_SECONDS,
+        "options": {"expires": RONDO_SWEEP_SECONDS},
+    },
+    # Before people come to work, by the clock of CELERY_TIMEZONE.
+    "retention": {"task": "training.tasks.retention", "schedule": crontab(hour=3, minute=30)},
     "sweep": {
         "task": "training.tasks.sweep",
         "schedule": RONDO_SWEEP_SECONDS,
@@ -189,6 +234,54 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+# How many proxies of our own stand before Rondo: so many last addresses of X-Forwarded-For are believed.
+# Behind a proxy that is not counted here everybody comes from one address, and waits for each other's faults.
+ALLAUTH_TRUSTED_PROXY_COUNT = env.int(
+    "RONDO_TRUSTED_PROXIES", default=1 if env.bool("RONDO_HTTPS", default=False) else 0
+)
+AXES_FAILURE_LIMIT = env.int("RONDO_SIGN_IN_ATTEMPTS", default=5)
+AXES_COOLOFF_TIME = timedelta(minutes=env.int("RONDO_SIGN_IN_WAIT_MINUTES", default=15))
+# A person from one address: whoever guesses at somebody's password from elsewhere does not lock them out.
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_CLIENT_IP_CALLABLE = "webapp.security.lockout.client_address"
+AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
+AXES_RESET_ON_SUCCESS = True
+# Who waits and tries too early does not wait longer for it.
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+# The list of open sessions says where somebody signed in; a second log of addresses is not kept.
+AXES_DISABLE_ACCESS_LOG = True
+AXES_VERBOSE = False
+
+ACCOUNT_ADAPTER = "webapp.security.adapters.AccountAdapter"
+SOCIALACCOUNT_ADAPTER = "webapp.security.adapters.SocialAccountAdapter"
+MFA_ADAPTER = "webapp.security.adapters.MFAAdapter"
+ACCOUNT_FORMS = {"login": "webapp.security.forms.LoginForm"}
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+# Rondo sends no mail, so no address is ever verified; accounts are made by invitation alone.
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_FORMS = {
+    "authenticate": "webapp.security.forms.AuthenticateForm",
+    "reauthenticate": "webapp.security.forms.ReauthenticateForm",
+}
+# Other sites that people may sign in with; each is offered only where its two or three variables are set.
+SOCIALACCOUNT_PROVIDERS = providers(
+    github=(env.str("RONDO_GITHUB_CLIENT_ID", default=""), env.str("RONDO_GITHUB_CLIENT_SECRET", default="")),
+    google=(env.str("RONDO_GOOGLE_CLIENT_ID", default=""), env.str("RONDO_GOOGLE_CLIENT_SECRET", default="")),
+    openid=(env.str("RONDO_OPENID_CLIENT_ID", default=""), env.str("RONDO_OPENID_CLIENT_SECRET", default="")),
+    openid_url=env.str("RONDO_OPENID_URL", default=""),
+    openid_name=env.str("RONDO_OPENID_NAME", default="OpenID Connect"),
+)
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
+SOCIALACCOUNT_LOGIN_ON_GET = False
+SOCIALACCOUNT_STORE_TOKENS = False
+
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 # Rondo runs on plain HTTP on a loopback address until someone puts a proxy before it.
@@ -217,6 +310,9 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": [_NONE],
         "base-uri": [_NONE],
         "manifest-src": [_SELF],
+        # Strings become neither scripts nor their addresses; see static/js/trusted-types.js.
+        "require-trusted-types-for": ["'script'"],
+        "trusted-types": ["default"],
     }
 }
 
@@ -224,6 +320,49 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Rondo",
+    "DESCRIPTION": (
+        "People compare, rank and mark up model outputs; their judgments train the next checkpoint. "
+        "Everything that can be done in the browser can be done here, by the same rules."
+    ),
+    "VERSION": "1.0.0",
+    "OAS_VERSION": "3.1.1",
+    "SCHEMA_PATH_PREFIX": "/api/v1/",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "webapp.api_schema.complete",
+    ],
+    "APPEND_COMPONENTS": {},
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "RoleName": "annotation.choices.Role",
+        "VerdictName": "annotation.choices.Verdict",
+        "PurposeName": "annotation.choices.Purpose",
+        "RoundStateName": "training.choices.RoundState",
+        "StepKindName": "training.choices.StepKind",
+        "StepStateName": "training.choices.StepState",
+        "RunStateName": "training.choices.RunState",
+        "JobStateName": "training.choices.JobState",
+        "AssignmentStateName": "annotation.choices.AssignmentState",
+        "WithholdingStateName": "annotation.choices.WithholdingState",
+        "CheckpointKindName": "training.choices.CheckpointKind",
+        "TokenScopeName": "annotation.choices.TokenScope",
+        "ReviewReasonName": "annotation.choices.ReviewReason",
+    },
+    "TAGS": [
+        {"name": "account", "description": "Oneself and one's tokens."},
+        {"name": "projects", "description": "Projects, members, rules, what was done."},
+        {"name": "texts", "description": "Prompts, completions, comparisons, judgments."},
+        {"name": "labelling", "description": "Getting work and judging it, blind."},
+        {"name": "reviews", "description": "Deciding what annotators disagree on, blind until decided."},
+        {"name": "quality", "description": "Statistics, withheld texts, known answers."},
+        {"name": "rounds", "description": "The loop: rounds, their recipes, what they would do."},
+        {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
+        {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
+    ],
 }
 
 # ── Words, time, files ────────────────────────────────────────────────────────────────
@@ -257,6 +396,8 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": env.str("RONDO_LOG_LEVEL", default="INFO")},
     "loggers": {
         "httpx": {"level": "WARNING"},
+        # Several lines for everyone who signs in, and all that matters in them is in the database.
+        "axes": {"level": "ERROR"},
         # A sweep every few seconds would fill the log with lines that say nothing.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},

@@ -1,10 +1,16 @@
 """Addresses: people's pages, the API, the admin."""
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
+# The admin's own form knows neither a second factor nor a passkey.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("webapp.security.urls")),
+    path("api/v1/", include("webapp.api_urls")),
     path("", include("training.urls")),
     path("", include("annotation.urls")),
 ]

@@ -1,4 +1,4 @@
-"""Users and memberships."""
+"""Users, memberships, their tokens and what they did."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,8 +6,8 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 
-from annotation.admin.base import BoundedAdmin, TabularInline
-from annotation.models import Membership, User
+from annotation.admin.base import BoundedAdmin, TabularInline, WrittenOnceAdmin
+from annotation.models import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
 
 if TYPE_CHECKING:
     # Generic in the type stubs alone.
@@ -68,3 +68,39 @@ class MembershipAdmin(BoundedAdmin):
     ]
     autocomplete_fields = ["user", "project"]
     readonly_fields = ["guideline_seen", "joined_at"]
+
+
+@admin.register(Invitation)
+class InvitationAdmin(WrittenOnceAdmin):
+    list_display = ["project", "role", "note", "uses", "most_uses", "expires_at", "revoked_at", "created_by"]
+    list_filter = ["role", "project", "revoked_at"]
+    list_select_related = ["project", "created_by"]
+    search_fields = ["note", "project__name", "project__slug", "created_by__username"]
+    exclude = ["digest"]
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(WrittenOnceAdmin):
+    list_display = ["name", "user", "beginning", "scopes", "expires_at", "revoked_at", "last_used_at"]
+    list_filter = ["expires_at", "revoked_at", "created_at"]
+    list_select_related = ["user"]
+    search_fields = ["name", "beginning", "user__username"]
+    exclude = ["digest"]
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(WrittenOnceAdmin):
+    list_display = ["created_at", "actor", "action", "subject", "project"]
+    list_filter = ["action", "project", "created_at"]
+    list_select_related = ["actor", "project"]
+    search_fields = ["action", "subject", "actor__username", "project__name", "project__slug"]
+
+
+@admin.register(KeptAnswer)
+class KeptAnswerAdmin(WrittenOnceAdmin):
+    list_display = ["created_at", "user", "key", "status"]
+    list_filter = ["status", "created_at"]
+    list_select_related = ["user"]
+    search_fields = ["key", "user__username"]
+    # What was answered is for who asked.
+    exclude = ["body", "fingerprint"]

@@ -18,30 +18,15 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-ROLES = ("system", "user", "assistant")
-_FIELDS = ("prompt", "context", "reference", "tags", "completions")
+from annotation.formats.fields import DECODER, ROLES, FieldError, kind_of, refuse_undecodable, text
+
+FIELDS = ("prompt", "context", "reference", "tags", "completions")
 _COMPLETION_FIELDS = ("text", "source")
 _LONGEST_SOURCE = 120
 _PASSAGE_FIELDS = ("title", "text", "sentences")
 _MESSAGE_FIELDS = ("role", "content")
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    type(None): "null",
-}
-
-
-class PromptError(ValueError):
-    """A line that is no prompt: the field that is wrong, and what to do."""
-
-    def __init__(self, field: str | None, remedy: str) -> None:
-        super().__init__(f"field {field}: {remedy}" if field else remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,27 +50,33 @@ class ParsedPrompt:
 
 
 def parse_line(line: str) -> ParsedPrompt | None:
-    """Parse one line; None for a blank one. Raises `PromptError` for the first fault in it.
+    """Parse one line; None for a blank one. Raises `FieldError` for the first fault in it.
 
     Bytes that are no UTF-8 must have been decoded with `errors="surrogateescape"`.
     """
     line = line.rstrip("\r\n")
     if not line.strip():
         return None
-    _refuse_undecodable(line)
+    if not line.isascii():
+        refuse_undecodable(line)
     try:
-        values = json.loads(line, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        values = DECODER.decode(line)
     except json.JSONDecodeError as error:
-        raise PromptError(
+        raise FieldError(
             None, f"not JSON at column {error.colno} ({error.msg}); write one object on one line"
         ) from None
     except RecursionError:
-        raise PromptError(None, "nested too deeply to be a prompt") from None
+        raise FieldError(None, "nested too deeply to be a prompt") from None
+    return parse_object(values)
+
+
+def parse_object(values: Any) -> ParsedPrompt:
+    """One prompt of one object. Raises `FieldError` for the first fault in it."""
     if not isinstance(values, dict):
-        raise PromptError(None, f'an object like {{"prompt": "…"}} is expected, not {_kind(values)}')
-    _refuse_unknown(values, _FIELDS, "")
+        raise FieldError(None, f'an object like {{"prompt": "…"}} is expected, not {kind_of(values)}')
+    _refuse_unknown(values, FIELDS, "")
     if "prompt" not in values:
-        raise PromptError("prompt", 'is missing; write {"prompt": "…"}')
+        raise FieldError("prompt", 'is missing; write {"prompt": "…"}')
     return ParsedPrompt(
         messages=_messages(values["prompt"]),
         context=_context(values.get("context")),
@@ -97,17 +88,17 @@ def parse_line(line: str) -> ParsedPrompt | None:
 
 def _messages(value: Any) -> list[dict[str, str]]:
     if isinstance(value, str):
-        return [{"role": "user", "content": _text(value, "prompt")}]
+        return [{"role": "user", "content": text(value, "prompt")}]
     if not isinstance(value, list):
-        raise PromptError("prompt", f"a text or a list of messages is expected, not {_kind(value)}")
+        raise FieldError("prompt", f"a text or a list of messages is expected, not {kind_of(value)}")
     if not value:
-        raise PromptError("prompt", "the list of messages is empty; write at least one user message")
+        raise FieldError("prompt", "the list of messages is empty; write at least one user message")
     messages = [_message(item, f"prompt[{index}]") for index, item in enumerate(value)]
     for index, message in enumerate(messages):
         if message["role"] == "system" and index > 0:
-            raise PromptError(f"prompt[{index}].role", "a system message can only be the first")
+            raise FieldError(f"prompt[{index}].role", "a system message can only be the first")
     if messages[-1]["role"] != "user":
-        raise PromptError(
+        raise FieldError(
             f"prompt[{len(messages) - 1}].role",
             f"the last message must be the user's, which is what gets answered, "
             f"not {messages[-1]['role']!r}; move a given answer to 'reference'",
@@ -117,47 +108,47 @@ def _messages(value: Any) -> list[dict[str, str]]:
 
 def _message(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise PromptError(where, f"an object with 'role' and 'content' is expected, not {_kind(value)}")
+        raise FieldError(where, f"an object with 'role' and 'content' is expected, not {kind_of(value)}")
     _refuse_unknown(value, _MESSAGE_FIELDS, f"{where}.")
     for name in _MESSAGE_FIELDS:
         if name not in value:
-            raise PromptError(f"{where}.{name}", "is missing")
+            raise FieldError(f"{where}.{name}", "is missing")
     role = value["role"]
     if role not in ROLES:
-        raise PromptError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
-    return {"role": role, "content": _text(value["content"], f"{where}.content")}
+        raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
+    return {"role": role, "content": text(value["content"], f"{where}.content")}
 
 
 def _context(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if isinstance(value, str):
-        return [{"title": "", "sentences": [_text(value, "context")]}]
+        return [{"title": "", "sentences": [text(value, "context")]}]
     if not isinstance(value, list):
-        raise PromptError("context", f"a text or a list of passages is expected, not {_kind(value)}")
+        raise FieldError("context", f"a text or a list of passages is expected, not {kind_of(value)}")
     return [_passage(item, f"context[{index}]") for index, item in enumerate(value)]
 
 
 def _passage(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"title": "", "sentences": [_text(value, where)]}
+        return {"title": "", "sentences": [text(value, where)]}
     if not isinstance(value, dict):
-        raise PromptError(
-            where, f"a text or an object with 'title' and 'text' is expected, not {_kind(value)}"
+        raise FieldError(
+            where, f"a text or an object with 'title' and 'text' is expected, not {kind_of(value)}"
         )
     _refuse_unknown(value, _PASSAGE_FIELDS, f"{where}.")
-    title = _text(value.get("title", ""), f"{where}.title", empty=True)
+    title = text(value.get("title", ""), f"{where}.title", empty=True)
     if ("text" in value) == ("sentences" in value):
-        raise PromptError(where, "write either 'text' or 'sentences', and not both")
+        raise FieldError(where, "write either 'text' or 'sentences', and not both")
     if "text" in value:
-        return {"title": title, "sentences": [_text(value["text"], f"{where}.text")]}
+        return {"title": title, "sentences": [text(value["text"], f"{where}.text")]}
     sentences = value["sentences"]
     if not isinstance(sentences, list) or not sentences:
-        raise PromptError(f"{where}.sentences", "a list of at least one text is expected")
+        raise FieldError(f"{where}.sentences", "a list of at least one text is expected")
     return {
         "title": title,
         "sentences": [
-            _text(sentence, f"{where}.sentences[{index}]") for index, sentence in enumerate(sentences)
+            text(sentence, f"{where}.sentences[{index}]") for index, sentence in enumerate(sentences)
         ],
     }
 
@@ -166,73 +157,38 @@ def _completions(value: Any) -> tuple[ParsedCompletion, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not value:
-        raise PromptError("completions", "a list of at least one answer is expected; or take the field away")
+        raise FieldError("completions", "a list of at least one answer is expected; or take the field away")
     found = tuple(_completion(item, f"completions[{index}]") for index, item in enumerate(value))
-    if len({(one.text, one.source) for one in found}) != len(found):
-        raise PromptError("completions", "the same answer stands there twice; keep one")
+    if len(found) > 1 and len({(one.text, one.source) for one in found}) != len(found):
+        raise FieldError("completions", "the same answer stands there twice; keep one")
     return found
 
 
 def _completion(value: Any, where: str) -> ParsedCompletion:
     if isinstance(value, str):
-        return ParsedCompletion(text=_text(value, where), source=None)
+        return ParsedCompletion(text=text(value, where), source=None)
     if not isinstance(value, dict):
-        raise PromptError(
-            where, f"a text or an object with 'text' and 'source' is expected, not {_kind(value)}"
+        raise FieldError(
+            where, f"a text or an object with 'text' and 'source' is expected, not {kind_of(value)}"
         )
     _refuse_unknown(value, _COMPLETION_FIELDS, f"{where}.")
     if "text" not in value:
-        raise PromptError(f"{where}.text", "is missing")
-    source = None if value.get("source") is None else _text(value["source"], f"{where}.source")
+        raise FieldError(f"{where}.text", "is missing")
+    source = None if value.get("source") is None else text(value["source"], f"{where}.source")
     if source is not None and len(source) > _LONGEST_SOURCE:
-        raise PromptError(f"{where}.source", f"is longer than {_LONGEST_SOURCE} characters")
-    return ParsedCompletion(text=_text(value["text"], f"{where}.text"), source=source)
+        raise FieldError(f"{where}.source", f"is longer than {_LONGEST_SOURCE} characters")
+    return ParsedCompletion(text=text(value["text"], f"{where}.text"), source=source)
 
 
 def _texts(value: Any, where: str, *, single: bool) -> list[str]:
     if value is None:
         return []
     if single and isinstance(value, str):
-        return [_text(value, where)]
+        return [text(value, where)]
     if not isinstance(value, list):
         expected = "a text or a list of texts" if single else 'a list of texts like ["easy"]'
-        raise PromptError(where, f"{expected} is expected, not {_kind(value)}")
-    return [_text(item, f"{where}[{index}]") for index, item in enumerate(value)]
-
-
-def _text(value: Any, where: str, *, empty: bool = False) -> str:
-    if not isinstance(value, str):
-        raise PromptError(where, f"a text is expected, not {_kind(value)}")
-    if not empty and not value.strip():
-        raise PromptError(where, "is empty; write a text or take the field away")
-    if "\x00" in value:
-        raise PromptError(
-            where, f"character {value.index(chr(0))} is NUL, which cannot be stored; take it out"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            where,
-            f"character {error.start} is half a surrogate pair (\\u{ord(value[error.start]):04x}); "
-            "write both halves or the character itself",
-        ) from None
-    return value
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
-
-
-def _refuse_undecodable(line: str) -> None:
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            None,
-            f"byte 0x{ord(line[error.start]) - 0xDC00:02x} at column {error.start + 1} is not UTF-8; "
-            "save the file in UTF-8",
-        ) from None
+        raise FieldError(where, f"{expected} is expected, not {kind_of(value)}")
+    return [text(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
 
 def _refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
@@ -240,17 +196,4 @@ def _refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str
         if name not in known:
             near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise PromptError(f"{prefix}{name}", f"is not known; {hint}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise PromptError(doubled, "is given twice in one object; keep one")
-    return values
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise PromptError(None, f"{name} is not JSON; write a number or null")
+            raise FieldError(f"{prefix}{name}", f"is not known; {hint}")

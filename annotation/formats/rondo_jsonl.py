@@ -3,7 +3,7 @@
 The fields that a snapshot has too are spelled as there (`training.contract`); ids are texts.
 
 - `judgment`, `comparison`, `prompt`: ids; `round`: number of the round; `split`: `train` or `held-out`
-- `annotator`: a pseudonym, the same for the same person everywhere
+- `annotator`: a pseudonym, the same for the same person everywhere; `machine`: whether it is a program
 - `messages`, `context`, `references`, `tags`: what was asked, as imported
 - `completions`: `id`, `text`, `source`, `sampling`, `seed`, `finish_reason`
 - `display_order`: completion ids as this annotator saw them, first to last
@@ -27,8 +27,9 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 """
 
 import json
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -51,16 +52,21 @@ ROWS_AT_ONCE = 1_000
 Row = tuple[Any, ...]
 
 
-def lines(judgments: QuerySet[Judgment], *, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[str]:
-    """One line, with its newline, for each of `selectors.judgments_current`, in order of age.
+def as_line(record: Mapping[str, Any]) -> str:
+    """A record as a line with its newline."""
+    return json.dumps(record, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
+
+
+def records(judgments: QuerySet[Judgment], *, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[dict[str, Any]]:
+    """One object for each of `selectors.judgments_current`, in order of age; other formats are made of them.
 
     Which judgments they are is decided at once; what belongs to them is read some at a time, as
     plain values: model instances would take most of the time.
     """
-    ids = list(judgments.prefetch_related(None).order_by("pk").values_list("pk", flat=True))
+    # Eight bytes for each: a million judgments are few megabytes.
+    ids = array("q", judgments.prefetch_related(None).order_by("pk").values_list("pk", flat=True).iterator())
     for first in range(0, len(ids), rows_at_once):
-        for record in _records(ids[first : first + rows_at_once]):
-            yield json.dumps(record, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
+        yield from _records(ids[first : first + rows_at_once].tolist())
 
 
 def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -70,7 +76,8 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         .order_by("pk")
         .values(
             *("pk", "comparison_id", "verdict", "strength", "comment", "active_seconds", "created_at"),
-            *("imported_from", "annotator__pseudonym", "assignment__display_order", "guideline__version"),
+            *("imported_from", "annotator__pseudonym", "annotator__is_machine", "guideline__version"),
+            "assignment__display_order",
             *("demonstration__text", "comparison__round_number", "comparison__prompt_id"),
             *("comparison__prompt__split", "comparison__prompt__messages", "comparison__prompt__context"),
             *("comparison__prompt__references", "comparison__prompt__tags"),
@@ -93,6 +100,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             "tags": row["comparison__prompt__tags"],
             "completions": completions[row["comparison_id"]],
             "annotator": str(row["annotator__pseudonym"]),
+            "machine": row["annotator__is_machine"],
             "display_order": [str(shown) for shown in row["assignment__display_order"]],
             "verdict": row["verdict"],
             "strength": row["strength"],

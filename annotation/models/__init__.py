@@ -1,5 +1,6 @@
 """What people are asked and what they answered, one module per subject."""
 
+from annotation.models.audit import AuditEntry
 from annotation.models.judgments import (
     Correction,
     CorrectionEdit,
@@ -11,10 +12,13 @@ from annotation.models.judgments import (
     Rating,
     SpanFlag,
 )
-from annotation.models.people import Membership, User
+from annotation.models.kept_answers import KeptAnswer
+from annotation.models.people import Invitation, Membership, User
 from annotation.models.projects import Category, Criterion, Guideline, Project
 from annotation.models.reviews import Review
 from annotation.models.texts import Completion, CompletionScore, CompletionSource, Prompt
+from annotation.models.tokens import ApiToken
+from annotation.models.transfers import FileImport
 from annotation.models.work import (
     AnnotatorTally,
     Assignment,
@@ -29,7 +33,9 @@ from annotation.models.work import (
 
 __all__ = [
     "AnnotatorTally",
+    "ApiToken",
     "Assignment",
+    "AuditEntry",
     "Candidate",
     "Category",
     "Comparison",
@@ -43,10 +49,13 @@ __all__ = [
     "Demonstration",
     "DisplayTally",
     "Draft",
+    "FileImport",
     "GoldAnswer",
     "Guideline",
+    "Invitation",
     "ItemFlag",
     "Judgment",
+    "KeptAnswer",
     "Membership",
     "MissingInfo",
     "Project",

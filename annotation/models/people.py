@@ -1,6 +1,7 @@
 """Who takes part."""
 
 import uuid
+from datetime import datetime
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
@@ -18,6 +19,35 @@ class User(AbstractUser):
     language = models.CharField(
         max_length=10, blank=True, help_text="Language of the interface; empty follows the browser."
     )
+    is_guest = models.BooleanField(
+        default=False, editable=False, help_text="Stands for a visitor of an arena, who cannot sign in."
+    )
+    is_machine = models.BooleanField(
+        default=False, editable=False, help_text="A program that judges. It cannot sign in."
+    )
+
+    erased_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When this person had their account deleted; the row stays as the author of judgments.",
+    )
+
+    class Meta(AbstractUser.Meta):
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(erased_at__isnull=True)
+                | models.Q(
+                    is_active=False, is_staff=False, is_superuser=False, first_name="", last_name="", email=""
+                ),
+                name="user_erased_has_no_name",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(is_machine=False)
+                | models.Q(is_active=False, is_staff=False, is_superuser=False),
+                name="user_machine_cannot_sign_in",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.get_full_name() or self.username
@@ -45,3 +75,38 @@ class Membership(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user}, {self.get_role_display()} of {self.project}"
+
+
+class Invitation(models.Model):
+    """A link by which people become members of one project. Only its SHA-256 is kept: it is shown once.
+
+    Written by `annotation.services.invitations` alone. What is used up, expired or revoked stays in the list.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="invitations")
+    role = models.CharField(max_length=20, choices=Role, default=Role.ANNOTATOR)
+    note = models.CharField(max_length=100, blank=True, help_text="Whom it is for, to tell one from another.")
+    digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret.")
+    uses = models.PositiveIntegerField(default=0, help_text="How many people joined by it.")
+    most_uses = models.PositiveIntegerField(default=1, help_text="How many may.")
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey("annotation.User", on_delete=models.PROTECT, related_name="invitations")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(uses__lte=models.F("most_uses"), most_uses__gte=1),
+                name="invitation_not_overused",
+            ),
+            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="invitation_role_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Invitation {self.pk} to {self.project}"
+
+    def is_good(self, now: datetime) -> bool:
+        """Whether somebody may still join by it."""
+        return self.revoked_at is None and self.expires_at > now and self.uses < self.most_uses

@@ -97,7 +97,7 @@ def mark_as_gold(
     """
     if (
         Comparison.objects.filter(pk=comparison.pk, open_slots__gt=0).exists()
-        or comparison.assignments.filter(state=AssignmentState.LEASED).exists()
+        or comparison.assignments.filter(state=AssignmentState.LEASED, annotator__is_machine=False).exists()
     ):
         raise Refusal(_("This comparison is still being judged. Wait until everyone has answered."))
     verdict, ranks = _agreed_answer(comparison)
@@ -152,7 +152,10 @@ def _agreed_answer(comparison: Comparison) -> tuple[str, dict[int, int]]:
     said = [
         (judgment.verdict, {place.completion_id: place.rank for place in judgment.ranks.all()})
         for judgment in Judgment.objects.filter(
-            comparison=comparison, superseded_by__isnull=True, assignment__retest_of__isnull=True
+            comparison=comparison,
+            superseded_by__isnull=True,
+            assignment__retest_of__isnull=True,
+            annotator__is_machine=False,
         ).prefetch_related("ranks")
     ]
     if not said or any(answer != said[0] for answer in said):

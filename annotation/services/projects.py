@@ -1,6 +1,6 @@
 """Projects, their rules and their members."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -12,6 +12,8 @@ from annotation import own_work
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.errors import Refusal
 from annotation.models import Category, Guideline, Membership, Project, User
+from annotation.services import audit
+from annotation.services.acquisition import score_open_comparisons
 
 FINE_GRAINED_CATEGORIES: Sequence[dict[str, Any]] = (
     {
@@ -89,6 +91,31 @@ def publish_guideline(*, project: Project, text: str, author: User | None) -> Gu
         return newest
     highest = project.guidelines.aggregate(version=Max("version"))["version"] or 0
     return Guideline.objects.create(project=project, version=highest + 1, text=text, created_by=author)
+
+
+@transaction.atomic
+def change_settings(*, project: Project, settings: Mapping[str, Any], changed_by: User) -> Project:
+    """Give fields of a project other values; another strategy orders what is open anew after the commit.
+
+    Refuses a value that a field does not accept, naming the field. What changed is written to the audit log.
+    """
+    changed = sorted(name for name, value in settings.items() if getattr(project, name) != value)
+    if not changed:
+        return project
+    for name in changed:
+        setattr(project, name, settings[name])
+    _clean(project)
+    project.save(update_fields=changed)
+    audit.record(
+        action="project.settings",
+        subject=project,
+        actor=changed_by,
+        project=project,
+        details={"changed": changed},
+    )
+    if "acquisition" in changed:
+        transaction.on_commit(lambda: score_open_comparisons(project=project))
+    return project
 
 
 def add_member(*, project: Project, user: User, role: Role = Role.ANNOTATOR) -> Membership:

@@ -1,6 +1,6 @@
 """Prompts come in from files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from django.db import transaction
@@ -10,7 +10,8 @@ from annotation import bulk
 from annotation.choices import AcquisitionStrategy
 from annotation.content import content_hash, split_of
 from annotation.errors import ImportErrors
-from annotation.formats.prompts_jsonl import ParsedPrompt, PromptError, parse_line
+from annotation.formats.fields import FieldError
+from annotation.formats.prompts_jsonl import ParsedPrompt, parse_line
 from annotation.models import Project, Prompt
 from annotation.services.acquisition import score_open_comparisons
 from annotation.services.tasks import Task, create_tasks
@@ -43,7 +44,7 @@ def import_prompts(*, project: Project, lines: Iterable[str], name: str) -> Impo
     references and tags, so importing a file twice adds nothing. Lines are read as they
     come and held in batches. `name` is what errors call the file.
     """
-    with transaction.atomic():
+    with bulk.writing_much(), transaction.atomic():
         # Two imports into one project take turns; what the first adds the second finds.
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         added = already_there = comparisons = 0
@@ -82,7 +83,7 @@ def _parsed(lines: Iterable[str], name: str) -> Iterator[ParsedPrompt]:
             raise ImportErrors(name, errors, more=True)
         try:
             parsed = parse_line(line.removeprefix("\ufeff") if number == 1 else line)
-        except PromptError as error:
+        except FieldError as error:
             errors.append(f"line {number}, {error}")
             continue
         if parsed is not None and not errors:
@@ -102,13 +103,16 @@ def _batches(prompts: Iterator[ParsedPrompt]) -> Iterator[list[ParsedPrompt]]:
         yield batch
 
 
-def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
-    """Write what is new of a batch; how many prompts and how many comparisons were."""
-    digests = [content_hash(parsed.messages, parsed.context) for parsed in batch]
+def add_prompts(*, project: Project, prompts: Sequence[ParsedPrompt]) -> tuple[list[int], set[int]]:
+    """The ids of these prompts, in order, and which of them are new. Call it inside a transaction.
+
+    A prompt with the same messages and context as one in the project, or as one before it, is that one.
+    """
+    digests = [content_hash(parsed.messages, parsed.context) for parsed in prompts]
     known = _known(project, set(digests))
-    # The first of several lines with the same content is the one that is stored.
-    new = {digest: parsed for digest, parsed in zip(digests, batch, strict=True) if digest not in known}
-    for digest, parsed in zip(reversed(digests), reversed(batch), strict=True):
+    # The first of several with the same content is the one that is stored.
+    new = {digest: parsed for digest, parsed in zip(digests, prompts, strict=True) if digest not in known}
+    for digest, parsed in zip(reversed(digests), reversed(prompts), strict=True):
         if digest in new:
             new[digest] = parsed
     ids = dict(zip(new, bulk.reserve_ids(Prompt, len(new)), strict=True))
@@ -128,12 +132,18 @@ def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
             for digest, parsed in new.items()
         ),
     )
+    return [known.get(digest) or ids[digest] for digest in digests], set(ids.values())
+
+
+def _store(project: Project, batch: list[ParsedPrompt]) -> tuple[int, int]:
+    """Write what is new of a batch; how many prompts and how many comparisons were."""
+    ids, new = add_prompts(project=project, prompts=batch)
     tasks = [
-        Task(prompt_id=known.get(digest) or ids[digest], completions=parsed.completions)
-        for digest, parsed in zip(digests, batch, strict=True)
+        Task(prompt_id=pk, completions=parsed.completions)
+        for pk, parsed in zip(ids, batch, strict=True)
         if parsed.completions
     ]
-    return len(new), create_tasks(project=project, tasks=tasks, new_prompts=set(ids.values())) if tasks else 0
+    return len(new), create_tasks(project=project, tasks=tasks, new_prompts=new) if tasks else 0
 
 
 def _known(project: Project, digests: set[str]) -> dict[str, int]:

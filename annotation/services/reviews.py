@@ -71,9 +71,12 @@ def review_after_judgment(*, comparison: Comparison) -> Review | None:
 
 
 def judgments_that_count(comparison: Comparison) -> QuerySet[Judgment]:
-    """The judgments of a comparison that stand, one per annotator: no retest, nothing superseded."""
+    """The judgments of a comparison that stand, one per person: no retest, nothing superseded."""
     return Judgment.objects.filter(
-        comparison=comparison, superseded_by__isnull=True, assignment__retest_of__isnull=True
+        comparison=comparison,
+        superseded_by__isnull=True,
+        assignment__retest_of__isnull=True,
+        annotator__is_machine=False,
     ).order_by("pk")
 
 

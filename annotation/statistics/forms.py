@@ -90,5 +90,5 @@ def rounds_of(project: Project) -> list[int]:
 def people_of(project: Project) -> dict[int, str]:
     """Who has judged something in a project, by name."""
     judged = Judgment.objects.filter(comparison__project=project).values("annotator")
-    found = User.objects.filter(pk__in=judged)
+    found = User.objects.filter(pk__in=judged, is_machine=False)
     return dict(sorted(((user.pk, str(user)) for user in found), key=lambda one: one[1].casefold()))

@@ -131,7 +131,10 @@ def judged_in(
 
 
 def _current(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
-    found = Judgment.objects.filter(comparison__project=project, superseded_by__isnull=True)
+    """What people said. Programs that judge are measured against it, and no part of it."""
+    found = Judgment.objects.filter(
+        comparison__project=project, superseded_by__isnull=True, annotator__is_machine=False
+    ).exclude(comparison__purpose=Purpose.ARENA)
     return found if rounds is None else found.filter(comparison__round_number__in=rounds)
 
 

@@ -10,16 +10,17 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import BigIntegerField, CharField
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django_htmx.middleware import HtmxDetails
 
 from annotation import selectors
-from annotation.choices import Role
+from annotation.choices import Purpose, Role
 from annotation.models import Assignment, Membership, Project, User
 from annotation.prepared import Prepared
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 _MEMBER = Prepared(
     lambda p: Membership.objects.select_related("project").filter(
@@ -27,8 +28,11 @@ _MEMBER = Prepared(
     )
 )
 _OWN = Prepared(
-    lambda p: Assignment.objects.select_related("comparison__prompt").filter(
-        pk=p("pk", BigIntegerField()), annotator=p("annotator"), comparison__project=p("project")
+    lambda p: (
+        Assignment.objects.select_related("comparison__prompt")
+        .filter(pk=p("pk", BigIntegerField()), annotator=p("annotator"), comparison__project=p("project"))
+        # What an arena asked has been revealed since: it is never opened again.
+        .exclude(comparison__purpose=Purpose.ARENA)
     )
 )
 
@@ -50,7 +54,7 @@ def project_page(*, role: Role) -> Callable[[View], View]:
 
     def guard(view: View) -> View:
         @wraps(view)
-        def guarded(request: Request, slug: str, **parts: Any) -> HttpResponse:
+        def guarded(request: Request, slug: str, **parts: Any) -> HttpResponseBase:
             request.membership = _MEMBER.first(user=request.user.pk, slug=slug)
             if request.membership is not None:
                 project = request.membership.project

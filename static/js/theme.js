@@ -6,6 +6,11 @@
    the page (webapp/templatetags/words.py); .ci/messages.py collects them from the scripts. */
 (() => {
   "use strict";
+  // What a string may become, where the browser asks (Trusted Types); static/js/trusted-types.js tells why.
+  globalThis.trustedTypes?.createPolicy("default", {
+    createHTML: (html) => html,
+    createScriptURL: (address) => new URL(address, document.baseURI).origin === location.origin ? address : null,
+  });
   let words = null;
   const found = (message) => {
     words ??= JSON.parse(document.getElementById("words")?.textContent ?? "{}");

@@ -13,7 +13,9 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, CategoryScope, ReviewReason, Role, Verdict
 from annotation.models import (
+    ApiToken,
     Assignment,
+    AuditEntry,
     Category,
     Comparison,
     Completion,
@@ -21,10 +23,12 @@ from annotation.models import (
     Correction,
     Criterion,
     Draft,
+    FileImport,
     GoldAnswer,
     Guideline,
     ItemFlag,
     Judgment,
+    KeptAnswer,
     MissingInfo,
     Project,
     Prompt,
@@ -41,6 +45,7 @@ from annotation.services.answers import (
     SpanFlagInput,
 )
 from annotation.services.assignments import assign_next
+from annotation.services.invitations import create_invitation
 from tests import factories
 
 MODELS = sorted(
@@ -113,8 +118,17 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     Draft.objects.create(assignment=assignment, fields={"comment": ["Hm"]}, saved_from=uuid.uuid4())
     CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
     Review.objects.create(comparison=comparison, reason=ReviewReason.FLAGGED)
+    AuditEntry.objects.create(actor=annotator, project=project, action="round.start", subject="round 1")
+    ApiToken.objects.create(
+        user=annotator, name=str(uuid.uuid4()), digest=uuid.uuid4().hex, beginning="rondo_"
+    )
     GoldAnswer.objects.create(comparison=comparison, verdict=Verdict.RANKED, ranks={str(first.pk): 1})
     Withholding.objects.create(comparison=comparison, completion=first, start=0, end=3, quote="Two")
+    create_invitation(project=project, created_by=annotator, role=Role.ANNOTATOR, days=1)
+    FileImport.objects.create(
+        project=project, created_by=annotator, name="tea.jsonl", digest=uuid.uuid4().hex
+    )
+    KeptAnswer.objects.create(user=annotator, key=str(uuid.uuid4()), fingerprint=uuid.uuid4().hex)
     return judgment
 
 

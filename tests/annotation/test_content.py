@@ -1,7 +1,12 @@
 """The hash of a prompt's content, and the split that follows from it."""
 
 import hashlib
+import json
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from annotation import bulk
 from annotation.choices import Split
 from annotation.content import content_hash, split_of, text_hash
 
@@ -15,6 +20,22 @@ def test_the_hash_is_sha256_of_the_one_spelling_of_messages_and_context():
         [{"role": "user", "content": "What is té?"}], [{"title": "Tea", "sentences": ["Tea is a drink."]}]
     )
     assert found == hashlib.sha256(spelled.encode("utf-8")).hexdigest()
+
+
+@given(st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": st.text()})), st.lists(st.text()))
+def test_any_text_is_hashed_as_pythons_own_encoder_spells_it(messages, sentences: list[str]):
+    context = [{"title": "Tea", "sentences": sentences}]
+    content = {"context": context, "messages": messages}
+    spelled = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert content_hash(messages, context) == hashlib.sha256(spelled.encode()).hexdigest()
+
+
+_NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.recursive(st.none() | st.booleans() | _NUMBERS | st.text(), st.lists))
+def test_what_an_import_stores_as_json_is_read_back_as_it_was(value):
+    assert json.loads(bulk.json_value(value)) == value
 
 
 def test_the_order_of_fields_does_not_matter_but_the_order_of_turns_does():

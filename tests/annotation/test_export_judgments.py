@@ -22,6 +22,7 @@ from annotation.services.answers import (
     SpanFlagInput,
 )
 from annotation.services.judgments import submit_judgment
+from annotation.services.machines import create_machine, judge_as_machine, lease_to_machine
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +32,28 @@ def export(*arguments: str) -> list[dict[str, Any]]:
     told = StringIO()
     call_command("export_judgments", "--format", "jsonl", *arguments, stdout=told, stderr=StringIO())
     return [json.loads(line) for line in told.getvalue().splitlines()]
+
+
+def test_what_programs_judged_leaves_only_where_it_is_asked_for(project: Project, alice: User):
+    machine = create_machine(name="Judge")
+    comparison = factories.make_comparison(project, ["Yes.", "No."])
+    by_alice = factories.make_judgment(comparison, alice, (1, 2))
+    leased = lease_to_machine(project=project, machine=machine)
+    ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
+    by_machine = judge_as_machine(
+        assignment=leased,
+        machine=machine,
+        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, (2, 1), strict=True))),
+        guideline=None,
+    )
+    told = StringIO()
+    call_command("export_judgments", "--format", "jsonl", "--with-machines", stdout=StringIO(), stderr=told)
+    assert told.getvalue().strip() == "2 judgments written, 1 of them by programs."
+    assert [line["judgment"] for line in export()] == [str(by_alice.pk)]
+    assert {(line["judgment"], line["annotator"]) for line in export("--with-machines")} == {
+        (str(by_alice.pk), str(alice.pseudonym)),
+        (str(by_machine.pk), str(machine.pseudonym)),
+    }
 
 
 def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
@@ -89,6 +112,7 @@ def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
             "judgment": str(judgment.pk),
             "comparison": str(comparison.pk),
             "annotator": str(alice.pseudonym),
+            "machine": False,
             "round": 3,
             "prompt": str(prompt.pk),
             "split": prompt.split,
@@ -190,15 +214,25 @@ def test_a_file_appears_whole_and_only_then(project: Project, alice: User, tmp_p
     before = path.read_bytes()
     assert before.endswith(b"}\n")
 
-    def breaks(judgments: object):
-        yield "half a "
+    beside = sorted(tmp_path.iterdir())
+
+    def breaks(record: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rondo_jsonl, "lines", breaks)
+    factories.make_judgment(factories.make_comparison(project), alice)
+    monkeypatch.setattr(rondo_jsonl, "as_line", breaks)
     with pytest.raises(CommandError, match="No space left on device"):
         call_command("export_judgments", "--format", "jsonl", "--output", str(path))
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert (
+        sorted(tmp_path.iterdir())
+        == beside
+        == [
+            path,
+            tmp_path / "out.jsonl.dropped.jsonl",
+            tmp_path / "out.jsonl.manifest.json",
+        ]
+    )
 
 
 def test_a_folder_that_is_not_there_is_told(project: Project, tmp_path: Path):
@@ -214,15 +248,15 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_judgments(
     # Their ids, the judgments, and one each for candidates, ranks, spans, missing info, corrections,
     # ratings and critiques (edits too, where there are any).
     with django_assert_max_num_queries(10):
-        assert len(list(rondo_jsonl.lines(judgments_current(project)))) == 6
+        assert len(list(rondo_jsonl.records(judgments_current(project)))) == 6
 
 
 def test_the_lines_are_the_same_however_many_are_read_at_once(project: Project, alice: User, bob: User):
     for ranks in ((1, 2), (2, 1), (1, 2)):
         factories.make_judgment(factories.make_comparison(project), alice, ranks)
         factories.make_judgment(factories.make_comparison(project), bob, ranks, comment="Hm")
-    at_once = list(rondo_jsonl.lines(judgments_current(project)))
-    assert list(rondo_jsonl.lines(judgments_current(project), rows_at_once=2)) == at_once
+    at_once = list(rondo_jsonl.records(judgments_current(project)))
+    assert list(rondo_jsonl.records(judgments_current(project), rows_at_once=2)) == at_once
     assert len(at_once) == 6
-    numbers = [int(json.loads(line)["judgment"]) for line in at_once]
+    numbers = [int(record["judgment"]) for record in at_once]
     assert numbers == sorted(numbers)

@@ -87,6 +87,8 @@ def test_no_template_has_what_the_content_security_policy_forbids():
     found = []
     for path in tracked("templates/*.html", "*/templates/*.html"):
         text = comments.sub("", path.read_text(encoding="utf-8"))
+        if path.name == "evaluation_file.html":
+            continue  # No page of ours: a file that is mailed, with a policy of its own.
         found += [(str(path), what) for what, pattern in INLINE.items() if pattern.search(text)]
     assert found == []
 

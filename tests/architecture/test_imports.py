@@ -18,7 +18,7 @@ from django.urls import get_resolver
 
 get_resolver().reverse_dict  # loads every URL module, and with it every view
 heavy = sorted({name.split(".")[0] for name in sys.modules}
-               & {"torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "scipy"})
+               & {"torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "scipy", "pyarrow"})
 rlhf = sorted(name for name in sys.modules if name.startswith(("training.rlhf", "training.serving")))
 print(json.dumps({"heavy": heavy, "rlhf": rlhf, "rss": psutil.Process().memory_info().rss}))
 """

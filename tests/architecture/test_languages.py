@@ -89,11 +89,18 @@ def _forms(identity: Any) -> tuple[str, ...]:
     return identity if isinstance(identity, tuple) else (identity,)
 
 
+ENGLISH = re.compile(r"<(p|span|pre|article)\b[^>]* lang=\"en\"[^>]*>.*?</\1>", re.S)
+
+
 def assert_german(answer: HttpResponse) -> None:
     page = answer.content.decode()
     assert '<html lang="de"' in page
     # Data for scripts holds both languages.
-    page = html.unescape(re.sub(r"<script.*?</script>", "", page, flags=re.S))
+    page = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    # What is English on purpose says so, for screen readers too: the sentences of a trainer's settings.
+    page = html.unescape(
+        re.sub(r"<(p|span|pre|article)\b[^>]* lang=\"en\"[^>]*>.*?</\1>", "", page, flags=re.S)
+    )
     assert [sentence for sentence in english_sentences() if sentence in page] == []
 
 
@@ -111,7 +118,7 @@ def test_every_page_answers_in_german(name: str, parts, everybody):  # noqa: F81
             headers={"Accept-Language": "de-AT,de;q=0.9,en;q=0.8"},
         )
         assert answer.headers.get("Content-Language", "de") == "de"
-        if b"<html" in answer.content:
+        if not answer.streaming and b"<html" in answer.content:
             assert_german(answer)
 
 

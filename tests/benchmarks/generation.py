@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from training.rlhf.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.generate import end_tokens
+from training.rlhf.rollout.limits import end_tokens
 
 QUESTION = "Explain to a ten-year-old why the sky is blue, and then why it turns red at sunset."
 TOKENS = 120

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.hands import Hands, Judged
+from tests.browser.installation import Rondo
 from tests.tiny import tiny_model_folder
-from tests.webapp.running import PATIENCE, RunningUp, free_port, still_alive
 
 pytestmark = pytest.mark.slow
 
@@ -28,55 +26,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def rondo(tmp_path: Path, base: Path) -> Iterator["Rondo"]:
+def rondo(tmp_path: Path, base: Path) -> Iterator[Rondo]:
     running = Rondo(tmp_path / "var", base)
     yield running
     running.stop()
-
-
-class Rondo:
-    """An installation that can be started, stopped and looked into."""
-
-    def __init__(self, home: Path, base: Path) -> None:
-        self.home = home
-        self.base = base
-        self.up: RunningUp | None = None
-
-    def start(self) -> RunningUp:
-        port = str(free_port())
-        self.up = RunningUp(
-            self.home,
-            free_port(),
-            RONDO_STARTER_MODEL=str(self.base),
-            RONDO_MODEL_SERVER_PORT=port,
-            RONDO_SWEEP_SECONDS="1",
-            RONDO_HEARTBEAT_SECONDS="1",
-            RONDO_STALE_SECONDS="6",
-            OMP_NUM_THREADS="1",
-        )
-        self.up.wait_for("Rondo is at")
-        return self.up
-
-    def stop(self) -> None:
-        if self.up and self.up.process.poll() is None:
-            family = self.up.family()
-            self.up.stop(signal.SIGINT)
-            assert still_alive(family) == []
-
-    def count(self, table: str) -> int:
-        with sqlite3.connect(f"file:{self.home / 'rondo.sqlite3'}?mode=ro", uri=True) as database:
-            (number,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
-        return int(number)
-
-    def resumed_at(self, method: str) -> int:
-        """The step from which the run of this method went on, as its log says; waits until it does."""
-        log = self.home / "runs" / f"first-project-round-1-{method}" / "log.txt"
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if steps := re.findall(r"Going on after step (\d+)", log.read_text()):
-                return int(steps[-1])
-            time.sleep(0.2)
-        raise AssertionError(f"it began anew or not at all:\n{log.read_text()}")
 
 
 def test_once_around_the_loop_by_hand(rondo: Rondo, browser: Browser):

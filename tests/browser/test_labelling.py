@@ -81,7 +81,8 @@ def test_a_pair_is_judged_with_two_keys(items, project: Project, alice: User, op
     page.keyboard.press("8")
     expect(page.locator("#submit-status")).to_have_text("B is better.")
     expect(submit).to_have_attribute("aria-disabled", "false")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     judgment = Judgment.objects.get()
     assert (judgment.verdict, judgment.strength) == (Verdict.RANKED, 3)
@@ -105,7 +106,8 @@ def test_four_answers_are_ranked_with_ties_by_letter_keys(items, alice: User, op
     expect(page.locator("#submit-status")).to_have_text("Rank A too.")
     page.keyboard.press("a")
     expect(page.locator("#order")).to_have_value("B > C = D > A")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert texts_by_rank(Judgment.objects.get()) == {
         1: {shown["B"]},
@@ -153,7 +155,8 @@ def test_spans_are_marked_with_the_mouse_and_stored_in_code_points(items, alice:
     drag_over(page, "about   the tea")
     page.keyboard.press("i")
     page.keyboard.press("-")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     stored = {(f.completion.text, f.category.key): f for f in SpanFlag.objects.all()}
     for answer, category, quote in (
@@ -196,7 +199,8 @@ def test_spans_are_marked_changed_and_removed_with_the_keyboard_alone(items, ali
     page.keyboard.press("Delete")
     expect(flags).to_have_count(1)
     page.keyboard.press("=")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     flag = SpanFlag.objects.get()
     assert flag.category.key == "untruthful"
@@ -214,7 +218,8 @@ def test_a_quote_across_markup_is_the_source_between(items, alice: User, open_as
         page.keyboard.press("Shift+ArrowRight")
     page.keyboard.press("u")
     page.keyboard.press("=")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     flag = SpanFlag.objects.get()
     # Steep it for **about two minutes** in water: "two" begins at 21, "in" ends at 37.
@@ -273,7 +278,8 @@ def test_missing_info_takes_its_evidence_from_the_context(items, alice: User, op
     expect(page.locator("[data-cited]")).to_have_text(re.compile("five minutes after boiling"))
     page.keyboard.press("Escape")
     page.keyboard.press("0")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     missing = Judgment.objects.get().missing_info.get()
     assert missing.completion.text == shown["B"]
@@ -290,7 +296,8 @@ def test_the_last_answer_can_be_opened_again_with_all_that_was_entered(
     page.keyboard.press("i")
     page.keyboard.press("1")
     page.locator("#comment").fill("Short\nand clear")
-    page.keyboard.press("Control+Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Control+Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     page.keyboard.press("z")
     expect(page.get_by_text("changing an answer")).to_be_visible()
@@ -298,7 +305,8 @@ def test_the_last_answer_can_be_opened_again_with_all_that_was_entered(
     expect(page.locator("#comment")).to_have_value("Short\nand clear")
     expect(page.locator('[data-key="1"]')).to_be_checked()
     page.keyboard.press("9")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     first, second = Judgment.objects.order_by("pk")
     assert second.supersedes == first
@@ -310,7 +318,8 @@ def test_the_last_answer_can_be_opened_again_with_all_that_was_entered(
 def test_submitted_answers_stand_after_a_reload(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.keyboard.press("+")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     page.reload()
     expect(page.get_by_text("2 of 2")).to_be_visible()
@@ -367,7 +376,8 @@ def test_an_expired_sign_in_loses_nothing(items, alice: User, open_as: Open):
     expect(page.locator("#outbox")).to_contain_text("1 answer kept on this device")
     expect(page.locator("#comment")).to_have_value("still here")
     page.context.add_cookies([{"name": "sessionid", "value": kept["value"], "url": page.url}])
-    page.get_by_role("button", name="Send now").click()
+    with page.expect_response("**/submit/"):
+        page.get_by_role("button", name="Send now").click()
     expect(page.get_by_text("2 of 2")).to_be_visible()
     expect(page.locator("#outbox")).to_be_hidden()
     assert Judgment.objects.get().comment == "still here"
@@ -388,7 +398,8 @@ def test_pairs_and_rankings_are_judged_without_javascript(items, alice: User, op
     page.get_by_label("A is slightly better").check(force=True)
     page.locator(".missing > summary").first.click()
     page.get_by_label("What is missing").first.fill("the temperature")
-    page.get_by_role("button", name="Submit").click()
+    with page.expect_response("**/submit/"):
+        page.get_by_role("button", name="Submit").click()
     expect(page.locator(".candidate")).to_have_count(4)
     pair = Judgment.objects.get()
     assert (texts_by_rank(pair)[1], pair.strength) == ({shown["A"]}, 1)
@@ -399,7 +410,8 @@ def test_pairs_and_rankings_are_judged_without_javascript(items, alice: User, op
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("Rank D too.")
     page.locator('select[aria-label="Rank of answer D"]').select_option("4")
-    page.get_by_role("button", name="Submit").click()
+    with page.expect_response("**/submit/"):
+        page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert texts_by_rank(Judgment.objects.latest("pk")) == {
         1: {shown["B"]},
@@ -450,12 +462,14 @@ def test_axe_finds_nothing_on_any_page(
     page.keyboard.press("?")
     assert axe(page) == []
     page.keyboard.press("Escape")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     page.keyboard.type("ab=c")
     assert axe(page) == []
     page.keyboard.press("d")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert axe(page) == []
 
@@ -471,7 +485,8 @@ def test_no_page_scrolls_sideways(width: int, items, alice: User, open_as: Open)
     assert page.evaluate(overflow) <= 0
     page.keyboard.press("Escape")
     page.keyboard.press("0")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     assert page.evaluate(overflow) <= 0
     for path in ("/", "/projects/tea/", "/projects/tea/guidelines/", "/login/"):

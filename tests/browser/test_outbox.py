@@ -157,7 +157,8 @@ def test_a_submit_refused_in_other_words_than_the_pages_own_is_kept(items, alice
     expect(page.locator("#outbox")).to_contain_text("An answer was not taken: the server answered 422")
     expect(page.locator(".candidate")).to_have_count(4)
     page.unroute("**/submit/")
-    page.get_by_role("button", name="Send now").click()
+    with page.expect_response("**/submit/"):
+        page.get_by_role("button", name="Send now").click()
     expect(page.locator("#outbox")).to_be_hidden()
     assert Judgment.objects.get().verdict == Verdict.RANKED
 

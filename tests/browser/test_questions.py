@@ -39,7 +39,8 @@ def press(page: Page, *keys: str) -> None:
 
 def submit(page: Page) -> Judgment:
     """Send with the keyboard and wait until it is stored."""
-    press(page, "Control+Enter")
+    with page.expect_response("**/submit/"):
+        press(page, "Control+Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     return Judgment.objects.get()
 
@@ -208,7 +209,8 @@ def test_the_order_as_shown_is_asked_about_once_and_then_stored(
     assert axe(page) == []
     assert not Judgment.objects.exists()
     expect(page.locator("#order")).to_have_value("A > B > C > D")
-    press(page, "Tab", "Enter")
+    with page.expect_response("**/submit/"):
+        press(page, "Tab", "Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert Judgment.objects.get().ranks.count() == 4
 
@@ -273,7 +275,8 @@ def test_without_javascript_every_question_but_marks_is_answered(
     page.get_by_role("radiogroup", name="Tone, answer B").get_by_role("radio", name="thumb down").check(
         force=True
     )
-    page.get_by_role("button", name="Submit").click()
+    with page.expect_response("**/submit/"):
+        page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
 
     judgment = Judgment.objects.get()

@@ -73,7 +73,8 @@ def test_letters_are_dragged_into_order_with_the_mouse(four, alice: User, open_a
     expect(page.locator("#submit-status")).to_have_text("Rank D too.")
     page.keyboard.press("d")
     expect(order).to_have_value("B > A > C > D")
-    page.keyboard.press("Control+Enter")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Control+Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert sorted(Judgment.objects.get().ranks.values_list("rank", flat=True)) == [1, 2, 3, 4]
 

@@ -68,8 +68,8 @@ def test_a_tiny_model_goes_once_around_the_loop(
     start_round(round_=first, started_by=carol)
     advance_round(first.pk)
     first.refresh_from_db()
-    assert [step.error for step in first.steps.order_by("position")] == [""] * 6
-    assert first.state == RoundState.FINISHED
+    assert [step.error for step in first.steps.order_by("position")] == [""] * 7
+    assert first.state == RoundState.PROMOTED
 
     # The snapshot holds what she said, and both checkpoints name it.
     rows = list(read_snapshot(first.snapshot.path))
@@ -84,6 +84,8 @@ def test_a_tiny_model_goes_once_around_the_loop(
 
     # Round 2 is open: the new checkpoint's answers stand beside those of the starter.
     second = Round.objects.get(number=2)
+    advance_round(second.pk)
+    second.refresh_from_db()
     policy = Checkpoint.objects.get(name="tea-round-1-policy")
     assert (second.state, second.policy) == (RoundState.LABELLING, policy)
     for comparison in Comparison.objects.filter(round_number=2):
@@ -112,7 +114,7 @@ def test_a_tiny_model_goes_once_around_the_loop(
     start_round(round_=second, started_by=carol)
     advance_round(second.pk)
     second.refresh_from_db()
-    assert second.state == RoundState.FINISHED
+    assert second.state == RoundState.PROMOTED
     continued = Checkpoint.objects.get(name="tea-round-2-policy")
     assert continued.parent == policy
     assert read_manifest(continued.path).parent_digest == policy.digest

@@ -84,10 +84,10 @@ def test_the_gradient_is_that_of_plain_autograd_over_separate_rows(base: Path, b
         torch.testing.assert_close(trained[name].grad, weight.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_a_trained_heads_gradient_in_chunks_is_that_of_all_logits_at_once() -> None:
+@pytest.mark.parametrize("tokens", [2500, 1500], ids=["three chunks, one not full", "kept as a whole"])
+def test_a_trained_heads_gradient_is_that_of_plain_log_probabilities(tokens: int) -> None:
     torch.manual_seed(0)
-    # Three chunks, the last of them not full.
-    states, targets, weights = torch.randn(2500, 6), torch.randint(11, (2500,)), torch.randn(2500)
+    states, targets, weights = torch.randn(tokens, 6), torch.randint(11, (tokens,)), torch.randn(tokens)
     head, plain = torch.nn.Linear(6, 11), torch.nn.Linear(6, 11)
     plain.load_state_dict(head.state_dict())
     rows, plain_rows = (states.clone().requires_grad_() for _ in range(2))
@@ -98,6 +98,14 @@ def test_a_trained_heads_gradient_in_chunks_is_that_of_all_logits_at_once() -> N
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     for one, other in ((rows, plain_rows), (head.weight, plain.weight), (head.bias, plain.bias)):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=0)
+
+
+def test_a_second_backward_pass_through_spent_logits_is_refused() -> None:
+    head = torch.nn.Linear(6, 11)
+    values = token_log_probabilities(torch.randn(5, 6), torch.randint(11, (5,)), head).sum()
+    values.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        values.backward()
 
 
 def test_adapters_beside_it_lie_on_the_base_and_not_on_what_is_trained(backbone: Backbone) -> None:

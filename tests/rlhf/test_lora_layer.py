@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from training.contract import LoraSettings
 from training.rlhf.adapter_files import lora_config
-from training.rlhf.lora_layer import LoraLinear
+from training.rlhf.lora_layer import LoraLinear, Share, mixing
 
 
 class Layer(nn.Module):
@@ -110,3 +110,30 @@ def test_the_adapters_files_do_not_know_of_it() -> None:
         r=4, lora_alpha=settings.alpha, target_modules=list(settings.targets), task_type="CAUSAL_LM"
     )
     assert lora_config(settings, blocks=3).to_dict() == plain.to_dict()
+
+
+def test_a_packed_row_of_several_adapters_is_on_each_stretch_what_its_adapter_makes_of_it_alone() -> None:
+    layer, _ = pair(torch.float32)
+    for name, rank in (("b", 1), ("c", 7)):
+        inject_adapter_in_model(
+            lora_config(LoraSettings(rank=rank, targets=("q_proj",)), blocks=1), layer, name
+        )
+        nn.init.normal_(layer.q_proj.lora_B[name].weight, std=0.3)
+    layer.q_proj.set_adapter("c")
+    x = torch.randn(1, 9, 24)
+    with torch.inference_mode():
+        # "elsewhere" is an adapter that does not reach this layer; tokens 7 and 8 are nobody's.
+        shares = [Share("b", slice(0, 3)), Share("elsewhere", slice(3, 4)), Share("a", slice(4, 7))]
+        with mixing(shares):
+            mixed = layer(x)
+        base = layer.q_proj.base_layer(x)
+        expected = [base]
+        for name in ("b", "a"):
+            layer.q_proj.set_adapter(name)
+            expected.append(layer(x))
+        of_base, of_b, of_a = expected
+    assert torch.allclose(mixed[:, 0:3], of_b[:, 0:3], atol=1e-6)
+    assert torch.allclose(mixed[:, 4:7], of_a[:, 4:7], atol=1e-6)
+    for tokens in (slice(3, 4), slice(7, 9)):
+        assert torch.allclose(mixed[:, tokens], of_base[:, tokens], atol=1e-6)
+    assert (of_a - of_b).abs().mean() > 0.1

@@ -14,7 +14,7 @@ from training.rlhf.data import Example, build_examples
 from training.rlhf.encoding import Answered
 from training.rlhf.log_probabilities import answer_log_probabilities
 from training.rlhf.methods.reward import read_rewards
-from training.rlhf.packing import pack, packed_tokens, passes
+from training.rlhf.packing import pack, pack_predictions, packed_tokens, passes
 
 CPU = torch.device("cpu")
 
@@ -45,6 +45,25 @@ def test_a_token_that_the_tokeniser_merged_with_the_answer_is_not_shared() -> No
     assert batch.input_ids.tolist() == [[1, 2, 3, 7, 9, 4, 9]]
     assert batch.targets.tolist() == [3, 4, 5, 6]
     assert batch.predictors.tolist() == [2, 3, 1, 5]
+
+
+def test_a_last_token_is_predicted_and_not_run_where_nothing_reads_it() -> None:
+    answers = answered(([1, 2, 3, 7, 9], 3), ([1, 2, 3, 8, 5, 9], 3), ([1, 2, 3, 4], 3), ([1, 2, 3, 7, 6], 3))
+    row = pack_predictions([answers, answered(([1, 5], 1))], device=CPU)
+    # The first and the last answer are one now but for their ends; the third is a single token.
+    assert row.input_ids.tolist() == [[1, 2, 3, 7, 8, 5, 1]]
+    assert row.position_ids.tolist() == [[0, 1, 2, 3, 3, 4, 0]]
+    assert row.target_ids.tolist() == [7, 9, 8, 5, 9, 4, 7, 6, 5]
+    assert row.predictors.tolist() == [2, 3, 2, 4, 5, 2, 2, 3, 6]
+    assert row.target_answer.tolist() == [0, 0, 1, 1, 1, 2, 3, 3, 4]
+    assert (row.answers, row.tokens, row.answer_tokens.tolist()) == (5, 7, [2, 3, 1, 2, 1])
+    # 7 after place 2 is asked for twice, and predicted once.
+    ids, places, where = row.predicted()
+    assert sorted(zip(places.tolist(), ids.tolist(), strict=True)) == [
+        *((2, 4), (2, 7), (2, 8), (3, 6), (3, 9), (4, 5), (5, 9), (6, 5)),
+    ]
+    assert ids[where].tolist() == row.target_ids.tolist()
+    assert places[where].tolist() == row.predictors.tolist()
 
 
 def test_answers_that_begin_alike_share_their_beginning() -> None:

@@ -98,7 +98,9 @@ def test_every_prompt_is_read_once_and_forgotten_with_its_last_sample(
     monkeypatch.setattr(KeyCache, "read", spy_read)
     monkeypatch.setattr(KeyCache, "write", spy_write)
     rollout(ending, PROMPTS, SamplingParameters(max_tokens=30, seed=1), n=3, max_rows=4)
-    assert read == [len(prompt) for prompt in PROMPTS]
+    # The fourth and the fifth are one prompt: it is read once for the samples of both.
+    assert PROMPTS[3] == PROMPTS[4]
+    assert read == [len(prompt) for prompt in PROMPTS[:4] + PROMPTS[5:]]
     # Four samples stand behind four prompts at most, and one more may be waited for.
     assert max(kept) <= 5
 

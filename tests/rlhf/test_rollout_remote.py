@@ -16,7 +16,7 @@ from tests.tiny import tiny_model_folder, tiny_tokenizer
 from training.rlhf.backbone import Backbone
 from training.rlhf.compatible_server import ServerError
 from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.generate import end_tokens
+from training.rlhf.rollout.limits import end_tokens
 from training.rlhf.rollout.remote import RemoteRollout
 
 BASE = "SmolLM2-135M-Instruct"

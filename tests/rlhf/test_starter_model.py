@@ -11,7 +11,7 @@ import torch
 
 from training.rlhf.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.generate import end_tokens
+from training.rlhf.rollout.limits import end_tokens
 from training.rlhf.starter import ensure
 
 pytestmark = [

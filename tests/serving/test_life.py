@@ -35,8 +35,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def begin_long_stream(client: openai.OpenAI) -> Any:
-    """A stream of many tokens, of which the first has come: the generation thread is busy."""
-    stream = client.completions.create(model=BASE, prompt="a", max_tokens=LONG, stream=True)
+    """A stream of many tokens, of which the first has come: the generation thread is busy.
+
+    The likeliest tokens, for chance may end an answer of the tiny model after a few: these never end.
+    """
+    stream = client.completions.create(model=BASE, prompt="a", max_tokens=LONG, temperature=0, stream=True)
     next(iter(stream))
     return stream
 
@@ -90,7 +93,9 @@ def test_a_fetch_that_fails_is_said_with_its_reason(tmp_path: Path):
 def test_a_full_queue_says_come_back_and_sigterm_calls_off_what_takes_too_long(folders: Folders):
     with (
         running_model_server(
-            folders.models, folders.checkpoints, arguments=["--queue", "1", "--seconds-to-stop", "1"]
+            folders.models,
+            folders.checkpoints,
+            arguments=["--queue", "1", "--max-rows", "1", "--seconds-to-stop", "1"],
         ) as server,
         connect(server) as client,
     ):

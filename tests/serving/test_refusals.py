@@ -34,7 +34,7 @@ def test_a_wrong_key_is_refused(server: RunningServer, key: str):
     assert refusal.value.code == "invalid_api_key"
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/score"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/kl"])
 def test_without_a_key_nothing_is_read(server: RunningServer, path: str):
     status, error = post(server, path, b"not even JSON", Authorization="")
     assert (status, error["code"]) == (401, "invalid_api_key")

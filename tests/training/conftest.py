@@ -15,10 +15,13 @@ from annotation.services.judgments import JudgmentAnswer, submit_judgment
 from tests import factories
 from tests.training.fake_server import FakeServer
 from tests.training.fake_trainer import train
-from training import doorbell, launcher
+from training import launcher
+from training.choices import RoundState
 from training.contract import RunStatus, read_status
 from training.engine import Engine
-from training.services import claims, steps
+from training.models import Round
+from training.services import claims
+from training.services.rounds import advance_round, open_first_round, start_round, steps
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             assert name == "training.tasks.advance_round"
             heard.extend(args)
 
-    monkeypatch.setattr(doorbell, "current_app", Broker())
+    monkeypatch.setattr("annotation.doorbell.current_app", Broker())
     return heard
 
 
@@ -76,6 +79,28 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 def prompts(project: Project) -> list[Prompt]:
     """Four prompts, all in the train split."""
     return [factories.make_prompt(project, f"What is {n} and {n}?", split="train") for n in range(4)]
+
+
+@pytest.fixture
+def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
+    """Round 1 with its prompts answered and all of its comparisons judged by Alice."""
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    judge_all(project, alice)
+    round_.refresh_from_db()
+    return round_
+
+
+@pytest.fixture
+def deciding_round(labelled: Round, carol: User) -> Round:
+    """Round 1, trained and evaluated; a manager is to decide."""
+    Round.objects.update(recipe={"promotion": {"by_hand": True}})
+    labelled.refresh_from_db()
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.DECIDING
+    return labelled
 
 
 def judge_all(project: Project, annotator: User) -> list[Judgment]:

@@ -16,6 +16,8 @@ class FakeServer:
         self.trouble: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
         self.text: Callable[[dict[str, Any]], str] = lambda body: f"Answer {body['seed']}."
         self.score: Callable[[str], float] = len
+        self.kl: list[float] | None = None
+        """Of every answer's tokens; None: the server does not know the question."""
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if trouble := self.trouble(request):
@@ -27,7 +29,15 @@ class FakeServer:
         body = json.loads(request.content)
         self.asked.append(body)
         if request.url.path == "/v1/score":
-            return httpx.Response(200, json={"scores": [self.score(text) for text in body["completions"]]})
+            scores = [self.score(text) for text in body["completions"]]
+            heads = {"heads": {"score": [[score] for score in scores]}, "segments": {}}
+            return httpx.Response(200, json={"scores": scores, **(heads if body.get("heads") else {})})
+        if request.url.path == "/v1/kl":
+            if self.kl is None:
+                return httpx.Response(404, json={"error": {"message": "Not Found."}})
+            tokens = [str(place) for place in range(len(self.kl))]
+            offsets = [[place, place + 1] for place in range(len(self.kl))]
+            return httpx.Response(200, json={"tokens": tokens, "kl": self.kl, "offsets": offsets})
         choices = [
             {
                 "index": index,

@@ -13,6 +13,7 @@ from tests.training.conftest import judge_all
 from tests.training.fake_server import FakeServer
 from training.choices import RoundState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.round_actions import ACTIONS
 from training.services.rounds import advance_round, open_first_round
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
@@ -43,7 +44,7 @@ def test_the_admin_starts_a_round_after_a_question(labelled: Round, admin: User,
 
     response = client.post(address("start", labelled), follow=True)
     labelled.refresh_from_db()
-    assert (labelled.state, labelled.started_by) == (RoundState.TRAINING, admin)
+    assert (labelled.state, labelled.started_by) == (RoundState.TRAINING_REWARD_MODELS, admin)
     page = response.content.decode()
     assert f'hx-get="{address("progress", labelled)}"' in page
     assert "Train reward model" in page
@@ -51,7 +52,7 @@ def test_the_admin_starts_a_round_after_a_question(labelled: Round, admin: User,
     advance_round(labelled.pk)
     page = client.get(address("progress", labelled)).content.decode()
     assert "hx-get" not in page
-    assert page.count('data-state="done"') == 6
+    assert page.count('data-state="done"') == 7
     assert "<polyline" in page
 
 
@@ -61,12 +62,16 @@ def test_a_refusal_stands_on_the_page(project: Project, admin: User, client_of: 
     assert "Tea has no judgments yet" in page
 
 
-@pytest.mark.parametrize("name", ["cancel", "again", "reopen"])
-def test_a_link_presses_no_button(labelled: Round, admin: User, client_of: SignIn, name: str):
-    assert client_of(admin).get(address(name, labelled)).status_code == 405
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_a_link_only_asks(labelled: Round, admin: User, client_of: SignIn, name: str):
+    before = Round.objects.values().get()
+    page = client_of(admin).get(address(name, labelled), {"step": "answer_prompts"})
+    assert page.status_code == 200
+    assert 'id="confirm"' in page.content.decode()
+    assert Round.objects.values().get() == before
 
 
-@pytest.mark.parametrize("name", ["start", "cancel", "again", "reopen"])
+@pytest.mark.parametrize("name", list(ACTIONS))
 def test_who_may_only_look_at_rounds_starts_none(labelled: Round, client_of: SignIn, name: str):
     dave = factories.make_user("dave", is_staff=True)
     dave.user_permissions.add(Permission.objects.get(codename="view_round"))
@@ -98,18 +103,23 @@ def test_the_recipe_can_be_changed_until_training_and_is_checked(
     labelled.refresh_from_db()
     assert labelled.parsed_recipe.sampling.temperature == 1.5
 
-    Round.objects.update(state=RoundState.FINISHED)
+    Round.objects.update(state=RoundState.PROMOTED)
     client.post(address("change", labelled), {"recipe": "{}", **inline})
     labelled.refresh_from_db()
     assert labelled.parsed_recipe.sampling.temperature == 1.5
 
 
-def test_the_admin_opens_a_projects_first_round(project: Project, admin: User, client_of: SignIn):
+def test_the_admin_drafts_a_projects_first_round_and_opens_it(
+    project: Project, admin: User, client_of: SignIn
+):
     response = client_of(admin).post(reverse("admin:training_round_add"), {"project": project.pk})
     assert response.status_code == 302
     round_ = Round.objects.get()
     assert (round_.project, round_.number, round_.created_by) == (project, 1, admin)
-    assert round_.steps.count() == 1
+    assert (round_.state, round_.steps.count()) == (RoundState.DRAFT, 0)
+    client_of(admin).post(address("open", round_))
+    round_.refresh_from_db()
+    assert (round_.state, round_.steps.count()) == (RoundState.SAMPLING, 1)
 
 
 @pytest.mark.parametrize("model", [Snapshot, Run, Checkpoint, Round, RoundStep])

@@ -156,7 +156,7 @@ def test_a_worker_killed_with_sigkill_takes_its_trainer_along_and_the_next_goes_
     assert (run_folder / "starts").read_text().splitlines()[-1].endswith(f"from {reached}")
 
 
-def test_a_trainer_inherits_threads_and_of_secrets_the_judges_key_alone():
+def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_rollout_server_alone():
     inherited = trainer_environment(
         {
             "PATH": "/bin",
@@ -168,6 +168,7 @@ def test_a_trainer_inherits_threads_and_of_secrets_the_judges_key_alone():
             "RONDO_REWARD_FUNCTIONS": "acme.polite",
             "RONDO_JUDGE_URL": "http://judge",
             "RONDO_JUDGE_KEY": "k",
+            "RONDO_ROLLOUT_KEY": "r",
             "DATABASE_URL": "postgres://user:password@host/db",
             "AWS_SECRET_ACCESS_KEY": "s",
         }
@@ -180,6 +181,7 @@ def test_a_trainer_inherits_threads_and_of_secrets_the_judges_key_alone():
         "RONDO_REWARD_FUNCTIONS": "acme.polite",
         "RONDO_JUDGE_URL": "http://judge",
         "RONDO_JUDGE_KEY": "k",
+        "RONDO_ROLLOUT_KEY": "r",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"}) == {"OMP_WAIT_POLICY": "ACTIVE"}

@@ -15,7 +15,7 @@ from tests import factories
 from tests.annotation.work import answer
 from training.contract import read_snapshot
 from training.models import Round
-from training.selectors import material_of
+from training.selectors_rounds import material_of
 from training.services.checkpoints import register_starter
 from training.services.snapshots import decided_judgments, freeze_snapshot, refuse_unless_learnable
 

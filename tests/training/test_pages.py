@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from html import unescape
 
-import httpx
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -14,8 +13,8 @@ from annotation.models import Completion, Project, Prompt, User
 from tests.training.conftest import judge_all
 from tests.training.fake_server import FakeServer
 from training.choices import RoundState
-from training.engine import Engine
 from training.models import Checkpoint, Round, Snapshot
+from training.round_actions import ACTIONS
 from training.services.rounds import advance_round, open_first_round, start_round
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
@@ -38,7 +37,7 @@ def trained(labelled: Round, carol: User) -> Round:
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
     return labelled
 
 
@@ -88,19 +87,28 @@ def test_who_is_not_signed_in_is_sent_to_the_sign_in_page(trained: Round, client
         assert (response.status_code, response["Location"].split("?")[0]) == (302, reverse("login")), url
 
 
-@pytest.mark.parametrize("name", ["round-start", "round-cancel", "round-again", "round-reopen"])
-def test_only_managers_press_buttons(labelled: Round, alice: User, oscar: User, client_of: SignIn, name: str):
-    url = reverse(name, args=["tea", 1])
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_only_managers_do_things_to_a_round(
+    labelled: Round, alice: User, oscar: User, client_of: SignIn, name: str
+):
+    url = reverse(f"round-{name}", args=["tea", 1])
+    before = Round.objects.values().get()
     assert client_of(alice).post(url).status_code == 403
     assert client_of(oscar).post(url).status_code == 404
-    labelled.refresh_from_db()
-    assert labelled.state == RoundState.LABELLING
+    assert Round.objects.values().get() == before
 
 
-@pytest.mark.parametrize("name", ["round-cancel", "round-again", "round-reopen", "compare-answer"])
-def test_a_link_presses_no_button(labelled: Round, carol: User, client_of: SignIn, name: str):
-    url = reverse(name) if name == "compare-answer" else reverse(name, args=["tea", 1])
-    assert client_of(carol).get(url).status_code == 405
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_a_link_only_asks(labelled: Round, carol: User, client_of: SignIn, name: str):
+    before = Round.objects.values().get()
+    page = client_of(carol).get(reverse(f"round-{name}", args=["tea", 1]), {"step": "answer_prompts"})
+    assert page.status_code == 200
+    assert 'id="confirm"' in page.content.decode()
+    assert Round.objects.values().get() == before
+
+
+def test_a_link_asks_no_checkpoint(carol: User, client_of: SignIn, project: Project):
+    assert client_of(carol).get(reverse("compare-answer")).status_code == 405
 
 
 def test_a_manager_starts_watches_and_cancels(labelled: Round, carol: User, client_of: SignIn):
@@ -127,7 +135,7 @@ def test_a_manager_starts_watches_and_cancels(labelled: Round, carol: User, clie
     assert "Back to labelling" in page
     client.post(reverse("round-again", args=["tea", 1]))
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.TRAINING
+    assert labelled.state == RoundState.TRAINING_REWARD_MODELS
 
 
 def test_a_start_that_is_refused_says_why(
@@ -142,7 +150,7 @@ def test_a_finished_round_shows_curves_and_asks_for_nothing(trained: Round, caro
     page = client_of(carol).get(reverse("round-progress", args=["tea", 1])).content.decode()
     assert "<polyline" in page
     assert "hx-get" not in page
-    assert page.count('data-state="done"') == 6
+    assert page.count('data-state="done"') == 7
 
 
 def test_a_failure_stands_on_the_page_in_the_words_of_the_trainer(
@@ -212,7 +220,7 @@ def test_pages_ask_the_database_as_often_for_many_rows_as_for_few(
         trained.get_absolute_url(): 14,
         reverse("round-progress", args=["tea", 1]): 8,
         reverse("checkpoints"): 7,
-        reverse("checkpoint", args=["tea-round-1-policy"]): 9,
+        reverse("checkpoint", args=["tea-round-1-policy"]): 14,
         Snapshot.objects.get().get_absolute_url(): 11,
         reverse("completion", args=[Completion.objects.first().pk]): 7,
     }
@@ -221,101 +229,7 @@ def test_pages_ask_the_database_as_often_for_many_rows_as_for_few(
             assert client.get(url).status_code == 200
 
 
-@pytest.fixture
-def compare_server(fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    monkeypatch.setattr(
-        "training.views.compare.Engine", lambda: Engine(transport=httpx.MockTransport(fake_server))
-    )
-    return fake_server
-
-
-def asked(**changes: object) -> dict[str, object]:
-    return {
-        "project": "tea",
-        "left": "SmolLM2-135M-Instruct",
-        "right": "tea-round-1-policy",
-        "reward": "tea-round-1-reward",
-        "text": "How hot?",
-        "temperature": "0.5",
-        "seed": "3",
-        "max_tokens": "50",
-        **changes,
-    }
-
-
-def test_two_checkpoints_answer_side_by_side_with_differences_and_scores(
-    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
-):
-    compare_server.text = lambda body: "Very hot." if "policy" in body["model"] else "Not <hot>."
-    compare_server.score = lambda text: 1.25 if text.startswith("Very") else -0.5
-    compare_server.asked.clear()
-    page = client_of(carol).post(reverse("compare-answer"), asked()).content.decode()
-    requests = {body["model"]: body for body in compare_server.asked}
-    assert requests["tea-round-1-policy"]["messages"] == [{"role": "user", "content": "How hot?"}]
-    assert requests["SmolLM2-135M-Instruct"]["seed"] == 3
-    assert requests["tea-round-1-policy"]["temperature"] == 0.5
-    assert requests["tea-round-1-reward"]["completions"] == ["Not <hot>.", "Very hot."]
-    assert "1.250" in page
-    assert "-0.500" in page
-    plain = re.sub(r'<span class="visually-hidden">[^<]*</span>', "", page)
-    assert "<del>Not &lt;</del>hot<del>&gt;</del>." in plain
-    assert "<ins>Very </ins>hot." in plain
-
-
-def test_a_prompt_of_the_project_is_asked_as_it_stands(
-    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer, prompts: list[Prompt]
-):
-    compare_server.asked.clear()
-    client_of(carol).post(reverse("compare-answer"), asked(text="", prompt=prompts[2].pk, reward=""))
-    assert [body["messages"] for body in compare_server.asked] == [prompts[2].messages] * 2
-
-
-def test_htmx_gets_the_answers_alone_and_a_browser_without_it_the_whole_page(
-    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
-):
-    client = client_of(carol)
-    fragment = client.post(reverse("compare-answer"), asked(), headers={"HX-Request": "true"})
-    assert fragment.content.decode().strip().startswith('<div id="answers"')
-    whole = client.post(reverse("compare-answer"), asked()).content.decode()
-    assert "<html" in whole
-    assert 'id="answers"' in whole
-    assert "How hot?" in whole  # what was typed is still there
-
-
-def test_a_model_server_that_is_not_ready_is_named_plainly(
-    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer
-):
-    compare_server.trouble = lambda request: httpx.Response(
-        503, json={"state": "loading", "message": "loading the starter model", "progress": 0.43}
-    )
-    client = client_of(carol)
-    page = client.get(reverse("compare")).content.decode()
-    assert "The model server is not ready: loading the starter model (43 %)" in page
-    answer = client.post(reverse("compare-answer"), asked())
-    assert answer.status_code == 200
-    assert "loading the starter model" in answer.content.decode()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text": " "}, "Choose a prompt of the project or type one."),
-        ({"temperature": "9"}, "less than or equal to 2"),
-        ({"left": "nobody"}, "Select a valid choice"),
-    ],
-)
-def test_what_cannot_be_asked_is_said_beside_the_form(
-    trained: Round, carol: User, client_of: SignIn, compare_server: FakeServer, changes, message
-):
-    compare_server.asked.clear()
-    page = client_of(carol).post(reverse("compare-answer"), asked(**changes)).content.decode()
-    assert message in unescape(page)
-    assert compare_server.asked == []
-
-
-def test_checkpoints_of_another_project_can_neither_be_seen_nor_asked(
-    trained: Round, oscar: User, client_of: SignIn, compare_server: FakeServer
-):
+def test_checkpoints_of_another_project_cannot_be_seen(trained: Round, oscar: User, client_of: SignIn):
     from tests import factories
 
     factories.make_project(slug="coffee", managers=[oscar])
@@ -324,7 +238,3 @@ def test_checkpoints_of_another_project_can_neither_be_seen_nor_asked(
     assert "SmolLM2-135M-Instruct" in listed
     assert "tea-round-1-policy" not in listed
     assert client.get(reverse("checkpoint", args=["tea-round-1-policy"])).status_code == 404
-    assert client.post(reverse("compare-answer"), asked()).status_code == 404
-    compare_server.asked.clear()
-    client.post(reverse("compare-answer"), asked(project="coffee"))
-    assert compare_server.asked == []

@@ -13,7 +13,7 @@ from training.contract import RunSpec, read_spec
 from training.models import Checkpoint, Round, Run
 from training.recipe import Recipe
 from training.services.reward_models import with_reward_models
-from training.services.rounds import advance_round, open_first_round, reopen_round, start_round
+from training.services.rounds import advance_round, open_first_round, start_round
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
@@ -92,12 +92,12 @@ def test_a_reward_model_that_the_project_does_not_have_is_refused_by_name(
             "context": True,
             "rewards": [{"name": "people", "kind": "model", "checkpoint": name}],
         }
-        round_ = go_around(open_first_round(project=prompts[0].project), policy, alice, carol)
-        assert round_.state == "failed"
-        step = round_.steps.get(kind="train_policy")
-        assert f"The reward 'people' names '{name}', which is no reward model of" in step.error
-        assert step.run is None
-        reopen_round(round_=round_)
+        round_ = open_first_round(project=prompts[0].project)
+        with pytest.raises(Refusal, match=f"The reward people names {name}, which is no reward model of"):
+            go_around(round_, policy, alice, carol)
+        # Nor is it taken where it was there when training started, and is gone when its turn comes.
+        with pytest.raises(Refusal, match=f"The reward 'people' names '{name}', which is no reward model of"):
+            with_reward_models(round_, Recipe.from_json({"policy": policy}).policy)
 
 
 def test_a_rounds_own_reward_model_is_not_looked_for_before_it_is_trained(

@@ -4,6 +4,7 @@ import json
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,19 +13,23 @@ from django.utils import timezone
 
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Project, Prompt, User
+from annotation.services.completions import create_comparison
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.fake_server import FakeServer
 from training.choices import RoundState, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services import claims, rounds
+from training.services import answers, claims
 from training.services.rounds import (
     advance_round,
     cancel_round,
+    carrying_out,
     open_first_round,
     reopen_round,
+    rounds_with_work,
     start_again,
     start_round,
+    sweep,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
@@ -43,32 +48,42 @@ def behave(home: Path, **behaviour) -> None:
     (home / "fake_trainer.json").write_text(json.dumps(behaviour))
 
 
+def following(round_: Round) -> Round:
+    """The round after a decided one, with its prompts answered."""
+    opened = Round.objects.get(number=round_.number + 1)
+    advance_round(opened.pk)
+    opened.refresh_from_db()
+    return opened
+
+
 def states(round_: Round) -> list[str]:
     return list(round_.steps.order_by("position").values_list("state", flat=True))
 
 
-def test_a_round_goes_once_around(labelled: Round, carol: User, rings: list[int]):
+def test_a_round_goes_once_around(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
 
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
     assert labelled.finished_at is not None
-    assert states(labelled) == ["finished"] * 6
+    assert states(labelled) == ["finished"] * 7
     reward = Checkpoint.objects.get(name="tea-round-1-reward")
     policy = Checkpoint.objects.get(name="tea-round-1-policy")
     assert (reward.kind, policy.kind) == ("reward", "policy")
     assert reward.source is None
     assert policy.source.name == "tea-round-1-policy"
     assert (policy.path / "manifest.json").is_file()
-    following = Round.objects.get(number=2)
-    assert following.state == RoundState.LABELLING
-    assert following.policy == policy
+    second = Round.objects.get(number=2)
+    assert (second.state, second.policy) == (RoundState.SAMPLING, policy)
+    assert rounds_with_work() == [second.pk]
+    assert following(labelled).state == RoundState.LABELLING
 
 
 def test_the_next_round_sets_new_answers_beside_those_of_the_checkpoint_before(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
+    following(labelled)
     comparisons = Comparison.objects.filter(round_number=2).order_by("prompt_id")
     # Pair, ranking, pair, ranking: half of each by either checkpoint.
     assert [comparison.size for comparison in comparisons] == [2, 4, 2, 4]
@@ -81,7 +96,7 @@ def test_the_next_round_sets_new_answers_beside_those_of_the_checkpoint_before(l
 def test_the_second_round_continues_the_policy_of_the_first(labelled: Round, alice: User, carol: User):
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
-    second = Round.objects.get(number=2)
+    second = following(labelled)
     judge_all(labelled.project, alice)
     start_round(round_=second, started_by=carol)
     advance_round(second.pk)
@@ -117,9 +132,9 @@ def test_a_broker_that_is_down_loses_nothing(project: Project, monkeypatch: pyte
         def send_task(self, *args: object, **kwargs: object) -> None:
             raise ConnectionRefusedError("no broker")
 
-    monkeypatch.setattr("training.doorbell.current_app", DeadBroker())
+    monkeypatch.setattr("annotation.doorbell.current_app", DeadBroker())
     round_ = open_first_round(project=project)
-    assert rounds.rounds_with_work() == [round_.pk]
+    assert rounds_with_work() == [round_.pk]
 
 
 def test_training_does_not_start_without_a_decided_pair(project: Project, carol: User):
@@ -127,7 +142,7 @@ def test_training_does_not_start_without_a_decided_pair(project: Project, carol:
     with pytest.raises(Refusal, match="no judgments yet"):
         start_round(round_=round_, started_by=carol)
     round_.refresh_from_db()
-    assert round_.state == RoundState.LABELLING
+    assert round_.state == RoundState.SAMPLING
     assert states(round_) == ["waiting"]
 
 
@@ -135,11 +150,13 @@ def test_a_round_is_started_once(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
     with pytest.raises(Refusal, match="not in labelling any more"):
         start_round(round_=labelled, started_by=carol)
-    assert RoundStep.objects.filter(round=labelled, position__gt=0).count() == 5
+    assert RoundStep.objects.filter(round=labelled, position__gt=0).count() == 6
 
 
 def test_a_project_trains_one_round_at_a_time(labelled: Round, carol: User):
-    second = Round.objects.create(project=labelled.project, number=2, policy=labelled.policy)
+    second = Round.objects.create(
+        project=labelled.project, number=2, policy=labelled.policy, state=RoundState.LABELLING
+    )
     start_round(round_=labelled, started_by=carol)
     with pytest.raises(Refusal, match="Another round of Tea is training"):
         start_round(round_=second, started_by=carol)
@@ -157,7 +174,7 @@ def test_starting_ends_an_answering_that_still_goes_on(
     with pytest.raises(claims.ClaimLostError):
         claims.Pulse(opening).write()
     advance_round(round_.pk)
-    assert states(round_) == ["cancelled"] + ["finished"] * 5
+    assert states(round_) == ["cancelled"] + ["finished"] * 6
 
 
 def test_a_message_that_comes_twice_does_the_work_once(
@@ -186,7 +203,7 @@ def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
     assert step.error == "Loss was not finite at step 2. Lower the learning rate."
     assert step.run.error == step.error
     assert step.run.state == "failed"
-    assert states(labelled) == ["finished", "finished", "failed", "waiting", "waiting", "waiting"]
+    assert states(labelled) == ["finished", "finished", "failed", *["waiting"] * 4]
 
 
 def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol: User, rondo_home: Path):
@@ -195,10 +212,10 @@ def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol:
     advance_round(labelled.pk)
     behave(rondo_home)
     snapshot = Snapshot.objects.get()
-    start_again(round_=labelled)
+    start_again(round_=labelled, actor=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
     assert labelled.snapshot == snapshot
     run = Run.objects.get(name="tea-round-1-reward")
     starts = (run.path / "starts").read_text().splitlines()
@@ -229,10 +246,10 @@ def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
 
     monkeypatch.setattr(claims.Pulse, "__call__", original)
     behave(rondo_home, steps=reached + 1)
-    start_again(round_=labelled)
+    start_again(round_=labelled, actor=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
     assert f"from {reached}" in (run.path / "starts").read_text()
 
 
@@ -243,77 +260,80 @@ def test_a_trainer_that_was_stopped_from_outside_is_started_again_by_the_next_wh
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.TRAINING
-    assert rounds.rounds_with_work() == [labelled.pk]
-    while rounds.rounds_with_work() == [labelled.pk]:
+    assert labelled.state == RoundState.TRAINING_REWARD_MODELS
+    assert rounds_with_work() == [labelled.pk]
+    while rounds_with_work() == [labelled.pk]:
         advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
     starts = (rondo_home / "runs/tea-round-1-reward/starts").read_text().splitlines()
     assert [line.split(" from ")[1] for line in starts] == ["0", "1"]
 
 
-def test_a_round_is_finished_when_the_first_prompts_of_the_next_are_answered(
-    labelled: Round, carol: User, rings: list[int], alice: User
+def test_a_round_is_in_labelling_when_the_first_prompts_are_answered(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ):
+    round_ = open_first_round(project=project)
+    assert round_.state == RoundState.SAMPLING
     Round.objects.update(recipe={"ready_prompts": 3})
-    start_round(round_=labelled, started_by=carol)
-    advance_round(labelled.pk)
-    labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
-    second = Round.objects.get(number=2)
-    assert Comparison.objects.filter(round_number=2).count() == 3
-    assert (second.state, states(second)) == (RoundState.LABELLING, ["waiting"])
-    assert rounds.rounds_with_work() == [second.pk]
+    seen: list[tuple[str, int]] = []
 
-    # The rest comes while people label, beside the same checkpoint as the first.
-    advance_round(second.pk)
-    assert states(second) == ["finished"]
-    comparisons = Comparison.objects.filter(round_number=2)
-    assert comparisons.count() == 4
-    for comparison in comparisons:
-        writers = set(comparison.completions.values_list("source__name", flat=True))
-        assert writers == {"SmolLM2-135M-Instruct", "tea-round-1-policy"}
+    original = create_comparison
 
-    # And it is no hindrance to the next training.
-    judge_all(labelled.project, alice)
-    start_round(round_=second, started_by=carol)
-    advance_round(second.pk)
-    second.refresh_from_db()
-    assert second.state == RoundState.FINISHED
+    def create(**given: Any) -> Comparison:
+        created = original(**given)
+        seen.append((Round.objects.get().state, Comparison.objects.count()))
+        return created
+
+    monkeypatch.setattr(answers, "create_comparison", create)
+    advance_round(round_.pk)
+    # Three are there before people are told that they may label; the rest comes while they do.
+    assert list(dict.fromkeys(seen)) == [
+        ("sampling", 1),
+        ("sampling", 2),
+        ("sampling", 3),
+        ("labelling", 3),
+        ("labelling", 4),
+    ]
+    assert states(round_) == ["finished"]
 
 
 def test_a_round_that_nobody_works_on_is_cancelled_at_once(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
-    cancel_round(round_=labelled)
+    cancel_round(round_=labelled, actor=carol)
     assert labelled.state == RoundState.CANCELLED
-    assert states(labelled) == ["finished"] + ["cancelled"] * 5
+    assert states(labelled) == ["finished"] + ["cancelled"] * 6
     advance_round(labelled.pk)
     assert Snapshot.objects.count() == 0
 
 
-def test_cancelling_the_answering_leaves_the_round_in_labelling(project: Project, prompts: list[Prompt]):
+def test_a_round_that_is_cancelled_while_it_samples_samples_on_when_it_is_started_again(
+    project: Project, prompts: list[Prompt], carol: User
+):
     round_ = open_first_round(project=project)
-    cancel_round(round_=round_)
-    assert (round_.state, states(round_)) == (RoundState.LABELLING, ["cancelled"])
-    start_again(round_=round_)
-    assert (round_.state, states(round_)) == (RoundState.LABELLING, ["waiting"])
+    cancel_round(round_=round_, actor=carol)
+    assert (round_.state, states(round_)) == (RoundState.CANCELLED, ["cancelled"])
+    start_again(round_=round_, actor=carol)
+    assert (round_.state, states(round_)) == (RoundState.SAMPLING, ["waiting"])
 
 
-def test_nothing_to_cancel_and_nothing_to_start_again_are_refused(labelled: Round):
-    with pytest.raises(Refusal, match="nothing to cancel"):
-        cancel_round(round_=labelled)
+def test_what_has_ended_is_not_cancelled_and_what_goes_on_is_not_started_again(labelled: Round, carol: User):
     with pytest.raises(Refusal, match="nothing to start again"):
-        start_again(round_=labelled)
+        start_again(round_=labelled, actor=carol)
+    cancel_round(round_=labelled, actor=carol)
+    with pytest.raises(Refusal, match="nothing to cancel"):
+        cancel_round(round_=labelled, actor=carol)
     labelled.refresh_from_db()
-    assert not labelled.cancel_requested
+    assert (labelled.state, labelled.cancel_requested) == (RoundState.CANCELLED, False)
+    start_again(round_=labelled, actor=carol)
+    assert labelled.state == RoundState.LABELLING
 
 
 def test_a_round_taken_back_to_labelling_trains_anew_under_new_names(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
     advance_step_by_step(labelled, 2)
-    cancel_round(round_=labelled)
-    reopen_round(round_=labelled)
+    cancel_round(round_=labelled, actor=carol)
+    reopen_round(round_=labelled, actor=carol)
     assert (labelled.state, labelled.snapshot) == (RoundState.LABELLING, None)
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
@@ -323,14 +343,14 @@ def test_a_round_taken_back_to_labelling_trains_anew_under_new_names(labelled: R
         "tea-round-1-policy",
     }
     with pytest.raises(Refusal, match="is open already"):
-        reopen_round(round_=labelled)
+        reopen_round(round_=labelled, actor=carol)
 
 
 def advance_step_by_step(round_: Round, steps: int) -> None:
     for step in round_.steps.filter(position__gt=0).order_by("position")[:steps]:
         claimed = claims.claim_step(step.pk)
         assert claimed is not None
-        assert rounds._carry_out(claimed)
+        assert carrying_out._carry_out(claimed)
 
 
 def test_a_step_of_a_silent_worker_is_found_and_taken_over(labelled: Round, carol: User, rings: list[int]):
@@ -338,17 +358,17 @@ def test_a_step_of_a_silent_worker_is_found_and_taken_over(labelled: Round, caro
     first = labelled.steps.get(position=1)
     dead = claims.claim_step(first.pk)
     assert dead is not None
-    assert rounds.rounds_with_work() == []
+    assert rounds_with_work() == []
     assert claims.claim_step(first.pk) is None
 
     RoundStep.objects.filter(pk=first.pk).update(heartbeat_at=timezone.now() - timedelta(seconds=60))
-    assert rounds.rounds_with_work() == [labelled.pk]
+    assert rounds_with_work() == [labelled.pk]
     rings.clear()
-    rounds.sweep()
+    sweep()
     assert rings == [labelled.pk]
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
 
     # The first worker was not dead but asleep: it may write nothing any more.
     with pytest.raises(claims.ClaimLostError):
@@ -361,20 +381,26 @@ def test_a_worker_that_ends_gives_its_step_back_at_once(labelled: Round, carol: 
     claims.worker_is_stopping.set()
     advance_round(labelled.pk)
     assert states(labelled)[1] == "waiting"
-    assert rounds.rounds_with_work() == [labelled.pk]
+    assert rounds_with_work() == [labelled.pk]
     claims.worker_is_stopping.clear()
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.PROMOTED
 
 
-def test_a_round_whose_worker_died_after_the_last_step_is_closed_by_the_sweep(labelled: Round, carol: User):
+def test_a_round_whose_worker_died_after_the_last_step_is_decided_by_the_sweep(
+    labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch
+):
     start_round(round_=labelled, started_by=carol)
-    labelled.steps.update(state=StepState.FINISHED)
-    assert rounds.rounds_with_work() == [labelled.pk]
-    advance_round(labelled.pk)
+    with monkeypatch.context() as patch:
+        patch.setattr(carrying_out, "settle_decisions", lambda round_id: None)
+        advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
+    assert labelled.state == RoundState.DECIDING
+    sweep()
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.PROMOTED
+    assert Round.objects.filter(number=2).count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -410,7 +436,7 @@ def test_an_error_that_nobody_foresaw_fails_the_step_and_says_so(
     def broken(*args: object) -> str:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(rounds, "do_step", broken)
+    monkeypatch.setattr(carrying_out, "do_step", broken)
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     step = labelled.steps.get(position=1)
@@ -443,7 +469,7 @@ def test_answers_carry_how_they_came_to_be(labelled: Round):
 def test_a_server_that_still_loads_is_waited_for(
     project: Project, prompts: list[Prompt], fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("training.services.answers._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("training.services.patience._FIRST_PAUSE_SECONDS", 0.01)
     refusals = iter([503, 503, 502])
     messages = []
 
@@ -468,7 +494,7 @@ def test_a_server_that_still_loads_is_waited_for(
 
 
 def test_a_request_that_the_server_refuses_for_good_fails_the_step(
-    project: Project, prompts: list[Prompt], fake_server: FakeServer
+    project: Project, prompts: list[Prompt], fake_server: FakeServer, carol: User
 ):
     fake_server.trouble = lambda request: httpx.Response(
         400, json={"error": {"message": "the prompt is longer than the model's context"}}
@@ -477,8 +503,10 @@ def test_a_request_that_the_server_refuses_for_good_fails_the_step(
     advance_round(round_.pk)
     assert "longer than the model's context" in round_.steps.get().error
     assert round_.steps.get().state == StepState.FAILED
+    round_.refresh_from_db()
+    assert round_.state == RoundState.FAILED
     fake_server.trouble = lambda request: None
-    start_again(round_=round_)
+    start_again(round_=round_, actor=carol)
     advance_round(round_.pk)
     assert states(round_) == ["finished"]
 

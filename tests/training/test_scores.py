@@ -15,7 +15,6 @@ from annotation.services.acquisition import NEEDS_SCORES
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.fake_server import FakeServer
-from training import doorbell
 from training.choices import RoundState
 from training.engine import Engine
 from training.models import Checkpoint, Round, Run, Snapshot
@@ -249,7 +248,7 @@ def bell(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
         def send_task(self, name: str, args: list[int]) -> None:
             heard.append((name, args))
 
-    monkeypatch.setattr(doorbell, "current_app", Broker())
+    monkeypatch.setattr("annotation.doorbell.current_app", Broker())
     return heard
 
 
@@ -300,15 +299,17 @@ def labelled(
     return round_
 
 
-def test_a_round_ends_with_the_next_rounds_answers_scored(
+def test_the_answers_of_the_next_round_are_scored_by_the_reward_model_of_this_one(
     labelled: Round, carol: User, fake_server: FakeServer
 ):
     assert not CompletionScore.objects.exists()
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
-    answered = labelled.steps.get(position=5)
+    assert labelled.state == RoundState.PROMOTED
+    second = Round.objects.get(number=2)
+    advance_round(second.pk)
+    answered = second.steps.get()
     # Two pairs and two rankings of four: twelve answers.
     assert answered.message == "4 prompts answered; 12 scores by 1 reward model"
     assert set(CompletionScore.objects.values_list("scorer", flat=True)) == {"tea-round-1-reward"}
@@ -325,7 +326,9 @@ def test_a_round_is_not_failed_by_scores_that_cannot_be_had(
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.FINISHED
-    assert labelled.steps.get(position=5).message == (
+    assert labelled.state == RoundState.PROMOTED
+    second = Round.objects.get(number=2)
+    advance_round(second.pk)
+    assert second.steps.get().message == (
         "4 prompts answered; 0 scores by 1 reward model, the rest later (busy)"
     )

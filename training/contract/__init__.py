@@ -5,7 +5,7 @@
     run folder        spec.json, cancel                         web → trainer
                       status.json, metrics.jsonl,
                       evaluation.json, samples.jsonl,
-                      log.txt, dropped.jsonl,
+                      log.txt, dropped.jsonl, machine.jsonl,
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
 
@@ -32,6 +32,12 @@ from training.contract.files import (
     sha256_of_file,
     write_atomically,
 )
+from training.contract.machine import (
+    MACHINE_FILE,
+    MachineUse,
+    append_machine_use,
+    read_machine_use,
+)
 from training.contract.methods import (
     SETTINGS,
     AdvantageSettings,
@@ -47,6 +53,7 @@ from training.contract.methods import (
     RatingHead,
     RewardPart,
     RewardSettings,
+    RolloutServerSettings,
     RolloutSettings,
     SegmentHead,
     Settings,
@@ -130,6 +137,7 @@ __all__ = [
     "FORMAT_VERSION",
     "HEADS_FILE",
     "LOG_FILE",
+    "MACHINE_FILE",
     "MANIFEST_FILE",
     "METRICS_FILE",
     "SAMPLES_FILE",
@@ -149,6 +157,7 @@ __all__ = [
     "KlSettings",
     "KtoSettings",
     "LoraSettings",
+    "MachineUse",
     "Manifest",
     "Message",
     "Method",
@@ -160,6 +169,7 @@ __all__ = [
     "RatingHead",
     "RewardPart",
     "RewardSettings",
+    "RolloutServerSettings",
     "RolloutSettings",
     "RunSpec",
     "RunState",
@@ -186,10 +196,12 @@ __all__ = [
     "UpdateSettings",
     "Verdict",
     "WatchSettings",
+    "append_machine_use",
     "canonical_json",
     "decided_pairs",
     "manifest_digest",
     "read_evaluation",
+    "read_machine_use",
     "read_manifest",
     "read_metrics",
     "read_prompts",

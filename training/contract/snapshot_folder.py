@@ -43,6 +43,8 @@ class SnapshotHeader:
     the two files' digests, in hexadecimal with a space between."""
     prompts: int = 0
     """Lines of prompts.jsonl; 0 where there is none."""
+    ai_judgments: int = 0
+    """Rows that programs judged; 0 where only people's are in."""
     format: int = FORMAT_VERSION
 
 
@@ -53,16 +55,23 @@ def write_snapshot(
     project: str,
     rounds: tuple[int, ...],
     prompts: Iterable[SnapshotPrompt] = (),
+    ai_judgments: int = 0,
 ) -> SnapshotHeader:
-    """Write rows and prompts, in the order given, and the header. The header comes last: without it
-    the folder is no snapshot. Content decides the digest; writing twice changes nothing."""
+    """Write rows and prompts, in the order given, and the header with how many rows programs judged.
+    The header comes last: without it the folder is no snapshot. Content decides the digest; writing twice
+    changes nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     row_count = _write_lines(folder / SNAPSHOT_ROWS_FILE, (row.to_json() for row in rows))
     prompt_count = _write_lines(folder / SNAPSHOT_PROMPTS_FILE, (prompt.to_json() for prompt in prompts))
     if not prompt_count:
         (folder / SNAPSHOT_PROMPTS_FILE).unlink()
     header = SnapshotHeader(
-        project=project, rounds=rounds, rows=row_count, digest=_digest(folder), prompts=prompt_count
+        project=project,
+        rounds=rounds,
+        rows=row_count,
+        digest=_digest(folder),
+        prompts=prompt_count,
+        ai_judgments=ai_judgments,
     )
     write_atomically(folder / SNAPSHOT_HEADER_FILE, canonical_json(dataclasses.asdict(header)) + "\n")
     return header

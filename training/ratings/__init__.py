@@ -16,6 +16,7 @@ from training.ratings.bradley_terry import (
     bradley_terry_ratings,
     length_difference,
     ratings_by_group,
+    ratings_of_counts,
     ratings_with_covariates,
 )
 from training.ratings.counts import count_votes, win_rate_matrix
@@ -35,6 +36,7 @@ __all__ = [
     "length_difference",
     "neighbours",
     "ratings_by_group",
+    "ratings_of_counts",
     "ratings_with_covariates",
     "win_rate_matrix",
 ]

@@ -93,6 +93,44 @@ def ratings_with_covariates(
     if not prior:
         refuse_unbounded((wins + ties) > 0)
     grouped = group_votes(lefts, rights, outcomes, covariates)
+    return _of_grouped(grouped, wins, ties, bootstrap=bootstrap, seed=seed, prior=prior)
+
+
+def ratings_of_counts(
+    left: ArrayLike,
+    right: ArrayLike,
+    covariates: ArrayLike,
+    counts: ArrayLike,
+    *,
+    items: int,
+    bootstrap: int = 0,
+    seed: int = SEED,
+    prior: float = WEAK_PRIOR,
+) -> Ratings:
+    """`ratings_with_covariates` of votes that are counted already, as a database keeps them.
+
+    Each of R rows stands for votes between `left` and `right` (R,) under the same `covariates` (R, m):
+    `counts` (R, 3) are how often left won, tied and lost. Exactly what the votes themselves would give.
+    """
+    lefts, rights = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+    told = np.asarray(counts, dtype=np.float64).reshape(-1, 3)
+    _refuse_options(bootstrap, prior)
+    wins, ties = np.zeros((items, items)), np.zeros((items, items))
+    np.add.at(wins, (lefts, rights), told[:, 0])
+    np.add.at(wins, (rights, lefts), told[:, 2])
+    np.add.at(ties, (lefts, rights), told[:, 1])
+    np.add.at(ties, (rights, lefts), told[:, 1])
+    wins, ties = as_counts(wins, ties)
+    if not prior:
+        refuse_unbounded((wins + ties) > 0)
+    given = np.asarray(covariates, dtype=np.float64).reshape(len(told), -1)
+    grouped = Grouped(left=lefts, right=rights, covariates=given, counts=told)
+    return _of_grouped(grouped, wins, ties, bootstrap=bootstrap, seed=seed, prior=prior)
+
+
+def _of_grouped(
+    grouped: Grouped, wins: Floats, ties: Floats, *, bootstrap: int, seed: int, prior: float
+) -> Ratings:
     rows = Rows(grouped, items=len(wins), with_tie=bool(ties.any()), prior=prior)
     fitted = rows.fit(Matrix(wins, ties, with_tie=rows.with_tie, prior=prior).fit())
     samples = resampled(rows, fitted, resamples=bootstrap, seed=seed) if bootstrap else None

@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from training.rlhf.allocation import keep_freed_memory
 from training.rlhf.stopping import StopRequest
 from training.rlhf.train import train_run
 
@@ -36,6 +37,7 @@ def main() -> int:
         help="how long to wait for another trainer of this folder to end (default: %(default)s)",
     )
     arguments = parser.parse_args()
+    keep_freed_memory()
     folder = arguments.run_folder.resolve()
     stop = StopRequest(folder)
     stop.listen_to_signals()

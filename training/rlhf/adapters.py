@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from training.rlhf.full_weights import (
     save_model_folder,
     write_all_weights,
 )
+from training.rlhf.lora_layer import Share, mixing
 from training.rlhf.low_rank import add_low_rank, drop_low_rank, low_rank_state, write_low_rank
 
 
@@ -286,6 +287,24 @@ class AdaptedModel:
             yield
         finally:
             self._switch(previous, dropout=dropped)
+
+    @contextmanager
+    def mixing(self, stretches: Sequence[tuple[str | None, int]]) -> Iterator[None]:
+        """Inside, one pass over a packed row computes under several adapters, without gradient: so many of
+        its tokens, in their order, under each; None is the base.
+
+        Raises `ContractError` for an adapter that is all of the weights: it shares no product with others.
+        """
+        shares, start = [], 0
+        for name, tokens in stretches:
+            if name is not None:
+                adapter = self._adapter(name)
+                if adapter.whole is not None:
+                    raise ContractError(f"adapter {name!r} is all of the weights and computes by itself")
+                shares.append(Share(adapter.key, slice(start, start + tokens)))
+            start += tokens
+        with self.using(None), mixing(shares):
+            yield
 
     def _switch(self, name: str | None, *, dropout: bool) -> None:
         """Make another adapter the active one; what takes gradients stays as `_activate` left it.

@@ -52,8 +52,10 @@ matrix; the mean where a head has several outputs. Names with a dot are what was
 """
 
 
-def export_checkpoint(checkpoint: Path, *, base: Path, out: Path, merged: bool, dtype: str = "auto") -> None:
-    """Write the folder `out`, as a whole or not at all.
+def export_checkpoint(
+    checkpoint: Path, *, base: Path, out: Path, merged: bool, dtype: str = "auto", card: Path | None = None
+) -> None:
+    """Write the folder `out`, as a whole or not at all. card: a model card in place of the manifest's own.
 
     Raises `ContractError` where `out` is there already, the checkpoint is damaged or holds no adapter, or
     `base` is not the one that it was trained on.
@@ -75,8 +77,12 @@ def export_checkpoint(checkpoint: Path, *, base: Path, out: Path, merged: bool, 
         )
         if HEADS_FILE in manifest.files:
             shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
-        card = model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        told = (
+            card.read_text(encoding="utf-8")
+            if card is not None
+            else model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
+        )
+        (partial / "README.md").write_text(told, encoding="utf-8")
         partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -169,6 +175,7 @@ def main() -> int:
         default="auto",
         help="precision of merged weights; auto is the base's (default: %(default)s)",
     )
+    parser.add_argument("--card", type=Path, metavar="FILE", help="a model card to put in, in Markdown")
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()
     try:
@@ -178,6 +185,7 @@ def main() -> int:
             out=arguments.out,
             merged=arguments.merged,
             dtype=arguments.dtype,
+            card=arguments.card,
         )
     except (ContractError, OSError) as error:
         sys.stderr.write(f"{error}\n")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from training.rlhf.backbone import Backbone
@@ -16,6 +17,9 @@ _CHUNK = 128
 """Tokens whose logits are held at a time: 128 × 49,152 × 4 bytes are 25 MB."""
 _TRAINED_CHUNK = 1024
 """The same where the head is trained too, whose gradient, as large as itself, each chunk adds to."""
+_TRAINED_AT_ONCE = 2048
+"""Up to so many tokens are not cut, and their logits kept for the backward pass: 400 MB, beside weights,
+gradients and two moments of all parameters."""
 
 
 class _Head(Protocol):
@@ -35,10 +39,36 @@ def token_log_probabilities(states: Tensor, targets: Tensor, head: _Head) -> Ten
 def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
     """What the head's own gradient is depends on how a token's value is used, which only the backward pass
     knows: where the logits of all tokens are too many to be kept they are computed again there."""
-    if len(targets) <= _TRAINED_CHUNK:
-        return _chosen(states, targets, head)
+
+    def chosen(states: Tensor, targets: Tensor) -> Tensor:
+        value: Tensor = _Chosen.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]
+        return value
+
+    if len(targets) <= _TRAINED_AT_ONCE:
+        return chosen(states, targets)
     chunks = zip(torch.split(states, _TRAINED_CHUNK), torch.split(targets, _TRAINED_CHUNK), strict=True)
-    return torch.cat([checkpoint(_chosen, *chunk, head, use_reentrant=False) for chunk in chunks])
+    return torch.cat([checkpoint(chosen, *chunk, use_reentrant=False) for chunk in chunks])
+
+
+class _Chosen(torch.autograd.Function):
+    """log softmax(logits)[targets], (N, vocabulary) and (N,) to (N,). The logits' own memory becomes the
+    softmax, and in the backward pass their derivative: nobody else may read them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        chosen = logits.gather(1, targets[:, None])[:, 0]
+        total = logits.logsumexp(1)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(targets, logits.detach().sub_(total[:, None]).exp_())
+        return chosen - total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        targets, softmax = ctx.saved_tensors
+        # A second backward pass finds that they have changed, and is refused by autograd.
+        slope = softmax.mul_(-gradients[0][:, None])
+        return slope.scatter_add_(1, targets[:, None], gradients[0][:, None]), None
 
 
 def _chosen(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
@@ -77,8 +107,6 @@ def answer_token_log_probabilities(
     with backbone.using(adapter, dropout=dropout):
         states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
     # What several answers share is predicted once.
-    places, predictors, where = batch.predicted()
-    values = token_log_probabilities(
-        states[predictors], batch.input_ids[0, places], backbone.lm_head(adapter)
-    )
+    targets, predictors, where = batch.predicted()
+    values = token_log_probabilities(states[predictors], targets, backbone.lm_head(adapter))
     return values[where]

@@ -6,11 +6,18 @@ input, which other layers share, and its narrow projection. Parameters and files
 
 Where the base is bfloat16 the adapter's products are taken of bfloat16 factors too, as under autocast, and
 summed up in float32 by the processor; peft takes them in float32. Parameters and gradients stay float32.
+
+Inside `mixing` one pass computes under several adapters: the base's product is taken once for all tokens,
+and each adapter's update is added to its own stretch of them (Chen et al. 2024, Punica; Sheng et al. 2024,
+S-LoRA).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +26,36 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
+class Share(NamedTuple):
+    """Consecutive tokens of a packed row that one adapter computes."""
+
+    key: str
+    """The adapter's name inside peft."""
+    tokens: slice
+
+
+_SHARES: ContextVar[tuple[Share, ...] | None] = ContextVar("shares", default=None)
+
+
+@contextmanager
+def mixing(shares: Sequence[Share]) -> Iterator[None]:
+    """Inside, every layer adds to each share of a packed row its own adapter's update, whichever adapter is
+    active; tokens of no share are the base's."""
+    token = _SHARES.set(tuple(shares))
+    try:
+        yield
+    finally:
+        _SHARES.reset(token)
+
+
 class LoraLinear(Linear):  # type: ignore[misc]
     """Computes what `peft.tuners.lora.Linear` computes; whatever is not plain LoRA is left to that."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The layer with the active adapter: (…, in) to (…, out)."""
+        """The layer with the active adapter, or those that are mixed: (…, in) to (…, out)."""
+        shares = _SHARES.get()
+        if shares is not None:
+            return self._mixed(x, shares)
         adapter = self._plain_adapter
         if adapter is None or args or kwargs:
             result: Tensor = super().forward(x, *args, **kwargs)
@@ -38,6 +70,18 @@ class LoraLinear(Linear):  # type: ignore[misc]
             self.scaling[adapter],
         )
         return adapted
+
+    def _mixed(self, x: Tensor, shares: Sequence[Share]) -> Tensor:
+        """The base's product of all rows, and on each share its adapter's update: nothing where that adapter
+        does not reach this layer."""
+        summed: Tensor = self.base_layer(x)
+        rows, updated = x.view(-1, x.shape[-1]), summed.view(-1, summed.shape[-1])
+        for key, tokens in shares:
+            if key in self.lora_A:
+                a, b = self.lora_A[key].weight.to(x.dtype), self.lora_B[key].weight.to(x.dtype)
+                narrow = (rows[tokens] @ a.t()).mul_(self.scaling[key])
+                updated[tokens].addmm_(narrow, b.t())
+        return summed
 
     @property
     def _plain_adapter(self) -> str | None:

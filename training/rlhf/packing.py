@@ -10,25 +10,24 @@ answer, the rows part one token earlier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from training.rlhf.attention import Layout, Segment
 from training.rlhf.data import Example
+from training.rlhf.encoding import Answered
 
 _WORTH_SHARING = 4
 """Answers that go on alike for fewer tokens part at once: a segment costs a call of attention per block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Examples as one packed row.
-
-    T tokens, E examples, R answers, A answer tokens, P pairs, K answers of the example with most.
-    """
+class PackedRow:
+    """Prompts with answers whose tokens are predicted. T tokens in the row, A tokens of answers."""
 
     layout: Layout
     """Which token sees which."""
@@ -36,15 +35,46 @@ class Batch:
     """(1, T) int."""
     position_ids: Tensor
     """(1, T) int: a token's place in its own prompt + answer."""
+    predictors: Tensor
+    """(A,) place of the token before each token of an answer, answer by answer, end tokens included: its
+    state predicts it."""
+    target_ids: Tensor
+    """(A,) int: the token itself."""
+    target_answer: Tensor
+    """(A,) the answer that each belongs to."""
+    answers: int
+    """How many there are."""
+
+    @property
+    def tokens(self) -> int:
+        """T: every one of them is real."""
+        return int(self.input_ids.shape[1])
+
+    @property
+    def answer_tokens(self) -> Tensor:
+        """(answers,) tokens of each answer, its end token included."""
+        return torch.bincount(self.target_answer, minlength=self.answers)
+
+    def predicted(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every prediction once, as the token and the place that predicts it, and which of these each token
+        of an answer is: (U,), (U,), (A,). What answers share is predicted once."""
+        ids = int(self.target_ids.max()) + 1
+        both, where = torch.unique(self.predictors * ids + self.target_ids, return_inverse=True)
+        return both % ids, both // ids, where
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(PackedRow):
+    """Examples as one packed row.
+
+    T tokens, E examples, R answers, A answer tokens, P pairs, K answers of the example with most.
+    """
+
     last: Tensor
     """(R,) place of each answer's last token, its end token, where a score is read."""
     targets: Tensor
     """(A,) place of every token of an answer, answer by answer, end tokens included. A place stands here
     as often as answers share it."""
-    predictors: Tensor
-    """(A,) place of the token before it in its own row, whose state predicts it."""
-    target_answer: Tensor
-    """(A,) the answer that each belongs to."""
     answer_example: Tensor
     """(R,) the example that each answer belongs to."""
     table: Tensor
@@ -66,27 +96,6 @@ class Batch:
     def examples(self) -> int:
         """E."""
         return len(self.weight)
-
-    @property
-    def answers(self) -> int:
-        """R."""
-        return len(self.last)
-
-    @property
-    def tokens(self) -> int:
-        """T: every one of them is real."""
-        return int(self.input_ids.shape[1])
-
-    @property
-    def answer_tokens(self) -> Tensor:
-        """(R,) tokens of each answer, its end token included."""
-        return torch.bincount(self.target_answer, minlength=self.answers)
-
-    def predicted(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Every place of `targets` once, the place that predicts it, and which of these each target is:
-        (U,), (U,), (A,). A place that several answers share is predicted from one other place alone."""
-        places, where = torch.unique(self.targets, return_inverse=True)
-        return places, torch.empty_like(places).scatter_(0, where, self.predictors), where
 
     def mean_over_pairs(self, values: Tensor) -> Tensor:
         """(P,) to (E,): the mean over each example's pairs, so that a ranking counts as one judgment.
@@ -127,13 +136,9 @@ def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
         return torch.tensor(values, dtype=torch.long).to(device)
 
     return Batch(
-        layout=Layout(row.segments, device),
-        input_ids=tensor(row.ids).unsqueeze(0),
-        position_ids=tensor(row.positions).unsqueeze(0),
+        **_predictions(row, device),
         last=tensor(row.last),
         targets=tensor(row.targets),
-        predictors=tensor(row.predictors),
-        target_answer=tensor(row.target_answer),
         answer_example=tensor([index for index, example in enumerate(examples) for _ in example.answers]),
         table=table.to(device),
         ranks=ranks.to(device),
@@ -143,6 +148,30 @@ def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
         strength=torch.tensor([float(example.strength) for example in examples], device=device),
         weight=torch.tensor([example.weight for example in examples], device=device),
     )
+
+
+def pack_predictions(groups: Iterable[Sequence[Answered]], *, device: torch.device) -> PackedRow:
+    """Groups of answers, each to one prompt, as one packed row without what predicts nothing: the last token
+    of every answer. Where answers are short that is a good part of the row."""
+    row = _Row()
+    for answers in groups:
+        row.add_answers(answers, ends=False)
+    return PackedRow(**_predictions(row, device))
+
+
+def _predictions(row: _Row, device: torch.device) -> dict[str, Any]:
+    def tensor(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long).to(device)
+
+    return {
+        "layout": Layout(row.segments, device),
+        "input_ids": tensor(row.ids).unsqueeze(0),
+        "position_ids": tensor(row.positions).unsqueeze(0),
+        "predictors": tensor(row.predictors),
+        "target_ids": tensor(row.target_ids),
+        "target_answer": tensor(row.target_answer),
+        "answers": len(row.last),
+    }
 
 
 class _Row:
@@ -155,16 +184,23 @@ class _Row:
         self.last: list[int] = []
         self.targets: list[int] = []
         self.predictors: list[int] = []
+        self.target_ids: list[int] = []
         self.target_answer: list[int] = []
 
     def add(self, example: Example) -> None:
-        rows = [tuple(answer.ids) for answer in example.answers]
+        self.add_answers(example.answers)
+
+    def add_answers(self, answers: Sequence[Answered], *, ends: bool = True) -> None:
+        """Answers to one prompt; without `ends` their last tokens are predicted and not run."""
+        rows = [tuple(answer.ids if ends else answer.ids[:-1]) for answer in answers]
         places: list[list[int]] = [[] for _ in rows]
         self._grow(rows, list(range(len(rows))), places, after=None)
-        for answer, way in zip(example.answers, places, strict=True):
-            self.targets += way[answer.answer_start :]
-            self.predictors += way[answer.answer_start - 1 : -1]
-            self.target_answer += [len(self.last)] * (len(way) - answer.answer_start)
+        for answer, way in zip(answers, places, strict=True):
+            start, end = answer.answer_start, len(answer.ids)
+            self.targets += way[start:]
+            self.predictors += way[start - 1 : end - 1]
+            self.target_ids += answer.ids[start:]
+            self.target_answer += [len(self.last)] * (end - start)
             self.last.append(way[-1])
 
     def _grow(

@@ -21,6 +21,7 @@ from training.contract import (
 )
 from training.rlhf.backbone import Backbone
 from training.rlhf.best import BestState
+from training.rlhf.machine import Machine
 from training.rlhf.processes import Processes
 from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.schedule import learning_rate, parameter_groups, steps_in_all, steps_per_epoch
@@ -104,6 +105,7 @@ class SteppingLoop:
         self._torn = False
         self._step_seconds: list[float] = []
         self._best = BestState()
+        self._machine = Machine(folder, backbone.device)
         self.total_steps = steps_in_all(examples, self._settings)
 
     def _learn(self, step: int, rate: float) -> Taken:
@@ -200,6 +202,7 @@ class SteppingLoop:
                 **(held_out or {}),
             }
         )
+        self._machine.note(step=step + 1, tokens=taken.figures.get("tokens"), seconds=seconds)
         log.info("Step %d of %d: %s, %.1f s", step + 1, self.total_steps, taken.said, seconds)
         if not taken.finite:
             self._report_skip(step + 1)

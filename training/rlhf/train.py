@@ -35,6 +35,7 @@ from training.contract import (
 from training.rlhf.backbone import Backbone
 from training.rlhf.checkpoints import save_checkpoint
 from training.rlhf.checks import refuse_too_many_tokens, refuse_untaught, tell_of_examples
+from training.rlhf.compatible_server import ServerError
 from training.rlhf.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.data import build_examples, only_teaching
 from training.rlhf.loop import TrainingLoop
@@ -99,7 +100,7 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    """What the machine lacks, in words and with the remedy; None for an error of another kind."""
+    """What machine or server lack, in words and with the remedy; None for an error of another kind."""
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     # What safetensors could not write is no OSError.
@@ -107,6 +108,8 @@ def explain(error: Exception) -> str | None:
         return (
             f"the disk is full ({text}); free some space and start again: training goes on from the last save"
         )
+    if isinstance(error, ServerError):
+        return f"{error}; once that is mended start again: training goes on from the last save"
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return f"out of memory ({text}); lower micro_batch_tokens or max_tokens and start again"
     return None

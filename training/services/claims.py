@@ -14,7 +14,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from training.choices import StepState
-from training.models import RoundStep
+from training.models import Round, RoundStep
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,20 @@ class ClaimLostError(Exception):
     """Someone else holds the step now: stop at once and write nothing."""
 
 
-class CancelledError(Exception):
-    """A person asked the round to stop."""
+class StopAskedError(Exception):
+    """The round is to stop here: what is done is saved, and the step can be taken up again."""
+
+
+class CancelledError(StopAskedError):
+    """A person cancelled the round."""
+
+
+class PausedError(StopAskedError):
+    """A person paused the round; it goes on exactly here."""
+
+
+class BudgetSpentError(StopAskedError):
+    """The round trained for as long as its recipe allows."""
 
 
 class InterruptedStepError(Exception):
@@ -39,14 +51,16 @@ class WorkerStoppingError(Exception):
 
 
 class Pulse:
-    """The holder's end of a claim on one step: heartbeat, progress, and news of a cancel.
+    """The holder's end of a claim on one step: heartbeat, progress, and news of a pause or a cancel.
 
     Call it often; it writes when progress is due. Raises `ClaimLostError`,
-    `WorkerStoppingError` or `CancelledError`, the last on every call until the step ends.
+    `WorkerStoppingError` or a `StopAskedError`, the last whenever it writes until the step ends.
+    `seconds_left` is what the round's budget leaves for this step; None sets no limit.
     """
 
-    def __init__(self, step: RoundStep) -> None:
+    def __init__(self, step: RoundStep, *, seconds_left: float | None = None) -> None:
         self.step = step
+        self._ends_at = None if seconds_left is None else time.monotonic() + seconds_left
         self._interval = min(1.0, settings.RONDO_HEARTBEAT_SECONDS)
         self._written_at = time.monotonic()
         self._pending: dict[str, object] = {}
@@ -69,8 +83,11 @@ class Pulse:
             if not connection.in_atomic_block:
                 # A step lasts longer than a connection may: one that is old or broken is made anew.
                 close_old_connections()
-            held = _held(self.step).update(heartbeat_at=Now(), **self._pending)
-            cancelled = held and _held(self.step).filter(round__cancel_requested=True).exists()
+            worked = F("seconds_worked") + (time.monotonic() - self._written_at)
+            held = _held(self.step).update(heartbeat_at=Now(), seconds_worked=worked, **self._pending)
+            asked = held and Round.objects.values_list("cancel_requested", "pause_requested").get(
+                pk=self.step.round_id
+            )
         except OperationalError:
             if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS:
                 raise
@@ -78,10 +95,15 @@ class Pulse:
             return False
         self._written_at = time.monotonic()
         self._pending = {}
-        if not held:
+        if not asked:
             raise ClaimLostError
+        cancelled, paused = asked
         if cancelled:
             raise CancelledError
+        if paused:
+            raise PausedError
+        if self._ends_at is not None and time.monotonic() > self._ends_at:
+            raise BudgetSpentError
         return True
 
 
@@ -128,9 +150,9 @@ def cancel_step(step: RoundStep, *, message: str) -> None:
     _end(step, StepState.CANCELLED, message=message, finished_at=Now())
 
 
-def release_step(step: RoundStep) -> None:
+def release_step(step: RoundStep, *, message: str = "waiting for a worker") -> None:
     """Give the step back unfinished: the next worker that looks goes on with it."""
-    _end(step, StepState.WAITING, message="waiting for a worker")
+    _end(step, StepState.WAITING, message=message)
 
 
 def _end(step: RoundStep, state: StepState, **values: object) -> None:

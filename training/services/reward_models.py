@@ -17,6 +17,7 @@ from training.contract import (
 from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors import checkpoints_of
+from training.services.verification import require_registered
 
 
 def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
@@ -66,6 +67,7 @@ def _folder(round_: Round, name: str, part: str) -> Path:
             f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
             f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
         )
+    require_registered(found)
     return found.path
 
 

@@ -13,7 +13,8 @@ from training import launcher
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
 from training.models import Checkpoint, Run, Snapshot
-from training.services.claims import CancelledError, InterruptedStepError, Pulse
+from training.selectors_runs import folded_of
+from training.services.claims import InterruptedStepError, Pulse, StopAskedError
 
 
 def create_run(
@@ -65,7 +66,7 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
     """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
 
     A finished run is left as it is. Raises `Refusal` with the trainer's own words where it
-    failed, `CancelledError` once it has saved and stopped on request, and
+    failed, a `StopAskedError` once it has saved and stopped on request, and
     `InterruptedStepError` where it did so on someone else's.
     """
     if run.state == RunState.FINISHED:
@@ -85,7 +86,7 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
         _settle(run, RunState.FINISHED)
     elif ending.stopped:
         _settle(run, RunState.STOPPED)
-        pulse.write()  # raises CancelledError where that is why
+        pulse.write()  # raises StopAskedError where that is why
         # A machine that shuts down tells all of its processes to end, the trainer perhaps before us.
         raise InterruptedStepError("the trainer was told to stop, but not from here")
     else:
@@ -100,7 +101,7 @@ def _watch(run: Run, pulse: Pulse, status: RunStatus | None) -> bool:
             written = pulse(message="starting the trainer")
         else:
             written = pulse(current=status.step, total=status.total_steps, message=status.message)
-    except CancelledError:
+    except StopAskedError:
         Run.objects.filter(pk=run.pk).update(message="stopping: the trainer saves its state")
         return True
     if written:
@@ -120,6 +121,8 @@ def _mirror(run: Run, status: RunStatus | None) -> None:
         message=status.message,
         **({"state": status.state} if status.state in (RunState.STARTING, RunState.RUNNING) else {}),
     )
+    # Folded as it grows, so that no page ever has to read a long file of metrics.
+    folded_of(run)
 
 
 def _settle(run: Run, state: RunState, *, error: str = "") -> None:

@@ -119,7 +119,9 @@ def sweep_scores() -> None:
 def reward_models_of(project: Project) -> list[Checkpoint]:
     """The newest reward models of a project, newest first: the members of its ensemble."""
     return list(
-        Checkpoint.objects.filter(project=project, kind=CheckpointKind.REWARD).order_by("-pk")[:MEMBERS]
+        Checkpoint.objects.filter(
+            project=project, kind=CheckpointKind.REWARD, files_deleted_at__isnull=True
+        ).order_by("-pk")[:MEMBERS]
     )
 
 
@@ -137,7 +139,7 @@ def _score_by(
 ) -> bool:
     """Ask one reward model for all that it has not scored; False where the server is away."""
     missing = unscored(project, member.name)
-    ask = partial(_ask, engine, member.name)
+    ask = partial(ask_for_scores, engine, member.name)
     prompt_ids = list(missing.order_by("prompt_id").values_list("prompt_id", flat=True).distinct())
     for number, prompt in enumerate(_prompts(prompt_ids), start=1):
         completions = list(missing.filter(prompt=prompt).order_by("pk"))
@@ -154,11 +156,11 @@ def _score_by(
             logger.warning("Prompt %s cannot be scored by %s: %s", prompt.pk, member, error)
             outcome.refused += len(completions)
             continue
-        outcome.scored += _record(member.name, completions, scores)
+        outcome.scored += record_scores(member.name, completions, scores)
     return True
 
 
-def _ask(
+def ask_for_scores(
     engine: Engine,
     model: str,
     prompt: Prompt,
@@ -190,7 +192,7 @@ def _prompts(ids: list[int]) -> Iterator[Prompt]:
         yield Prompt.objects.get(pk=pk)
 
 
-def _record(scorer: str, completions: list[Completion], scores: list[float]) -> int:
+def record_scores(scorer: str, completions: list[Completion], scores: list[float]) -> int:
     """Write the scores that are numbers. Two workers at once write the same ones; the first stay."""
     rows = [
         CompletionScore(completion=completion, scorer=scorer, value=value)

@@ -53,25 +53,28 @@ from training.models import Snapshot
 _ROWS_AT_ONCE = 200
 
 
-def decided_judgments(project: Project, rounds: Sequence[int]) -> QuerySet[Judgment]:
+def decided_judgments(
+    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False
+) -> QuerySet[Judgment]:
     """Current judgments on training prompts from which a preference follows.
 
-    Theirs, or where a reviewer has decided the comparison, the reviewer's.
+    Theirs, or where a reviewer has decided the comparison, the reviewer's. Those of judges that are
+    programs only with `ai_feedback`.
     """
     reviewed = Q(comparison__review__decided_at__isnull=False)
     return (
-        judgments_current(project, rounds)
+        judgments_current(project, rounds, machines=ai_feedback)
         .filter(comparison__prompt__split=Split.TRAIN)
         .annotate(places=Count("ranks__rank", distinct=True))
         .filter(Q(~reviewed, places__gt=1) | Q(reviewed, comparison__review__verdict=Verdict.RANKED))
     )
 
 
-def refuse_unless_learnable(project: Project, rounds: Sequence[int]) -> None:
+def refuse_unless_learnable(project: Project, rounds: Sequence[int], *, ai_feedback: bool = False) -> None:
     """Refuse where no judgment says anything that a reward model could learn from."""
-    if decided_judgments(project, rounds).exists():
+    if decided_judgments(project, rounds, ai_feedback=ai_feedback).exists():
         return
-    found = judgments_current(project, rounds).count()
+    found = judgments_current(project, rounds, machines=ai_feedback).count()
     if not found:
         raise Refusal(
             f"{project} has no judgments yet: label some comparisons, then start the training round."
@@ -153,6 +156,7 @@ def freeze_snapshot(
     rounds: Sequence[int],
     created_by: User | None = None,
     weigh_by_reliability: bool = False,
+    ai_feedback: bool = False,
     on_row: Callable[[int, int], object] = lambda done, total: None,
 ) -> Snapshot:
     """Freeze the current judgments of `rounds` into a snapshot.
@@ -161,10 +165,14 @@ def freeze_snapshot(
     the project, judged or not, with their references. Equal content gives the snapshot that is already
     there. `weigh_by_reliability` gives each row the weight of
     its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
+    `ai_feedback` puts the judgments of programs in, each with the weight 1; how many is told in the header
+    and the counts.
     `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
     """
-    refuse_unless_learnable(project, rounds)
-    ids = list(judgments_current(project, rounds).values_list("pk", flat=True))
+    refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback)
+    judgments = judgments_current(project, rounds, machines=ai_feedback)
+    by_machine = dict(judgments.values_list("pk", "annotator__is_machine"))
+    ids = list(by_machine)
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
     read_by = readers(project, rounds)
     tally = _Tally()
@@ -185,6 +193,7 @@ def freeze_snapshot(
             project=project.slug,
             rounds=tuple(sorted(rounds)),
             prompts=snapshot_prompts(project),
+            ai_judgments=sum(by_machine.values()),
         )
         folder = root / header.digest
         if not folder.exists():
@@ -199,7 +208,7 @@ def freeze_snapshot(
             defaults={
                 "folder": str(folder.relative_to(settings.RONDO_HOME)),
                 "rounds": sorted(rounds),
-                "counts": tally.counts(),
+                "counts": {**tally.counts(), "ai_judgments": sum(by_machine.values())},
                 "created_by": created_by,
             },
         )

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
@@ -22,10 +23,14 @@ import uvicorn
 from training.rlhf.starter import STARTER_NAME
 from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue
+from training.serving.limits import Limits
+from training.serving.metrics import Metrics
 from training.serving.startup import Startup
 from training.serving.worker import Worker
 
 KEY_VARIABLE = "RONDO_MODEL_SERVER_KEY"
+MORE_KEYS_VARIABLE = "RONDO_MODEL_SERVER_MORE_KEYS"
+"""Further keys, a comma between them: one for each program that the bound per key is to count by itself."""
 
 _SECONDS_TO_STOP_COMPUTING = 3.0
 
@@ -52,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    _serve(options, key, listening)
+    more = [other.strip() for other in os.environ.get(MORE_KEYS_VARIABLE, "").split(",") if other.strip()]
+    _serve(options, [key, *more], listening)
     return 0
 
 
@@ -67,11 +73,37 @@ def _parser() -> argparse.ArgumentParser:
     add("--status", type=Path, help="file that always says what /health says")
     add("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    add("--max-adapters", type=int, default=8, help="checkpoints held in memory; the last used stay")
-    add("--queue", type=int, default=32, help="requests that may wait; more are told to come back")
+    limits = Limits()
+    # fmt: off
+    add("--max-adapters", type=_count, default=limits.max_adapters,
+        help="checkpoints held in memory; those in use and the last used stay")
+    add("--max-rows", type=_count, default=limits.max_rows, help="answers written at a time")
+    add("--cache-tokens", type=_count, default=limits.cache_tokens,
+        help="places for keys and values of prompts and answers; what does not fit waits")
+    add("--queue", type=_count, default=limits.queue,
+        help="requests that may wait; more are told to come back")
+    add("--requests-per-key", type=_count, default=limits.per_key,
+        help="requests of one key that may wait and run; more are told to come back")
+    add("--seconds-per-request", type=_seconds, default=limits.seconds_per_request,
+        help="what a request gets that asks for no less")
+    # fmt: on
     add("--max-body-bytes", type=int, default=1024 * 1024)
     add("--seconds-to-stop", type=int, default=7, help="what running requests get to end in, after SIGTERM")
     return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -89,23 +121,40 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _serve(options: argparse.Namespace, key: str, listening: socket.socket) -> None:
+def _limits(options: argparse.Namespace) -> Limits:
+    return Limits(
+        max_adapters=options.max_adapters,
+        max_rows=options.max_rows,
+        cache_tokens=options.cache_tokens,
+        queue=options.queue,
+        per_key=options.requests_per_key,
+        seconds_per_request=options.seconds_per_request,
+    )
+
+
+def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    limits = _limits(options)
     catalogue = Catalogue(options.models / options.base, options.checkpoints)
     startup = Startup(
         catalogue,
         device=options.device,
         dtype=options.dtype,
-        max_adapters=max(1, options.max_adapters),
+        limits=limits,
         url=url,
         status_file=options.status,
     )
+    metrics = Metrics()
+    worker = Worker(limits.queue, per_client=limits.per_key, observe=metrics.observe)
+    metrics.watch(worker, startup)
     server = Server(
-        key=key,
+        keys=tuple(keys),
         catalogue=catalogue,
         startup=startup,
-        worker=Worker(max(1, options.queue)),
+        worker=worker,
+        metrics=metrics,
+        seconds_per_request=limits.seconds_per_request,
         max_body_bytes=options.max_body_bytes,
         seconds_to_stop=_SECONDS_TO_STOP_COMPUTING,
     )

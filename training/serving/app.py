@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,9 +19,17 @@ from starlette.routing import Route
 
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError, from_validation
-from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest, ScoreRequest
+from training.serving.metrics import CONTENT_TYPE, Metrics
+from training.serving.requests import (
+    Asked,
+    ChatRequest,
+    CompletionRequest,
+    DivergenceRequest,
+    SamplingRequest,
+    ScoreRequest,
+)
 from training.serving.startup import Startup
-from training.serving.worker import Job, Worker
+from training.serving.worker import Job, Work, Worker
 
 if TYPE_CHECKING:
     from training.rlhf.rollout import Sample
@@ -29,15 +38,23 @@ if TYPE_CHECKING:
 
 Body = TypeVar("Body", bound=BaseModel)
 
+_TIMEOUT_HEADER = "X-Request-Timeout"
+"""Seconds that an answer may take, for clients that cannot put it into the body."""
+_CLIENT_HEADER = "X-Rondo-Client"
+"""On whose behalf the web application asks: the bound per key counts each of these by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """What the routes work with."""
 
-    key: str
+    keys: tuple[str, ...]
+    """The first is the web application's own, which may say on whose behalf it asks."""
     catalogue: Catalogue
     startup: Startup
     worker: Worker
+    metrics: Metrics
+    seconds_per_request: float
     max_body_bytes: int
     seconds_to_stop: float
 
@@ -46,7 +63,7 @@ class Server:
     async def health(self, request: Request) -> Response:
         """GET /health: needs no key, but tells the models only to those who have it."""
         status = asdict(self.startup.status)
-        if self._knows_key(request):
+        if self._key_of(request) is not None:
             status["models"] = await asyncio.to_thread(self.catalogue.names)
             status["waiting"] = self.worker.waiting
             status["computing"] = self.worker.computing
@@ -68,21 +85,21 @@ class Server:
         """POST /v1/chat/completions"""
         body = await self._read(request, ChatRequest)
         model = self.startup.model
-        job = self.worker.submit(lambda emit, cancelled: model.chat(body, emit, cancelled))
+        job = self._submit(request, body, lambda emit: model.chat(body, emit))
         return await self._answer(request, body, model, job)
 
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions"""
         body = await self._read(request, CompletionRequest)
         model = self.startup.model
-        job = self.worker.submit(lambda emit, cancelled: model.complete(body, emit, cancelled))
+        job = self._submit(request, body, lambda emit: model.complete(body, emit))
         return await self._answer(request, body, model, job)
 
     async def score(self, request: Request) -> Response:
         """POST /v1/score: what a reward model thinks of completions of one chat."""
         body = await self._read(request, ScoreRequest)
         model = self.startup.model
-        job = self.worker.submit(lambda emit, cancelled: model.score(body, emit, cancelled))
+        job = self._submit(request, body, lambda emit: model.score(body, emit))
         async with _called_off_with_client(request, job):
             async for scored in job.events():
                 answer = {"object": "list", "model": body.model, "scores": scored.scores}
@@ -95,18 +112,60 @@ class Server:
                 return JSONResponse(answer)
         raise ClientDisconnect
 
+    async def divergence(self, request: Request) -> Response:
+        """POST /v1/kl: how far a model is from a reference, token by token of one answer."""
+        body = await self._read(request, DivergenceRequest)
+        model = self.startup.model
+        job = self._submit(request, body, lambda emit: model.divergence(body, emit))
+        async with _called_off_with_client(request, job):
+            async for found in job.events():
+                reference = body.reference or self.catalogue.base_name
+                named = {"object": "list", "model": body.model, "reference": reference}
+                return JSONResponse(named | asdict(found))
+        raise ClientDisconnect
+
+    async def figures(self, request: Request) -> Response:
+        """GET /metrics, as Prometheus reads it; needs the key."""
+        self._require_key(request)
+        return Response(self.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+
     # ── Steps ─────────────────────────────────────────────────────────────────────────
 
-    def _knows_key(self, request: Request) -> bool:
+    def _key_of(self, request: Request) -> int | None:
+        """The number of the key that the request brought; None for none of ours."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # In constant time: how long a refusal takes tells nothing of the key.
-        matches = hmac.compare_digest(given.strip().encode(), self.key.encode())
-        return scheme.lower() == "bearer" and matches
+        # In constant time, and all of them: how long a refusal takes tells nothing of the keys.
+        matches = [hmac.compare_digest(given.strip().encode(), key.encode()) for key in self.keys]
+        return matches.index(True) if scheme.lower() == "bearer" and any(matches) else None
 
     def _require_key(self, request: Request) -> None:
-        if not self._knows_key(request):
+        if self._key_of(request) is None:
             message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
             raise RequestError(401, message, code="invalid_api_key")
+
+    def _submit(self, request: Request, body: Asked, work: Work) -> Job:
+        number = self._key_of(request)
+        client = f"{number}"
+        if number == 0:
+            client += request.headers.get(_CLIENT_HEADER, "")[:200]
+        return self.worker.submit(
+            work, route=request.url.path, client=client, seconds=self._seconds(request, body)
+        )
+
+    def _seconds(self, request: Request, body: Asked) -> float:
+        """What the request gets: the least of what its body, its header and the server say."""
+        given = [self.seconds_per_request] + ([body.timeout] if body.timeout is not None else [])
+        header = request.headers.get(_TIMEOUT_HEADER)
+        if header is not None:
+            try:
+                seconds = float(header)
+            except ValueError:
+                seconds = math.nan
+            if not 0 < seconds < math.inf:
+                message = f"Invalid value for the header {_TIMEOUT_HEADER}: seconds above 0 are expected."
+                raise RequestError(400, message, code="invalid_value", param=_TIMEOUT_HEADER)
+            given.append(seconds)
+        return min(given)
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         """The validated body. The key comes first: an outsider learns nothing of what is understood."""
@@ -233,6 +292,8 @@ def build_application(server: Server) -> Starlette:
             Route("/v1/chat/completions", server.chat, methods=["POST"]),
             Route("/v1/completions", server.completions, methods=["POST"]),
             Route("/v1/score", server.score, methods=["POST"]),
+            Route("/v1/kl", server.divergence, methods=["POST"]),
+            Route("/metrics", server.figures, methods=["GET"]),
         ],
         exception_handlers=handlers,
         lifespan=lifespan,

@@ -6,6 +6,7 @@ import torch
 
 from training.rlhf.backbone import Backbone
 from training.serving.catalogue import Catalogue
+from training.serving.limits import Limits
 from training.serving.model import Model
 
 
@@ -31,10 +32,16 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-def load_model(catalogue: Catalogue, *, device: str, dtype: str, max_adapters: int) -> Model:
+def load_model(catalogue: Catalogue, *, device: str, dtype: str, limits: Limits) -> Model:
     """Load the base and make ready to answer. Raises `ContractError` where the folder holds no model."""
     place = choose_device(device)
     backbone = Backbone.load(catalogue.base_folder, device=place, dtype=choose_dtype(dtype, place))
     # Read now, not in the first request for a checkpoint: it goes over all weights.
     _ = backbone.base_digest
-    return Model(backbone, catalogue, max_adapters=max_adapters)
+    return Model(
+        backbone,
+        catalogue,
+        max_adapters=limits.max_adapters,
+        max_rows=limits.max_rows,
+        cache_tokens=limits.cache_tokens,
+    )

@@ -49,6 +49,15 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class Asked(_Body):
+    """What every request has."""
+
+    model: str
+    timeout: Annotated[float, Field(gt=0)] | None = None
+    """Extension: seconds that the answer may take; the server's own bound stays. The header
+    X-Request-Timeout says the same."""
+
+
 class ChatMessage(_Body):
     """One turn of a chat."""
 
@@ -70,10 +79,9 @@ class ResponseFormat(_Body):
     type: Literal["text"]
 
 
-class SamplingRequest(_Body):
+class SamplingRequest(Asked):
     """What chat and text completions have in common."""
 
-    model: str
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -214,11 +222,19 @@ class ContextPassage(_Body):
     sentences: list[str]
 
 
-class ScoreRequest(_Body):
+class _ChatRead(Asked):
+    """A chat whose answers are given."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+
+    def chat(self) -> list[Message]:
+        """The messages as the contract names them."""
+        return [Message(role=message.role, content=message.content) for message in self.messages]
+
+
+class ScoreRequest(_ChatRead):
     """POST /v1/score"""
 
-    model: str
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
     completions: Annotated[list[str], Field(min_length=1, max_length=64)]
     context: list[ContextPassage] | None = None
     """Read only by reward models that were trained with context."""
@@ -226,12 +242,16 @@ class ScoreRequest(_Body):
     """Tell what every head says, not the score alone: the members of an ensemble, ratings; of segments
     {start, end, reward}, places in code points and the log-odds that the segment is faultless."""
 
-    def chat(self) -> list[Message]:
-        """The messages as the contract names them."""
-        return [Message(role=message.role, content=message.content) for message in self.messages]
-
     def passages(self) -> list[Passage]:
         """The context as the contract names it."""
         return [
             Passage(title=passage.title, sentences=tuple(passage.sentences)) for passage in self.context or ()
         ]
+
+
+class DivergenceRequest(_ChatRead):
+    """POST /v1/kl"""
+
+    completion: str
+    reference: str | None = None
+    """The model that it is compared with; left out, the base."""

@@ -18,6 +18,7 @@ from training.contract import write_atomically
 from training.rlhf import starter
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
+from training.serving.limits import Limits
 
 if TYPE_CHECKING:
     from training.serving.model import Model
@@ -55,14 +56,14 @@ class Startup:
         *,
         device: str,
         dtype: str,
-        max_adapters: int,
+        limits: Limits,
         url: str,
         status_file: Path | None,
     ) -> None:
         self._catalogue = catalogue
         self._device = device
         self._dtype = dtype
-        self._max_adapters = max_adapters
+        self._limits = limits
         self._url = url
         self._status_file = status_file
         self._stopping = threading.Event()
@@ -85,6 +86,11 @@ class Startup:
     def status(self) -> Status:
         """Where it is now."""
         return self._status
+
+    @property
+    def loaded_model(self) -> Model | None:
+        """The model, once it is loaded."""
+        return self._model
 
     @property
     def model(self) -> Model:
@@ -151,9 +157,7 @@ class Startup:
         # Here, not at the top: torch takes seconds to import, and the server answers before that.
         from training.serving.loading import load_model
 
-        return load_model(
-            self._catalogue, device=self._device, dtype=self._dtype, max_adapters=self._max_adapters
-        )
+        return load_model(self._catalogue, device=self._device, dtype=self._dtype, limits=self._limits)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,10 @@
 """How the training pages put states, times and digests."""
 
+from collections.abc import Mapping
+
 from django import template
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from training.choices import RoundState, RunState, StepState
 
@@ -14,15 +18,55 @@ _STEP_MARKS = {
     StepState.CANCELLED: "failed",
 }
 _BADGES = {
+    RoundState.SAMPLING: "accent",
     RoundState.LABELLING: "accent",
-    RoundState.TRAINING: "accent",
+    RoundState.TRAINING_REWARD_MODELS: "accent",
+    RoundState.TRAINING_POLICY: "accent",
+    RoundState.EVALUATING: "accent",
+    RoundState.DECIDING: "warn",
+    RoundState.PROMOTED: "good",
+    RoundState.REJECTED: "bad",
+    RoundState.PAUSED: "warn",
     RoundState.FAILED: "bad",
     RoundState.CANCELLED: "warn",
-    RoundState.FINISHED: "good",
     RunState.STARTING: "accent",
     RunState.RUNNING: "accent",
     RunState.STOPPED: "warn",
 }
+
+_DEEDS = {
+    "round.draft": _("drafted"),
+    "round.open": _("opened"),
+    "round.recipe": _("changed the recipe"),
+    "round.start": _("started training"),
+    "round.pause": _("paused"),
+    "round.resume": _("resumed"),
+    "round.cancel": _("cancelled"),
+    "round.again": _("started again"),
+    "round.reopen": _("took back to labelling"),
+    "round.retry": _("began a step anew"),
+    "round.promote": _("promoted"),
+    "round.reject": _("rejected"),
+    "round.rollback": _("rolled back"),
+}
+
+
+@register.filter
+def deed(action: str) -> str | Promise:
+    """An action of the audit log in words; one without words as it is."""
+    return _DEEDS.get(action, action)
+
+
+@register.filter
+def details(values: Mapping[str, object]) -> str:
+    """What an audit entry tells besides, in one line; what is empty is left out."""
+    told = []
+    for name, value in values.items():
+        if value in (None, "", [], {}):
+            continue
+        text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+        told.append(f"{name.replace('_', ' ')}: {text}")
+    return " · ".join(told)
 
 
 @register.filter

@@ -1,33 +1,38 @@
-"""A round's page: where it is, live, and the buttons that start, cancel and resume it."""
+"""A round's page: where it is, live, and what may be done to it, each deed after a question."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.models import Round
-from training.selectors import material_of, round_view
-from training.services.rounds import cancel_round, reopen_round, start_again, start_round
+from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.selectors_evaluation import evaluation_of
+from training.selectors_rounds import audit_of, material_of, round_view
+from training.services.rounds import draft_first_round
 
 
 @require_safe
 @project_page(role=Role.MANAGER)
 def round_page(request: Request, project: Project, number: int) -> HttpResponse:
-    """The round with its steps, judgments and recipe. For managers."""
+    """The round with its steps, judgments, recipe and what was done to it. For managers."""
+    if number == 1 and not project.rounds.exists():
+        return redirect("round-draft", project.slug)
     round_ = _round(project, number)
     context = {
-        "material": material_of(round_),
         "rounds": project.rounds.order_by("number"),
         "recipe": json.dumps(round_.recipe, indent=2),
+        "entries": audit_of(round_),
+        "evaluation": evaluation_of(round_),
+        "material": material_of(round_),
         **progress_context(round_),
     }
     return render(request, "training/round.html", context)
@@ -42,59 +47,50 @@ def progress(request: Request, project: Project, number: int) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def start(request: Request, project: Project, number: int) -> HttpResponse:
-    """Ask for confirmation, then start training. For managers."""
-    round_ = _round(project, number)
+def draft(request: Request, project: Project) -> HttpResponse:
+    """Ask for confirmation, then draft the project's first round. For managers."""
     if request.method == "POST":
-        return _act(request, round_, lambda: start_round(round_=round_, started_by=request.user))
-    context = {"project": project, "round": round_, "material": material_of(round_)}
-    return render(request, "training/round_start.html", context)
+        return redirect(draft_first_round(project=project, created_by=request.user))
+    return render(request, "training/round_draft.html", {"project": project})
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def cancel(request: Request, project: Project, number: int) -> HttpResponse:
-    """Stop what goes on; it can be taken up again. For managers."""
+def act(request: Request, project: Project, number: int, action: str) -> HttpResponse:
+    """Ask for confirmation, then do it; what is refused is said on the round's page. For managers."""
     round_ = _round(project, number)
-    return _act(request, round_, lambda: cancel_round(round_=round_))
-
-
-@require_POST
-@project_page(role=Role.MANAGER)
-def again(request: Request, project: Project, number: int) -> HttpResponse:
-    """Go on where the round failed or was cancelled. For managers."""
-    round_ = _round(project, number)
-    return _act(request, round_, lambda: start_again(round_=round_))
-
-
-@require_POST
-@project_page(role=Role.MANAGER)
-def reopen(request: Request, project: Project, number: int) -> HttpResponse:
-    """Back to labelling: more judgments, or another recipe, then a start from the beginning. For managers."""
-    round_ = _round(project, number)
-    return _act(request, round_, lambda: reopen_round(round_=round_))
+    deed = ACTIONS[action]
+    if request.method == "POST":
+        try:
+            deed.perform(round_, request.user, request.POST)
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+        return redirect(round_)
+    context = {
+        "project": project,
+        "round": round_,
+        "action": deed,
+        "back": round_.get_absolute_url(),
+        **facts_of(deed, round_, step=request.GET.get("step", "")),
+    }
+    return render(request, "training/round_question.html", context)
 
 
 def progress_context(round_: Round) -> dict[str, Any]:
-    """What the live part shows, with the addresses that it asks and posts to."""
-    names = ("progress", "start", "cancel", "again", "reopen")
+    """What the live part shows, with the addresses that it asks and links to."""
     address = [round_.project.slug, round_.number]
+    view = round_view(round_)
+    offered = offered_actions(view)
     return {
         "project": round_.project,
         "round": round_,
-        "view": round_view(round_),
-        "urls": {name: reverse(f"round-{name}", args=address) for name in names},
+        "view": view,
+        "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
+        "progress_url": reverse("round-progress", args=address),
+        "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",
     }
 
 
 def _round(project: Project, number: int) -> Round:
     rounds = Round.objects.select_related("project", "policy", "snapshot", "started_by")
     return get_object_or_404(rounds, project=project, number=number)
-
-
-def _act(request: Request, round_: Round, action: Callable[[], None]) -> HttpResponse:
-    try:
-        action()
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
-    return redirect(round_)

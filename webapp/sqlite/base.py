@@ -11,11 +11,32 @@ import fcntl
 import os
 from typing import Any
 
-from django.db.backends.sqlite3 import base
+from django.db import transaction
+from django.db.backends.sqlite3 import base, operations
+
+
+class DatabaseOperations(operations.DatabaseOperations):
+    """Django's, but for `manage.py flush`: it empties tables of which triggers keep every row.
+
+    PostgreSQL truncates, and no trigger of rows hears of it; SQLite deletes row by row.
+    """
+
+    def execute_sql_flush(self, sql_list: Any) -> None:
+        """Empty the tables with the triggers out of the way, and put them back, all in one transaction."""
+        with transaction.atomic(using=self.connection.alias), self.connection.cursor() as cursor:
+            cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            triggers = cursor.fetchall()
+            for name, _ in triggers:
+                cursor.execute(f"DROP TRIGGER {self.quote_name(name)}")
+            super().execute_sql_flush(sql_list)
+            for _, statement in triggers:
+                cursor.execute(statement)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
     """One thread's connection. The queue's lock is held from BEGIN to COMMIT or ROLLBACK."""
+
+    ops_class = DatabaseOperations
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,8 +1,10 @@
-"""`manage.py export_judgments --format jsonl [--project SLUG] [--output FILE]`"""
+"""`manage.py export_judgments --format FORMAT [--project SLUG] [--output FILE]`"""
 
+import json
 import os
+import shutil
 import tempfile
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,56 +12,139 @@ from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError
 
-from annotation.formats import rondo_jsonl
+from annotation.choices import Split
+from annotation.errors import Refusal
+from annotation.formats.span_writers import tokens_of
+from annotation.formats.writers import Dropped, Record
 from annotation.management.projects import project_named
-from annotation.selectors import judgments_current
+from annotation.services.dataset_folders import write_dataset_folder
+from annotation.services.file_exports import WRITERS, Export, dropped_line, write_parquet
+
+_FOLDER = "dataset"
 
 
 class Command(BaseCommand):
     help = (
-        "Write the current judgments of a project, one a line (annotation/formats/rondo_jsonl.py tells the "
-        "fields). Judgments that were superseded are left out; people appear under a pseudonym."
+        "Write the current judgments of a project. Judgments that were superseded are left out; people "
+        "appear under a pseudonym. Beside FILE stand FILE.manifest.json, which tells filters and counts, and "
+        "FILE.dropped.jsonl, which names everything that the format cannot carry, with the reason."
     )
 
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        listed = "\n".join(f"  {writer.name:<15} {writer.sentence}" for writer in WRITERS.values())
+        folder = f"  {_FOLDER:<15} A folder for datasets.load_dataset, with a data card; --output names it."
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = f"formats:\n{listed}\n{folder}"
+        return parser
+
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--format", required=True, choices=["jsonl"], help="jsonl: Rondo's own JSON Lines"
-        )
+        parser.add_argument("--format", required=True, choices=[*WRITERS, _FOLDER], help="listed below")
         parser.add_argument(
             "--project", metavar="SLUG", help="whose judgments; may be left out when there is one project"
         )
         parser.add_argument("--round", type=int, action="append", help="only this round; may be repeated")
+        parser.add_argument("--split", choices=Split.values, help="only prompts of this side of the split")
+        parser.add_argument("--with-machines", action="store_true", help="those of programs that judge, too")
+        parser.add_argument(
+            "--tokenizer", type=Path, metavar="FOLDER", help="for bio: a model folder with tokenizer.json"
+        )
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="a file; standard output when left out"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         project = project_named(options["project"])
-        judgments = judgments_current(project, options["round"])
         path: Path | None = options["output"]
-        count = 0
         try:
-            with _opened(path, cast(TextIO, self.stdout)) as stream:
-                for line in rondo_jsonl.lines(judgments):
-                    stream.write(line)
-                    count += 1
+            if options["format"] == _FOLDER:
+                self._folder(project, path, options)
+                return
+            export = Export(
+                project=project,
+                writer=WRITERS[options["format"]],
+                rounds=options["round"],
+                machines=options["with_machines"],
+                split=options["split"] or "",
+                tokens=tokens_of(options["tokenizer"]) if options["tokenizer"] else None,
+            )
+            if path is None:
+                self._to_standard_output(export)
+            else:
+                _to_file(export, path)
+        except Refusal as refusal:
+            raise CommandError(refusal.message) from None
         except OSError as error:
             raise CommandError(f"{path or 'Standard output'} cannot be written: {error.strerror}.") from None
-        self.stderr.write(f"{count} judgments written.")
+        self._tell(export)
+
+    def _to_standard_output(self, export: Export) -> None:
+        if export.writer.container == "parquet":
+            raise Refusal("Parquet is no text: name a file with --output.")
+        stream = cast(TextIO, self.stdout)
+        for piece in export.text_stream():
+            stream.write(piece)
+
+    def _folder(self, project: Any, path: Path | None, options: dict[str, Any]) -> None:
+        if path is None:
+            raise Refusal("Name the folder with --output.")
+        if path.exists():
+            raise Refusal(f"{path} is there already; name a folder that is not.")
+        draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            exports = write_dataset_folder(
+                project=project, folder=draft, rounds=options["round"], machines=options["with_machines"]
+            )
+            draft.chmod(0o755)
+            draft.rename(path)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        for export in exports:
+            self._tell(export)
+
+    def _tell(self, export: Export) -> None:
+        programs = f", {export.by_programs} of them by programs" if export.machines else ""
+        if export.rows == export.judgments and not export.dropped:
+            self.stderr.write(f"{export.judgments} judgments written{programs}.")
+            return
+        self.stderr.write(f"{export.judgments} judgments{programs} gave {export.rows} rows.")
+        for reason, count in sorted(export.dropped.items()):
+            self.stderr.write(f"  not carried, {count} times: {reason}")
+        if export.contexts_left_out:
+            self.stderr.write(f"  without their context passages: {export.contexts_left_out} judgments")
+
+
+def _to_file(export: Export, path: Path) -> None:
+    with (
+        _draft(path.with_name(f"{path.name}.manifest.json")) as manifest,
+        _draft(path.with_name(f"{path.name}.dropped.jsonl")) as listed,
+        _draft(path) as draft,
+    ):
+        with listed.open("w", encoding="utf-8") as dropped:
+
+            def note(record: Record, what: Dropped) -> None:
+                dropped.write(dropped_line(record, what))
+
+            export.on_drop = note
+            if export.writer.container == "parquet":
+                write_parquet(export.row_stream(), export.writer.columns, draft)
+            else:
+                with draft.open("w", encoding="utf-8", newline="\n") as stream:
+                    stream.writelines(export.text_stream())
+        manifest.write_text(json.dumps(export.manifest(), ensure_ascii=False, indent=2), encoding="utf-8")
 
 
 @contextmanager
-def _opened(path: Path | None, standard_output: TextIO) -> Iterator[TextIO]:
-    """The file to write to. It takes its name when all is written: a part is never taken for the whole."""
-    if path is None:
-        yield standard_output
-        return
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _draft(path: Path) -> Iterator[Path]:
+    """A file to write to. It takes its name when all is written: a part is never taken for the whole."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    draft = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
+        yield draft
+        draft.chmod(0o644)
+        draft.replace(path)
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise

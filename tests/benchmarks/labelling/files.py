@@ -60,7 +60,7 @@ for turn in range(3):
     began = time.perf_counter()
     with open(path, "w") as stream:
         count = 0
-        for line in rondo_jsonl.lines(judgments_current(project)):
+        for line in map(rondo_jsonl.as_line, rondo_jsonl.records(judgments_current(project))):
             stream.write(line)
             count += 1
     seconds["export"].append(time.perf_counter() - began)

@@ -74,7 +74,7 @@ def fill(*, tasks: int, annotators: int, overlap: int, **project_settings: Any) 
 def _session(user: User) -> str:
     store = import_module(settings.SESSION_ENGINE).SessionStore()
     store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[-1]
     store[HASH_SESSION_KEY] = user.get_session_auth_hash()
     store.create()
     return str(store.session_key)

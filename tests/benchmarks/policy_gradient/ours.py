@@ -23,6 +23,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
+from training.rlhf.allocation import keep_freed_memory
 from training.rlhf.stopping import StopRequest
 from training.rlhf.train import train_run
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(2)
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as scratch:
         print(json.dumps(measure(options, Path(scratch))))
 

@@ -77,6 +77,34 @@ class RewardPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutServerSettings:
+    """A server that draws the answers in the trainer's stead. Where it is, its key and the folder that it
+    loads adapters from are said by the trainer's environment, never here."""
+
+    kind: Literal["vllm", "rondo"] = "vllm"
+    """How it comes to hold the policy: vLLM is told to load each adapter (start it with --enable-lora and
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); Rondo's model server finds it among its checkpoints."""
+    tells: Literal["model", "sampler"] = "model"
+    """Whose log-probabilities it tells: the model's, or those that it drew by, after temperature and filters
+    (a vLLM that was started with --logprobs-mode processed_logprobs)."""
+    every: int = 1
+    """Steps between two adapters. With 1 every answer is the current policy's; with more the answers are of a
+    policy that is behind, and update, truncate must weigh them."""
+    seconds: float = 600.0
+    """How long one prompt's answers may take; asked three times, then the run ends, to be started again."""
+
+    def __post_init__(self) -> None:
+        require_types(self, "server")
+        require(self.every >= 1, "every", "must be at least 1")
+        require(self.seconds > 0, "seconds", "must be positive")
+        require(
+            self.kind == "vllm" or self.tells == "model",
+            "tells",
+            "Rondo's model server tells the model's log-probabilities; set it to 'model'",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutSettings:
     """How the policy is sampled."""
 
@@ -96,6 +124,12 @@ class RolloutSettings:
     """Texts that end an answer."""
     unfinished: Literal["score", "leave_out"] = "score"
     """What an answer that was cut off is worth: its score like any other, or nothing at all: no gradient."""
+    cuda_graphs: Literal["off", "auto"] = "off"
+    """auto: on an NVIDIA GPU write answers in passes of a few fixed shapes, each recorded once as a CUDA
+    graph: less waiting, more memory; elsewhere as off. Not tried on a GPU yet, so off unless asked for."""
+    server: RolloutServerSettings | None = None
+    """A server that draws the answers; null draws them in the trainer, which always answers held-out prompts
+    itself."""
 
     def __post_init__(self) -> None:
         require_types(self, "rollout")
@@ -104,6 +138,13 @@ class RolloutSettings:
         require(0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
         require(self.top_k >= 0, "top_k", "must be 0 or more")
         require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+        plain = self.temperature == 1 and self.top_p == 1 and self.top_k == 0
+        require(
+            plain or self.server is None or self.server.tells == "sampler",
+            "server, tells",
+            "log-probabilities of the model are those of the sampler only with temperature 1, top_p 1 and "
+            "top_k 0; set those, or take a vLLM that tells the sampler's",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,3 +322,15 @@ class PolicyGradientSettings(MethodSettings):
             "rollout, max_tokens",
             f"must be less than max_tokens ({self.max_tokens}), which counts the prompt too",
         )
+        if (server := self.rollout.server) is not None:
+            require(
+                self.adapter == "lora" or server.kind == "rondo",
+                "adapter",
+                "vLLM can load an adapter, not all weights; train an adapter, or set rollout, server to null",
+            )
+            require(
+                server.every == 1 or self.update.truncate is not None,
+                "update, truncate",
+                f"the answers are of a policy up to {server.every - 1} steps behind: set it, 2 is usual, or "
+                "set rollout, server, every to 1",
+            )

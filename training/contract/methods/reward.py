@@ -143,6 +143,18 @@ class RewardSettings(MethodSettings):
         )
         self._check_heads()
 
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of the heads that a model trained with these settings has."""
+        score = () if self.loss == "none" else ("score",)
+        completeness = (self.completeness.name,) if self.completeness else ()
+        return (
+            *score,
+            *(head.name for head in self.ratings),
+            *(head.name for head in self.segments),
+            *completeness,
+        )
+
     def _check_heads(self) -> None:
         names = [head.name for head in self.ratings] + [head.name for head in self.segments]
         names += [self.completeness.name] if self.completeness else []

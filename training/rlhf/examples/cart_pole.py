@@ -32,8 +32,10 @@ REINFORCE = Method(
     advantage=AdvantageSettings(kind="running_mean", gamma=0.99, whiten=True),
     update=UpdateSettings(),
     learning_rate=0.01,
-    steps=50,
+    steps=100,
     games=16,
+    # Without a critic a good policy is soon left again.
+    enough=495.0,
 )
 PPO = Method(
     name="PPO: generalised advantages of a value network, several passes over each step's games",

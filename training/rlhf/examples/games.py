@@ -10,6 +10,7 @@ by `training.rlhf.policy_gradient`, as it is for language models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -49,6 +50,8 @@ class Method:
     steps: int
     games: int
     """Played in each step."""
+    enough: float = math.inf
+    """Learning ends when a step's games earn this on average: a further update could only unlearn it."""
 
 
 class Played(NamedTuple):
@@ -126,7 +129,7 @@ def play(
 def learn(
     player: Player, game: Callable[[], Game], method: Method, *, seed: int
 ) -> Iterator[dict[str, float]]:
-    """Learn step by step, and tell of each: the mean return of its games, and the update's figures."""
+    """Learn step by step, and tell of each: the mean return of its games, and the figures of its update."""
     random = torch.Generator().manual_seed(seed)
     games = [game() for _ in range(method.games)]
     kl = KlSettings(place="none")
@@ -134,6 +137,10 @@ def learn(
     optimiser = torch.optim.Adam(player.parameters(), lr=method.learning_rate)
     for step in range(method.steps):
         player.played = play(player.policy, games, random)
+        told = {"step": step + 1.0, "return": player.played.mean_return}
+        if told["return"] >= method.enough:
+            yield told
+            return
         episodes = Episodes(
             mask=player.played.mask,
             rewards=player.played.rewards,
@@ -156,7 +163,6 @@ def learn(
             seed=seed + step,
             check=lambda: None,
         )
-        told = {"step": step + 1.0, "return": player.played.mean_return}
         yield {**told, **figures(episodes, credit), **updated.figures}
 
 

@@ -17,7 +17,7 @@ from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example
 from training.rlhf.encoding import Answered
 from training.rlhf.log_probabilities import token_log_probabilities
-from training.rlhf.packing import Batch, pack, packed_tokens
+from training.rlhf.packing import PackedRow, pack_predictions, packed_tokens
 from training.rlhf.policy_gradient.token_distribution import TokenFigures, token_figures
 from training.rlhf.policy_gradient.update import Evaluated
 from training.rlhf.run_folder import log
@@ -158,20 +158,21 @@ class LanguageActor:
         answers = tuple(self._answers[row] for row in rows)
         return Example("", answers, (0,) * len(answers))
 
-    def _pack(self, rows: Sequence[int]) -> Batch:
-        examples = [
-            self._example(list(members)) for _, members in groupby(rows, key=lambda row: self._group[row])
-        ]
-        return pack(examples, device=self._backbone.device)
+    def _pack(self, rows: Sequence[int]) -> PackedRow:
+        groups = (
+            [self._answers[row] for row in members]
+            for _, members in groupby(rows, key=lambda row: self._group[row])
+        )
+        return pack_predictions(groups, device=self._backbone.device)
 
-    def _figures(self, batch: Batch, *, entropy: bool = False, full_kl: bool = False) -> TokenFigures:
+    def _figures(self, batch: PackedRow, *, entropy: bool = False, full_kl: bool = False) -> TokenFigures:
         return self._token_figures(
             batch, self._models.policy, self._parameters, entropy=entropy, full_kl=full_kl
         )
 
     def _token_figures(
         self,
-        batch: Batch,
+        batch: PackedRow,
         adapter: str | None,
         parameters: SamplingParameters,
         *,
@@ -179,8 +180,7 @@ class LanguageActor:
         full_kl: bool = False,
     ) -> TokenFigures:
         """(A,) of an adapter. What several answers share is predicted once."""
-        places, predictors, where = batch.predicted()
-        targets = batch.input_ids[0, places]
+        targets, predictors, where = batch.predicted()
         states = self._states(batch, adapter)[predictors]
         head = self._backbone.lm_head(adapter)
         plain = parameters.temperature == 1 and not parameters.top_k and parameters.top_p == 1
@@ -195,22 +195,22 @@ class LanguageActor:
         more = (None if column is None else column[where] for column in found[1:])
         return TokenFigures(found.logp[where], *more)
 
-    def _states(self, batch: Batch, adapter: str | None) -> Tensor:
+    def _states(self, batch: PackedRow, adapter: str | None) -> Tensor:
         with self._backbone.using(adapter):
             return self._backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)
 
-    def _values(self, batch: Batch, name: str) -> Tensor:
+    def _values(self, batch: PackedRow, name: str) -> Tensor:
         """(A,) read from the token before, which is all that was known when the token was drawn."""
         return self._backbone.score(name, self._states(batch, name)[batch.predictors], head=VALUE)
 
-    def _all(self, compute: Callable[[Batch], Tensor]) -> Tensor:
+    def _all(self, compute: Callable[[PackedRow], Tensor]) -> Tensor:
         def all_passes() -> Tensor:
             batches = map(self._pack, self.passes(range(len(self._answers))))
             return torch.cat([self._spread(batch, compute(batch)) for batch in batches])
 
         return self.within_memory(all_passes)
 
-    def _spread(self, batch: Batch, values: Tensor) -> Tensor:
+    def _spread(self, batch: PackedRow, values: Tensor) -> Tensor:
         """(A,) to (b, T), 0 after an answer's end."""
         lengths = batch.answer_tokens
         first = lengths.cumsum(0) - lengths

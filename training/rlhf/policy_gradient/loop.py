@@ -38,11 +38,13 @@ from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.evaluation import evaluation_figures
 from training.rlhf.policy_gradient.samples_file import SamplesFile
 from training.rlhf.policy_gradient.sampling import Prompt, Prompts, Sampled, episodes_of, seeds_of_step
+from training.rlhf.policy_gradient.served import ServedPolicy
 from training.rlhf.policy_gradient.update import StepTaken, evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
 from training.rlhf.processes import Processes
 from training.rlhf.rewards.combination import Combined
 from training.rlhf.rollout import rollout
+from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.schedule import examples_of_step
@@ -74,8 +76,11 @@ class SamplingLoop(SteppingLoop):
         spec: RunSpec,
         folder: RunFolder,
         stop: StopRequest,
+        served: ServedPolicy | None = None,
     ) -> None:
+        """served: who draws the answers that are learned from; None draws them here."""
         self._method = method
+        self._served = served
         self._prompts = prompts
         self._own: PolicyGradientSettings = method.settings
         super().__init__(
@@ -91,6 +96,10 @@ class SamplingLoop(SteppingLoop):
         self._sampler = sampler_of(self._own)
         self._micro_batch_tokens = self._settings.micro_batch_tokens
         self._rows: int | None = None
+        self._shapes: StaticShapes | None = None
+        if self._own.rollout.cuda_graphs == "auto":
+            answers = self._settings.batch_size * self._own.rollout.samples
+            self._shapes = shapes_for(backbone, rows=answers, width=self._own.max_tokens)
         self._samples = SamplesFile(folder, backbone.tokenizer)
         self._told: set[str] = set()
 
@@ -117,7 +126,7 @@ class SamplingLoop(SteppingLoop):
         clock = _Clock()
         prompts = examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
         seeds = seeds_of_step(prompts, step, seed=self._seed)
-        sampled = self._answered(prompts, self._sampler, n=self._own.rollout.samples, seeds=seeds)
+        sampled = self._drawn(step, prompts, seeds)
         clock.lap("seconds_rollout")
         combined, watched = self._scored(sampled)
         clock.lap("seconds_reward")
@@ -136,11 +145,23 @@ class SamplingLoop(SteppingLoop):
             **learned.figures,
             **clock.laps,
         }
+        if self._served is not None:
+            self._served.check(figures.get("sampler_gap", 0.0))
         for warning in self._method.watch.observe(step + 1, figures):
             log.warning("%s%s", WATCH_MARK, warning)
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
         said = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return Taken(figures, said, learned.finite)
+
+    def _drawn(self, step: int, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Sampled:
+        """The answers that a step learns from."""
+        n = self._own.rollout.samples
+        if self._served is None:
+            return self._answered(prompts, self._sampler, n=n, seeds=seeds)
+        ids = [prompt.ids for prompt in prompts]
+        samples = self._served.rollout(step, ids, self._sampler, n=n, seeds=seeds)
+        self._check_this()
+        return Sampled.of(prompts, samples)
 
     def _answered(
         self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
@@ -157,9 +178,14 @@ class SamplingLoop(SteppingLoop):
                     seeds=seeds,
                     cancelled=lambda: bool(self._stop.reason),
                     max_rows=self._rows,
+                    shapes=self._shapes,
                 )
                 break
             except torch.OutOfMemoryError:
+                if self._shapes is not None:
+                    self._shapes = None
+                    log.warning("Out of memory: answers are written without CUDA graphs from here on")
+                    continue
                 rows = min(self._rows or n * len(prompts), n * len(prompts))
                 if rows == 1:
                     raise

@@ -10,6 +10,7 @@ from training.rlhf.checks import counts_by_reason
 from training.rlhf.methods.policy_gradient import PolicyGradient
 from training.rlhf.policy_gradient.loop import SamplingLoop
 from training.rlhf.policy_gradient.sampling import Prompts, read_to_answer
+from training.rlhf.policy_gradient.served import ServedPolicy
 from training.rlhf.processes import Processes
 from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.stepping import Trained
@@ -40,9 +41,18 @@ def train_on_samples(
     folder.list_dropped(dropped)
     _tell_of_prompts(prompts, settings)
     method = PolicyGradient(backbone, spec, settings, folder=folder.path)
+    served: ServedPolicy | None = None
     try:
+        if settings.rollout.server is not None:
+            served = ServedPolicy(backbone, method.adapter, spec, settings.rollout.server, run=folder.path)
         loop = SamplingLoop(
-            backbone=backbone, method=method, prompts=prompts, spec=spec, folder=folder, stop=stop
+            backbone=backbone,
+            method=method,
+            prompts=prompts,
+            spec=spec,
+            folder=folder,
+            stop=stop,
+            served=served,
         )
         log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
         # Those of the steps are not among them: a resumed run does not see them again.
@@ -50,6 +60,8 @@ def train_on_samples(
         steps, held_out = loop.run()
     finally:
         method.close()
+        if served is not None:
+            served.close()
     said = f"{steps} steps on {len(prompts.train)} prompts"
     return Trained(method.adapter, method.kind, steps, held_out, dropped, warnings, said)
 

@@ -17,12 +17,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from training.contract import (
     ContractError,
@@ -32,18 +30,14 @@ from training.contract import (
     manifest_digest,
     read_manifest,
 )
-from training.contract.files import require, require_type
+from training.contract.files import require
 from training.rlhf.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, Part
 from training.rlhf.rewards.functions import FunctionReward
 from training.rlhf.rewards.judge import Judge
 from training.rlhf.rewards.learned import LearnedReward
-from training.rlhf.rewards.mathematics import Mathematics
-from training.rlhf.rewards.metrics import Bleu, Chrf, Rouge
+from training.rlhf.rewards.of_texts import KINDS_OF_TEXTS, construct, reward_of_texts
 from training.rlhf.rewards.protocol import Reward
-from training.rlhf.rewards.rules import ExactMatch, Length, LineCount, Pattern, ThinkAnswerFormat
-from training.rlhf.rewards.sandbox import Limits
-from training.rlhf.rewards.unit_tests import UnitTests
 
 FUNCTIONS_VARIABLE = "RONDO_REWARD_FUNCTIONS"
 """Environment variable: dotted paths of the reward functions that runs may name, with commas between."""
@@ -51,19 +45,6 @@ JUDGE_URL_VARIABLE = "RONDO_JUDGE_URL"
 """Environment variable: the judge that runs ask unless they name another; the only one that gets the key."""
 JUDGE_KEY_VARIABLE = "RONDO_JUDGE_KEY"
 """Environment variable: the key of that judge."""
-
-_PLAIN: dict[str, type[Any]] = {
-    "exact_match": ExactMatch,
-    "think_answer": ThinkAnswerFormat,
-    "pattern": Pattern,
-    "line_count": LineCount,
-    "length": Length,
-    "mathematics": Mathematics,
-    "bleu": Bleu,
-    "rouge": Rouge,
-    "chrf": Chrf,
-}
-"""Kinds whose options are the reward's own arguments."""
 
 
 def build_rewards(
@@ -104,71 +85,12 @@ def _reward(
     where = f"reward {part.name!r}"
     if part.checkpoint is not None:
         return _model(part, folder / part.checkpoint, backbone, context, where)
+    if part.kind in KINDS_OF_TEXTS:
+        return reward_of_texts(part)
     where = f"{where}, options"
-    if part.kind == "unit_tests":
-        return _unit_tests(part.options, where)
     if part.kind == "judge":
         return _judge(part.options, where, environment)
-    if part.kind == "function":
-        return _function(part.options, where, environment)
-    reward: Reward = _made(_PLAIN[part.kind], part.options, where)
-    return reward
-
-
-def _made(
-    cls: type[Any],
-    options: Mapping[str, Any],
-    where: str,
-    *,
-    hidden: Collection[str] = (),
-    **given: Any,
-) -> Any:
-    """`cls(**options, **given)`, once the options are arguments that it has, and of their types.
-
-    hidden: arguments that no option may set.
-    """
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(cls).parameters.items()
-        if name not in hidden and name not in given
-    }
-    if odd := sorted(set(options) - set(parameters)):
-        known = ", ".join(sorted(parameters)) or "none"
-        raise ContractError(f"{where}: unknown option {', '.join(map(repr, odd))}; known are {known}")
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and name not in options
-    ]
-    require(not missing, where, f"option {', '.join(map(repr, missing))} is missing")
-    hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
-    for name, value in options.items():
-        require_type(value, hints[name], f"{where}: option {name!r}")
-    try:
-        return cls(**options, **given)
-    except ValueError as error:
-        raise ContractError(f"{where}: {error}") from None
-
-
-def _unit_tests(options: Mapping[str, Any], where: str) -> Reward:
-    for name in ("trust", "write_files"):
-        require(
-            name not in options,
-            where,
-            f"{name!r} is not for a run to set: a program that nobody has read would leave its sandbox",
-        )
-    workers = {name: value for name, value in options.items() if name == "workers"}
-    limits = {name: value for name, value in options.items() if name != "workers"}
-    made: Reward = _made(
-        UnitTests,
-        workers,
-        where,
-        hidden=("trust",),
-        limits=_made(Limits, limits, where, hidden=("write_files",)),
-    )
-    for name, value in options.items():
-        require(value is None or value > 0, where, f"option {name!r} must be positive")
-    return made
+    return _function(part.options, where, environment)
 
 
 def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
@@ -179,14 +101,14 @@ def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str
         bool(url), where, f"option 'url' is missing; name the judge's server here or in {JUDGE_URL_VARIABLE}"
     )
     key = environment.get(JUDGE_KEY_VARIABLE, "") if url == own else ""
-    made: Reward = _made(Judge, {**options, "url": url}, where, hidden=("transport",), key=key)
+    made: Reward = construct(Judge, {**options, "url": url}, where, hidden=("transport",), key=key)
     return made
 
 
 def _function(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
     allowed = {path.strip() for path in environment.get(FUNCTIONS_VARIABLE, "").split(",")} - {""}
     try:
-        made: Reward = _made(FunctionReward, options, where, allowed=allowed)
+        made: Reward = construct(FunctionReward, options, where, allowed=allowed)
     except PermissionError as error:
         raise ContractError(f"{where}: {error}, in {FUNCTIONS_VARIABLE}") from None
     return made

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.contract import ContractError, RewardSettings
-from training.rlhf.backbone import SCORE, Backbone
+from training.rlhf.backbone import Backbone
 from training.rlhf.data import Example
 from training.rlhf.encoding import Answered, Encoder, shorten
 from training.rlhf.methods.reward import encode
@@ -47,9 +47,7 @@ class LearnedReward:
         self._settings = settings
         self._tokens = micro_batch_tokens
         self._encoder = Encoder(backbone.tokenizer)
-        heads = [] if settings.loss == "none" else [SCORE]
-        heads += [head.name for head in settings.ratings] + [head.name for head in settings.segments]
-        heads += [settings.completeness.name] if settings.completeness else []
+        heads = settings.head_names
         self._weights = dict.fromkeys(heads, 1.0) if weights is None else dict(weights)
         if odd := sorted(set(self._weights) - set(heads)):
             raise ContractError(f"the reward model has no head {', '.join(odd)}; it has {', '.join(heads)}")

@@ -13,15 +13,20 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.rlhf.attention import Layout, Segment
+from training.rlhf.segmented_attention import causal_mask
 
 _GROWTH = 64
 """Own keys get room for so many more tokens at a time: growing copies them."""
 
+_SMALL, _LARGEST_SHARE = 8192, 4
+"""More places than `_SMALL`, and `_LARGEST_SHARE` times as many as are needed, are given back."""
 
-class _Layer:
+
+class KeptLayer:
     """What one attention layer keeps; the first dimension counts prompts or rows, the third tokens."""
 
     def __init__(self, key: Tensor) -> None:
@@ -53,7 +58,7 @@ class KeyCache:
         """For each row the number of its prompt."""
         self.row_lengths: list[int] = []
         """For each row how many of its tokens are kept."""
-        self._layers: dict[int, _Layer] = {}
+        self._layers: dict[int, KeptLayer] = {}
 
     def read(self, lengths: Sequence[int]) -> Layout:
         """Add prompts of these lengths; the layout of the packed row that holds them, one after the other."""
@@ -61,15 +66,33 @@ class KeyCache:
         self.prompt_lengths += lengths
         return _Reading(self, lengths, first)
 
+    def read_on(self, prompt: int, length: int) -> Layout:
+        """So many more tokens of a prompt that was read in part, no row behind it yet; their layout."""
+        before = self.prompt_lengths[prompt]
+        self.prompt_lengths[prompt] += length
+        return _ReadingOn(self, prompt, before, length)
+
     def add_rows(self, prompts: Sequence[int]) -> None:
         """Add a row without tokens behind each of these prompts."""
         self.row_prompts += prompts
         self.row_lengths += [0] * len(prompts)
 
-    def write(self) -> Layout:
-        """The layout of the packed row that holds the next token of every row; then the row has it."""
+    def write(self, order: Sequence[int] | None = None) -> Layout:
+        """The layout of the packed row that holds the next token of every row; then the row has it.
+
+        order: the row that each token of the packed row belongs to, every row once; None is their own order.
+        """
         self.row_lengths = [length + 1 for length in self.row_lengths]
-        return _Writing(self)
+        return _Writing(self, order)
+
+    def wipe(self, *, rows: Sequence[int] = (), prompts: Sequence[int] = ()) -> None:
+        """Overwrite what is kept of these with 0: a NaN would reach who takes their place, though hidden,
+        because 0 times NaN is NaN."""
+        for layer in self._layers.values():
+            for kept in layer.own:
+                kept[[row for row in rows if row < len(kept)]] = 0
+            for kept in layer.prompts:
+                kept[list(prompts)] = 0
 
     def keep_rows(self, kept: Sequence[int]) -> list[int]:
         """Drop all rows but these. Returns which row each new number had before."""
@@ -99,11 +122,11 @@ class KeyCache:
         for kept in (kept for layer in layers for kept in layer):
             kept[to, :, :width] = kept[before, :, :width]
 
-    def layer(self, module: nn.Module, key: Tensor) -> _Layer:
+    def layer(self, module: nn.Module, key: Tensor) -> KeptLayer:
         """What the attention layer `module` keeps."""
         index: int = module.layer_idx  # type: ignore[assignment]
         if index not in self._layers:
-            self._layers[index] = _Layer(key)
+            self._layers[index] = KeptLayer(key)
         return self._layers[index]
 
 
@@ -130,12 +153,48 @@ class _Reading(Layout):
         return super().attend(module, query, key, value, scaling)
 
 
+class _ReadingOn(Layout):
+    """The next tokens of one prompt: each sees what was read of the prompt before, and these up to itself."""
+
+    def __init__(self, cache: KeyCache, prompt: int, before: int, length: int) -> None:
+        super().__init__([Segment(0, length)], cache.device)
+        self._cache = cache
+        self._prompt = prompt
+        self._before = before
+        self._causal = causal_mask(before, length, cache.device)
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+    ) -> Tensor:
+        layer = self._cache.layer(module, key)
+        count, longest = len(self._cache.prompt_lengths), max(self._cache.prompt_lengths)
+        end = self._before + self.tokens
+        seen: list[Tensor] = []
+        for kind, new in enumerate((key, value)):
+            kept = _roomy(layer.prompts[kind], count, longest)
+            kept[self._prompt, :, self._before : end] = new[0]
+            layer.prompts[kind] = kept
+            seen.append(kept[self._prompt, :, :end].to(query.dtype)[None])
+        mixed = F.scaled_dot_product_attention(
+            query,
+            seen[0],
+            seen[1],
+            attn_mask=self._causal,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return mixed.transpose(1, 2).contiguous()
+
+
 class _Writing(Layout):
     """One token of every row in one packed row: each sees its prompt, what its row has kept, and itself."""
 
-    def __init__(self, cache: KeyCache) -> None:
+    def __init__(self, cache: KeyCache, order: Sequence[int] | None) -> None:
         super().__init__([Segment(row, 1) for row in range(len(cache.row_prompts))], cache.device)
         self._cache = cache
+        self._order = None if order is None else torch.tensor(order, device=cache.device)
+        self._by_row = None if self._order is None else self._order.argsort()
+        """For each row the token of the packed row that is its own."""
         self._rows = torch.arange(len(cache.row_prompts), device=cache.device)
         self._last = torch.tensor(cache.row_lengths, device=cache.device) - 1
         self._width = max(cache.row_lengths)
@@ -161,16 +220,22 @@ class _Writing(Layout):
         layer = self._cache.layer(module, key)
         for kind, new in enumerate((key, value)):
             layer.own[kind] = _roomy(layer.own[kind], len(self._rows), self._width, _GROWTH)
-            layer.own[kind][self._rows, :, self._last] = new[0].transpose(0, 1).to(layer.own[kind].dtype)
+            layer.own[kind][self._rows, :, self._last] = self._of_rows(new).to(layer.own[kind].dtype)
         heads, width = key.shape[1], key.shape[3]
         # Query heads that share a key head are so many queries of that head.
-        asked = query[0].transpose(0, 1).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
+        asked = self._of_rows(query).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
         asked = asked * (width**-0.5 if scaling is None else scaling)
         own_keys, own_values = (kept[: len(self._rows), :, : self._width] for kept in layer.own)
         parts = _part(asked, own_keys, own_values, self._own_hidden), self._over_prompts(layer, asked)
-        return _joined(*parts).to(query.dtype).reshape(1, len(self._rows), -1, width)
+        mixed = _joined(*parts).to(query.dtype).reshape(len(self._rows), -1, width)
+        return (mixed if self._order is None else mixed[self._order])[None]
 
-    def _over_prompts(self, layer: _Layer, asked: Tensor) -> _Part:
+    def _of_rows(self, tokens: Tensor) -> Tensor:
+        """(1, heads, rows, width) of the packed row to (rows, heads, width) in the order of the rows."""
+        turned = tokens[0].transpose(0, 1)
+        return turned if self._by_row is None else turned[self._by_row]
+
+    def _over_prompts(self, layer: KeptLayer, asked: Tensor) -> _Part:
         prompts, most = self._grid.shape
         longest = max(self._cache.prompt_lengths)
         keys, values = (kept[:prompts, :, :longest] for kept in layer.prompts)
@@ -212,13 +277,18 @@ def _hidden(lengths: Sequence[int], device: torch.device) -> Tensor | None:
 
 
 def _roomy(kept: Tensor, count: int, width: int, step: int = 1) -> Tensor:
-    """The same with room for at least `count` times `width` tokens; what is new is 0, and so finite."""
-    if kept.shape[0] >= count and kept.shape[2] >= width:
+    """The same with room for `count` times `width` tokens, which are all that is still needed of it; what is
+    new is 0, and so finite. Kept are, a half more aside, no more places than are needed."""
+    places = kept.shape[0] * kept.shape[2]
+    wasted = places > _SMALL and places > _LARGEST_SHARE * count * width
+    if kept.shape[0] >= count and kept.shape[2] >= width and not wasted:
         return kept
-    width = max(kept.shape[2], -(-width // step) * step)
-    larger = kept.new_zeros(max(kept.shape[0], count), kept.shape[1], width, kept.shape[3])
-    larger[: kept.shape[0], :, : kept.shape[2]] = kept
-    return larger
+    # Where many join one after the other, not each of them has everything copied.
+    more = kept.shape[0] * 3 // 2 if 0 < kept.shape[0] < count else count
+    roomy = kept.new_zeros(max(count, more), kept.shape[1], -(-width // step) * step, kept.shape[3])
+    shared = slice(min(kept.shape[0], count)), slice(None), slice(min(kept.shape[2], width))
+    roomy[shared] = kept[shared]
+    return roomy
 
 
 def _without_holes(kept: Sequence[int]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self
 
@@ -15,6 +15,9 @@ from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
 Told = Literal["model", "sampler"]
 """Whose log-probabilities a server tells: the model's before temperature and filters, or those drawn by."""
+
+VLLM_NEUTRAL: Mapping[str, Any] = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What a request to vLLM must say: left out, they are what the model's generation configuration says."""
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -40,6 +43,7 @@ class RemoteRollout:
         attempts: int = 3,
         pause: float = 1.0,
         workers: int = 8,
+        beside: Mapping[str, Any] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """url: the server's, without `/v1`. model: the name that it serves the policy under.
@@ -47,12 +51,15 @@ class RemoteRollout:
         end_tokens: ids that end a completion, see `generate.end_tokens`. tells: "sampler" for a vLLM
         that was started with `--logprobs-mode processed_logprobs`. timeout: seconds for one prompt's
         samples. attempts: how often a prompt is sent when the server is busy or silent, after `pause`
-        seconds, then twice that and so on. workers: prompts at a time.
+        seconds, then twice that and so on. workers: prompts at a time. beside: further fields of every
+        request: `VLLM_NEUTRAL` for a vLLM.
         """
         if attempts < 1 or workers < 1:
             raise ValueError(f"attempts {attempts} and workers {workers} must be at least 1")
-        self._model, self._tokenizer, self._ends = model, tokenizer, end_tokens
-        self._tells, self._workers = tells, workers
+        self.model = model
+        """The name that the policy is served under; may be changed between two rollouts."""
+        self._tokenizer, self._ends = tokenizer, end_tokens
+        self._tells, self._workers, self._beside = tells, workers, dict(beside or {})
         self._server = CompatibleServer(
             name="the model server",
             url=url,
@@ -118,7 +125,8 @@ class RemoteRollout:
         self, prompt: Sequence[int], parameters: SamplingParameters, n: int, first: int
     ) -> list[Sample]:
         body: dict[str, Any] = {
-            "model": self._model,
+            **self._beside,
+            "model": self.model,
             "prompt": list(prompt),
             "n": n,
             "seed": first,

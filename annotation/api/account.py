@@ -1,0 +1,134 @@
+"""Oneself: who one is, where one works, one's tokens."""
+
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import exceptions, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.base import ApiView, read_body
+from annotation.choices import Role, TokenScope
+from annotation.models import ApiToken
+from annotation.services.tokens import create_token, revoke_token
+
+
+class MembershipSerializer(serializers.Serializer[Any]):
+    """One's part in one project."""
+
+    project = serializers.SlugField(source="project.slug")
+    role = serializers.ChoiceField(choices=Role.choices)
+
+
+class MeSerializer(serializers.Serializer[Any]):
+    """Who asks."""
+
+    username = serializers.CharField()
+    name = serializers.CharField(source="__str__", help_text="As others see it.")
+    is_superuser = serializers.BooleanField()
+    memberships = MembershipSerializer(many=True, source="listed_memberships")
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    """One of one's tokens, without its secret."""
+
+    scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices))
+    is_good = serializers.SerializerMethodField(help_text="Whether it opens anything now.")
+
+    class Meta:
+        model = ApiToken
+        fields: tuple[str, ...] = (
+            *("id", "name", "beginning", "scopes", "is_good"),
+            *("expires_at", "revoked_at", "last_used_at", "created_at"),
+        )
+
+    def get_is_good(self, token: ApiToken) -> bool:
+        """At this moment."""
+        return token.is_good(timezone.now())
+
+
+class NewTokenSerializer(serializers.Serializer[Any]):
+    """A token to be made."""
+
+    name = serializers.CharField(max_length=100, help_text="What it is for.")
+    scopes = serializers.MultipleChoiceField(choices=TokenScope.choices, allow_empty=False)
+    expires_at = serializers.DateTimeField(
+        required=False, allow_null=True, default=None, help_text="When it ends; null for never."
+    )
+
+
+class MadeTokenSerializer(TokenSerializer):
+    """A token with its secret, which nothing tells again."""
+
+    secret = serializers.CharField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = (*TokenSerializer.Meta.fields, "secret")
+
+
+class MeView(ApiView):
+    """Who asks. For everyone."""
+
+    @extend_schema(operation_id="me_read", tags=["account"], responses=MeSerializer)
+    def get(self, request: Request) -> Response:
+        """Tell who the token or the session stands for, and in which projects they take part."""
+        user = self.user
+        user.listed_memberships = list(user.memberships.select_related("project").order_by("pk"))  # type: ignore[attr-defined]
+        return Response(MeSerializer(user).data)
+
+
+class TokensView(ApiView):
+    """One's tokens. For everyone."""
+
+    # The answer to a POST holds a secret, which is kept nowhere.
+    keeps_answers = False
+
+    @extend_schema(operation_id="tokens_list", tags=["account"], responses=TokenSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """List one's tokens, those that are revoked or ended among them."""
+        return Response(TokenSerializer(self.user.api_tokens.all(), many=True).data)
+
+    @extend_schema(
+        operation_id="tokens_create",
+        tags=["account"],
+        request=NewTokenSerializer,
+        responses={201: MadeTokenSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Make a token. Its secret is in this answer and never again. Only who is signed in with a browser
+        may: a token makes no tokens."""
+        _require_session(request)
+        told = read_body(NewTokenSerializer, request)
+        made = create_token(
+            user=self.user,
+            name=told["name"],
+            scopes=sorted(told["scopes"]),
+            expires_at=told["expires_at"],
+        )
+        made.token.secret = made.secret  # type: ignore[attr-defined]
+        return Response(MadeTokenSerializer(made.token).data, status=201)
+
+
+class TokenView(ApiView):
+    """One of one's tokens. For everyone."""
+
+    # Whatever a token is for, it may give itself up.
+    changes = TokenScope.READ
+
+    @extend_schema(operation_id="tokens_revoke", tags=["account"], responses={204: None})
+    def delete(self, request: Request, pk: int) -> Response:
+        """Make a token worthless, for good. A token may revoke itself and no other."""
+        token = self.user.api_tokens.filter(pk=pk).first()
+        if token is None:
+            raise exceptions.NotFound
+        if isinstance(request.auth, ApiToken) and request.auth.pk != token.pk:
+            _require_session(request)
+        revoke_token(token=token, user=self.user)
+        return Response(status=204)
+
+
+def _require_session(request: Request) -> None:
+    """A stolen token must not outlive its revocation by way of others that it made."""
+    if isinstance(request.auth, ApiToken):
+        raise exceptions.PermissionDenied("Sign in with a browser for this: a token does not manage tokens.")

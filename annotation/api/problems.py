@@ -1,0 +1,126 @@
+"""What is wrong with a request, as problem details (RFC 9457)."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.http import Http404
+from django.utils.translation import gettext as _
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from annotation.errors import (
+    AnsweredElsewhere,
+    DraftConflict,
+    ImportErrors,
+    LeaseLost,
+    NotAllowed,
+    Refusal,
+    StaleAnswer,
+)
+from annotation.services.reviews import AlreadyDecided
+
+MEDIA_TYPE = "application/problem+json"
+_CONFLICTS = (LeaseLost, StaleAnswer, AnsweredElsewhere, DraftConflict, AlreadyDecided)
+"""Refusals because something else happened meanwhile: look again, then decide."""
+
+
+class Precondition(exceptions.APIException):
+    """What was to be changed has changed since it was read."""
+
+    status_code = HTTPStatus.PRECONDITION_FAILED
+
+
+class InvalidValues(exceptions.APIException):
+    """A request whose values contradict what is known."""
+
+    status_code = HTTPStatus.UNPROCESSABLE_ENTITY
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Problem details as they are sent."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "detail": detail,
+    }
+    if errors:
+        body["errors"] = [dict(error) for error in errors]
+    return Response(body, status=status, headers=dict(headers or {}), content_type=MEDIA_TYPE)
+
+
+def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """The answer to a request that failed; None for a fault of the program, which is not ours to tell."""
+    if isinstance(error, Refusal):
+        return _refused(error)
+    if isinstance(error, exceptions.ValidationError):
+        faults = list(_faults(error.detail))
+        detail = _("%(count)d values are wrong.") % {"count": len(faults)}
+        return problem(422, detail, errors=faults)
+    if isinstance(error, InvalidValues) and error.field:
+        return problem(422, str(error), errors=[{"field": error.field, "message": str(error)}])
+    if isinstance(error, exceptions.APIException):
+        return problem(error.status_code, _sentence(error), headers=_headers_of(error))
+    if isinstance(error, Http404):
+        return problem(404, _("There is nothing here, or nothing that you may see."))
+    if isinstance(error, PermissionDenied):
+        return problem(403, str(error) or _("Your role in this project does not allow this."))
+    if isinstance(error, RequestDataTooBig):
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return problem(413, _("The body is larger than %(most)d bytes. Send less.") % {"most": most})
+    if isinstance(error, SuspiciousOperation):
+        return problem(400, _("This request cannot be read."))
+    return None
+
+
+def _refused(error: Refusal) -> Response:
+    message = error.message
+    if isinstance(error, NotAllowed):
+        return problem(403, message)
+    if isinstance(error, ImportErrors):
+        faults = [{"field": "items", "message": fault} for fault in error.errors]
+        return problem(422, message.splitlines()[0], errors=faults)
+    status = 409 if isinstance(error, _CONFLICTS) else 422
+    fields = [{"field": error.field, "message": message}] if error.field else []
+    return problem(status, message, errors=fields)
+
+
+def _faults(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
+    """What a serializer found, one entry for each message."""
+    if isinstance(detail, Mapping):
+        for name, inner in detail.items():
+            yield from _faults(inner, path if name == "non_field_errors" else f"{path}.{name}".lstrip("."))
+    elif isinstance(detail, list):
+        for place, inner in enumerate(detail):
+            yield from _faults(inner, f"{path}.{place}" if isinstance(inner, dict) else path)
+    elif detail:
+        yield {"field": path or "body", "message": str(detail)}
+
+
+def _sentence(error: exceptions.APIException) -> str:
+    detail = error.detail
+    return " ".join(map(str, detail)) if isinstance(detail, list) else str(detail)
+
+
+def _headers_of(error: exceptions.APIException) -> dict[str, str]:
+    headers = {}
+    wait: float | None = getattr(error, "wait", None)
+    if isinstance(error, exceptions.Throttled) and wait is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(wait)))
+    if header := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = header
+    return headers

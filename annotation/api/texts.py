@@ -1,0 +1,308 @@
+"""Prompts, what was answered, and what is compared. For those who may know what wrote an answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Prefetch, QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.answers import JudgmentSerializer, judgments_with_parts
+from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.choices import Purpose, Split
+from annotation.formats.fields import ROLES
+from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
+from annotation.selectors import judgments_current
+from annotation.services.prompts import import_prompts
+
+_MOST_PROMPTS = 1000
+
+
+class MessageSerializer(serializers.Serializer[Any]):
+    """One turn of a chat."""
+
+    role = serializers.ChoiceField(choices=ROLES)
+    content = serializers.CharField(allow_blank=True, trim_whitespace=False)
+
+
+class PassageSerializer(serializers.Serializer[Any]):
+    """A passage of context."""
+
+    title = serializers.CharField(allow_blank=True, trim_whitespace=False)
+    sentences = serializers.ListField(child=serializers.CharField(allow_blank=True, trim_whitespace=False))
+
+
+class PromptSerializer(serializers.ModelSerializer[Prompt]):
+    """One chat to be answered."""
+
+    messages = MessageSerializer(many=True)
+    context = PassageSerializer(many=True)  # type: ignore[assignment]
+    references = serializers.ListField(child=serializers.CharField())
+    tags = serializers.ListField(child=serializers.CharField())
+
+    class Meta:
+        model = Prompt
+        fields = ("id", "messages", "context", "references", "tags", "split", "content_hash", "created_at")
+
+
+class NewCompletionSerializer(serializers.Serializer[Any]):
+    """An answer that comes with its prompt."""
+
+    text = serializers.CharField(trim_whitespace=False)
+    source = serializers.CharField(required=False, max_length=120, help_text="Who wrote it.")  # type: ignore[assignment]
+
+
+class NewPromptSerializer(serializers.Serializer[Any]):
+    """A prompt to be added."""
+
+    prompt = MessageSerializer(many=True, help_text="The chat; its last turn is the user's.")
+    context = PassageSerializer(many=True, required=False)  # type: ignore[assignment]
+    reference = serializers.ListField(
+        child=serializers.CharField(trim_whitespace=False), required=False, help_text="Reference answers."
+    )
+    tags = serializers.ListField(child=serializers.CharField(), required=False)
+    completions = NewCompletionSerializer(
+        many=True, required=False, help_text="Answers to be compared, where there are some already."
+    )
+
+
+class NewPromptsSerializer(serializers.Serializer[Any]):
+    """Prompts to be added, all or none."""
+
+    items: serializers.ListSerializer[Any] = serializers.ListSerializer(
+        child=NewPromptSerializer(), max_length=_MOST_PROMPTS
+    )
+
+
+class AddedSerializer(serializers.Serializer[Any]):
+    """What was added."""
+
+    added = serializers.IntegerField()
+    already_there = serializers.IntegerField(help_text="Prompts that the project had, and repetitions.")
+    comparisons = serializers.IntegerField(help_text="Comparisons of answers that came with prompts.")
+
+
+class PromptFilters(Filters):
+    """Filters of prompts."""
+
+    split = serializers.ChoiceField(choices=Split.choices, required=False)
+
+
+class CompletionSerializer(serializers.ModelSerializer[Completion]):
+    """One answer with how it came to be."""
+
+    source = serializers.CharField(source="source.name", help_text="Who wrote it.")  # type: ignore[assignment]
+    sampling = serializers.DictField()
+
+    class Meta:
+        model = Completion
+        fields = (
+            *("id", "prompt", "source", "text", "text_hash", "sampling", "seed"),
+            *("finish_reason", "token_count", "created_at"),
+        )
+
+
+class CompletionFilters(Filters):
+    """Filters of completions."""
+
+    prompt = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
+    source = serializers.CharField(required=False, help_text="Who wrote it: a name.")  # type: ignore[assignment]
+
+
+class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
+    """What is judged together."""
+
+    round = serializers.IntegerField(source="round_number")
+    completions = serializers.SerializerMethodField(help_text="Their numbers, as they were recorded.")
+
+    class Meta:
+        model = Comparison
+        fields = (
+            *("id", "prompt", "round", "purpose", "completions", "size"),
+            *("overlap", "open_slots", "priority", "created_at"),
+        )
+
+    def get_completions(self, comparison: Comparison) -> list[int]:
+        """In the order of their indices."""
+        return [candidate.completion_id for candidate in comparison.candidates.all()]
+
+
+class ComparisonFilters(Filters):
+    """Filters of comparisons."""
+
+    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    purpose = serializers.ChoiceField(choices=Purpose.choices, required=False)
+    open = serializers.BooleanField(
+        required=False, allow_null=True, default=None, help_text="Whether places are free."
+    )
+
+
+class JudgmentFilters(Filters):
+    """Filters of judgments."""
+
+    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    annotator = serializers.CharField(required=False, help_text="A username.")
+    machines = serializers.BooleanField(
+        required=False, default=False, help_text="Whether those of programs that judge are listed too."
+    )
+
+
+class PromptsView(ListView, ProjectView):
+    """The prompts of a project. For managers."""
+
+    serializer_class = PromptSerializer
+    queryset = Prompt.objects.none()
+    filters = PromptFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By split."""
+        return self.project.prompts.filter(**asked)
+
+    @extend_schema(
+        operation_id="prompts_list",
+        tags=["texts"],
+        parameters=[PromptFilters],
+        responses=PromptSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List prompts with references and split, newest first."""
+        return self.listed()
+
+    @extend_schema(
+        operation_id="prompts_add",
+        tags=["texts"],
+        request=NewPromptsSerializer,
+        responses={201: AddedSerializer},
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Add up to 1,000 prompts, all or none. One that the project has is not added again; answers that
+        come with a prompt are put before annotators in the newest round."""
+        told = read_body(NewPromptsSerializer, request)
+        lines = (json.dumps(item, ensure_ascii=False) for item in told["items"])
+        report = import_prompts(project=self.project, lines=lines, name="items")
+        return Response(AddedSerializer(report).data, status=201)
+
+
+class PromptView(ProjectView):
+    """One prompt. For managers."""
+
+    @extend_schema(operation_id="prompts_read", tags=["texts"], responses=PromptSerializer)
+    def get(self, request: Request, slug: str, pk: int) -> Response:
+        """Read one prompt."""
+        return Response(PromptSerializer(get_object_or_404(self.project.prompts, pk=pk)).data)
+
+
+class CompletionsView(ListView, ProjectView):
+    """The answers in a project. For managers."""
+
+    serializer_class = CompletionSerializer
+    queryset = Completion.objects.none()
+    filters = CompletionFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By prompt and by who wrote them."""
+        found = Completion.objects.filter(prompt__project=self.project).select_related("source")
+        if "prompt" in asked:
+            found = found.filter(prompt=asked["prompt"])
+        if "source" in asked:
+            found = found.filter(source__name=asked["source"])
+        return found
+
+    @extend_schema(
+        operation_id="completions_list",
+        tags=["texts"],
+        parameters=[CompletionFilters],
+        responses=CompletionSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List answers with what wrote them, by which sampling parameters and seed, newest first."""
+        return self.listed()
+
+
+class ComparisonsView(ListView, ProjectView):
+    """The comparisons of a project. For managers."""
+
+    serializer_class = ComparisonSerializer
+    queryset = Comparison.objects.none()
+    filters = ComparisonFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By round, by purpose, by whether places are free."""
+        found = self.project.comparisons.prefetch_related(
+            Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
+        )
+        if "round" in asked:
+            found = found.filter(round_number=asked["round"])
+        if "purpose" in asked:
+            found = found.filter(purpose=asked["purpose"])
+        if "open" in asked:
+            found = found.filter(open_slots__gt=0) if asked["open"] else found.filter(open_slots=0)
+        return found
+
+    @extend_schema(
+        operation_id="comparisons_list",
+        tags=["texts"],
+        parameters=[ComparisonFilters],
+        responses=ComparisonSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List what is compared, newest first."""
+        return self.listed()
+
+
+class ComparisonView(ProjectView):
+    """One comparison. For managers."""
+
+    @extend_schema(operation_id="comparisons_read", tags=["texts"], responses=ComparisonSerializer)
+    def get(self, request: Request, slug: str, pk: int) -> Response:
+        """Read one comparison."""
+        return Response(ComparisonSerializer(get_object_or_404(self.project.comparisons, pk=pk)).data)
+
+
+class ComparisonJudgmentsView(ListView, ProjectView):
+    """What was said of one comparison. For managers."""
+
+    serializer_class = JudgmentSerializer
+    queryset = Judgment.objects.none()
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """All of them, those that were superseded too."""
+        comparison = get_object_or_404(self.project.comparisons, pk=self.kwargs["pk"])
+        return judgments_with_parts(Judgment.objects.filter(comparison=comparison))
+
+    @extend_schema(
+        operation_id="comparisons_judgments", tags=["texts"], responses=JudgmentSerializer(many=True)
+    )
+    def get(self, request: Request, slug: str, pk: int) -> Response:
+        """List everything that was said of a comparison, superseded judgments among them, newest first."""
+        return self.listed()
+
+
+class JudgmentsView(ListView, ProjectView):
+    """The judgments of a project. For managers."""
+
+    serializer_class = JudgmentSerializer
+    queryset = Judgment.objects.none()
+    filters = JudgmentFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By round and by annotator."""
+        rounds = [asked["round"]] if "round" in asked else None
+        current = judgments_current(self.project, rounds, machines=bool(asked.get("machines")))
+        if "annotator" in asked:
+            current = current.filter(annotator__username=asked["annotator"])
+        return judgments_with_parts(current)
+
+    @extend_schema(
+        operation_id="judgments_list",
+        tags=["texts"],
+        parameters=[JudgmentFilters],
+        responses=JudgmentSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List what stands of the work's judgments, newest first: no gold, no qualification, no retest."""
+        return self.listed()

@@ -1,0 +1,54 @@
+"""Operations of `annotation` below /api/v1/."""
+
+from django.urls import URLPattern, path
+
+from annotation.api import account, labelling, projects, quality, reviews, texts
+
+_PROJECT = "projects/<slug:slug>/"
+_ONE = f"{_PROJECT}assignments/<int:pk>/"
+
+urlpatterns: list[URLPattern] = [
+    path("me/", account.MeView.as_view(), name="api-me"),
+    path("tokens/", account.TokensView.as_view(), name="api-tokens"),
+    path("tokens/<int:pk>/", account.TokenView.as_view(), name="api-token"),
+    path("projects/", projects.ProjectsView.as_view(), name="api-projects"),
+    path(_PROJECT, projects.ProjectDetailView.as_view(), name="api-project"),
+    path(f"{_PROJECT}settings/", projects.SettingsView.as_view(), name="api-settings"),
+    path(f"{_PROJECT}members/", projects.MembersView.as_view(), name="api-members"),
+    path(f"{_PROJECT}members/<str:username>/", projects.MemberView.as_view(), name="api-member"),
+    path(f"{_PROJECT}guidelines/", projects.GuidelinesView.as_view(), name="api-guidelines"),
+    path(f"{_PROJECT}guidelines/seen/", projects.GuidelinesSeenView.as_view(), name="api-guidelines-seen"),
+    path(f"{_PROJECT}audit/", projects.AuditView.as_view(), name="api-audit"),
+    path(f"{_PROJECT}prompts/", texts.PromptsView.as_view(), name="api-prompts"),
+    path(f"{_PROJECT}prompts/<int:pk>/", texts.PromptView.as_view(), name="api-prompt"),
+    path(f"{_PROJECT}completions/", texts.CompletionsView.as_view(), name="api-completions"),
+    path(f"{_PROJECT}comparisons/", texts.ComparisonsView.as_view(), name="api-comparisons"),
+    path(f"{_PROJECT}comparisons/<int:pk>/", texts.ComparisonView.as_view(), name="api-comparison"),
+    path(
+        f"{_PROJECT}comparisons/<int:pk>/judgments/",
+        texts.ComparisonJudgmentsView.as_view(),
+        name="api-comparison-judgments",
+    ),
+    path(f"{_PROJECT}judgments/", texts.JudgmentsView.as_view(), name="api-judgments"),
+    path(f"{_PROJECT}assignments/", labelling.AssignmentsView.as_view(), name="api-assignments"),
+    path(f"{_PROJECT}assignments/next/", labelling.NextView.as_view(), name="api-next"),
+    path(_ONE, labelling.AssignmentView.as_view(), name="api-assignment"),
+    path(f"{_ONE}judgment/", labelling.JudgmentView.as_view(), name="api-judgment"),
+    path(f"{_ONE}draft/", labelling.DraftView.as_view(), name="api-draft"),
+    path(f"{_ONE}skip/", labelling.SkipView.as_view(), name="api-skip"),
+    path(f"{_ONE}flag/", labelling.FlagView.as_view(), name="api-flag"),
+    path(f"{_ONE}renew/", labelling.RenewView.as_view(), name="api-renew"),
+    path(f"{_ONE}release/", labelling.ReleaseView.as_view(), name="api-release"),
+    path(f"{_PROJECT}reviews/", reviews.ReviewsView.as_view(), name="api-reviews"),
+    path(f"{_PROJECT}reviews/<int:pk>/", reviews.ReviewView.as_view(), name="api-review"),
+    path(f"{_PROJECT}reviews/<int:pk>/decision/", reviews.DecisionView.as_view(), name="api-review-decision"),
+    path(f"{_PROJECT}statistics/", quality.StatisticsView.as_view(), name="api-statistics"),
+    path(f"{_PROJECT}statistics/items/", quality.StatisticsItemsView.as_view(), name="api-statistics-items"),
+    path(f"{_PROJECT}withheld/", quality.WithheldView.as_view(), name="api-withheld"),
+    path(
+        f"{_PROJECT}withheld/<int:pk>/decision/",
+        quality.WithheldDecisionView.as_view(),
+        name="api-withheld-decision",
+    ),
+    path(f"{_PROJECT}gold/", quality.GoldView.as_view(), name="api-gold"),
+]

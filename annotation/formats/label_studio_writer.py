@@ -1,0 +1,119 @@
+"""Judgments as Label Studio's JSON: out, one task with one annotation for each. `label_studio` reads it.
+
+A ranking with ties is a `ranker` in some order that agrees with it, and `meta.ranks` says which are tied.
+What has no type there goes out as dropped: missing info, corrections, critiques, a demonstration, strength.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from annotation.choices import Verdict
+from annotation.formats.writers import Dropped, Record, Scene, Writer, Written
+
+
+def _task(record: Record, scene: Scene) -> Written:
+    names = {one["id"]: f"answer_{number}" for number, one in enumerate(record["completions"], start=1)}
+    messages = record["messages"]
+    yield {
+        "id": int(record["judgment"]),
+        "data": {
+            "prompt": messages[0]["content"]
+            if len(messages) == 1 and messages[0]["role"] == "user"
+            else messages,
+            **{names[one["id"]]: one["text"] for one in record["completions"]},
+            **{
+                f"source_{number}": one["source"] for number, one in enumerate(record["completions"], start=1)
+            },
+        },
+        "annotations": [
+            {
+                "id": int(record["judgment"]),
+                "completed_by": {"pseudonym": record["annotator"]},
+                "created_at": record["created_at"],
+                "was_cancelled": False,
+                "lead_time": record["active_seconds"],
+                "result": [
+                    *_verdict(record, names),
+                    *_marks(record, names),
+                    *_ratings(record, names),
+                    *_comment(record),
+                ],
+            }
+        ],
+    }
+    for name in ("missing", "corrections", "critiques", "demonstration", "strength"):
+        if record[name]:
+            yield Dropped(f"{name}: Label Studio has no type for it")
+
+
+def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    verdict, ranks = record["verdict"], record["ranks"]
+    both = {"from_name": "preference", "to_name": ",".join(names.values())}
+    if verdict == Verdict.NOT_ASKED:
+        return
+    if verdict != Verdict.RANKED:
+        yield {
+            "from_name": "verdict",
+            "to_name": "prompt",
+            "type": "choices",
+            "value": {"choices": [Verdict(verdict).value.replace("_", " ")]},
+        }
+    elif len(names) == 2:
+        left, right = (ranks[pk] for pk in names)
+        yield {**both, "type": "pairwise", "value": {"selected": "left" if left < right else "right"}}
+    else:
+        order = sorted(names, key=lambda pk: ranks[pk])
+        yield {
+            **both,
+            "type": "ranker",
+            "value": {"ranker": [names[pk] for pk in order]},
+            "meta": {"ranks": [ranks[pk] for pk in names]},
+        }
+
+
+def _marks(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for span in record["spans"]:
+        meta = {"severity": span["severity"]} if span["severity"] is not None else {}
+        yield {
+            "from_name": "marks",
+            "to_name": names[span["completion"]],
+            "type": "labels",
+            "value": {
+                "start": span["start"],
+                "end": span["end"],
+                "text": span["quote"],
+                "labels": [span["category"]],
+            },
+            "meta": meta | ({"text": [span["note"]]} if span["note"] else {}),
+        }
+
+
+def _ratings(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for rating in record["ratings"]:
+        yield {
+            "from_name": rating["criterion"],
+            "to_name": names[rating["completion"]],
+            "type": "rating",
+            "value": {"rating": rating["value"]},
+            "meta": {"scale": rating["scale"]},
+        }
+
+
+def _comment(record: Record) -> Iterator[dict[str, Any]]:
+    if record["comment"]:
+        yield {
+            "from_name": "comment",
+            "to_name": "prompt",
+            "type": "textarea",
+            "value": {"text": [record["comment"]]},
+        }
+
+
+WRITERS = (
+    Writer(
+        name="label-studio",
+        sentence="Label Studio's JSON: a task with an annotation for each judgment.",
+        container="json",
+        rows=_task,
+    ),
+)

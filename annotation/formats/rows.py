@@ -1,0 +1,217 @@
+"""The rows of a file, one after another, in constant memory: JSON Lines, JSON, CSV, Parquet, Arrow, a folder.
+
+What sort of file it is, its beginning says, never a content type and only for text its name. pyarrow is
+loaded for Parquet and Arrow alone.
+"""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
+
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.formats.fields import DECODER, FieldError, kind_of, refuse_undecodable
+from annotation.formats.items import Row
+
+NumberedRow = tuple[int, Row | FieldError]
+"""The number of a row, from 1, and the row, or why it is none."""
+
+LONGEST_ROW = 32 * 1024**2
+"""Characters of one row; a longer one is a file of another sort."""
+_CHUNK = 256 * 1024
+_ROWS_AT_ONCE = 500
+_DATA_KINDS = ("parquet", "arrow", "jsonl", "jsonl.gz", "json", "csv", "tsv")
+_NO_DATA = ("dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json", "export.json")
+
+
+def read_rows(path: Path, *, unpack: bool = True, split: str = "") -> Iterator[NumberedRow]:
+    """All rows of a file, or of the data files of a folder in the order of their names.
+
+    unpack: whether what is compressed is read: gzip, Parquet, Arrow. Of what people upload nothing is: a
+    small file may hold more than fits anywhere. split: of a folder, only the files whose
+    path names it. Refuses (`Refusal`) what cannot be read at all; a single bad row comes as its error.
+    """
+    number = 0
+    for file in _files(path, split):
+        for _number, row in _rows_of(file, unpack):
+            number += 1
+            yield number, row
+
+
+def _files(path: Path, split: str) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+        and file.name not in _NO_DATA
+        and not any(part.startswith((".", "cache-")) for part in file.relative_to(path).parts)
+        and (not split or split in "/".join(file.relative_to(path).parts))
+    ]
+    for kind in _DATA_KINDS:
+        if chosen := [file for file in found if file.name.endswith(f".{kind}")]:
+            return chosen
+    what = f" of the split {split!r}" if split else ""
+    raise Refusal(f"{path} holds no data file{what} ({', '.join(_DATA_KINDS)}). Name a file in it.")
+
+
+def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
+    with path.open("rb") as stream:
+        beginning = stream.read(6)
+    is_gzip = beginning[:2] == b"\x1f\x8b"
+    is_binary = beginning[:4] in (b"PAR1", b"\xff\xff\xff\xff") or beginning == b"ARROW1"
+    if (is_gzip or is_binary) and not unpack:
+        raise Refusal(
+            _("The file is compressed. Unpack it first, or import it with manage.py import_judgments."),
+            field="file",
+        )
+    if is_gzip:
+        with gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n") as text:
+            yield from _text_rows(text, path.name.removesuffix(".gz"))
+    elif beginning[:4] == b"PAR1":
+        yield from _parquet(path)
+    elif beginning == b"ARROW1" or (beginning[:4] == b"\xff\xff\xff\xff"):
+        yield from _arrow(path, is_stream=beginning != b"ARROW1")
+    elif beginning[:4] == b"PK\x03\x04":
+        raise Refusal(_("The file is an archive. Unpack it, and take one file of it."), field="file")
+    else:
+        # Only "\n" ends a line: a lone "\r" may stand inside a JSON text's line.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as text:
+            yield from _text_rows(text, path.name)
+
+
+def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
+    if name.lower().endswith((".csv", ".tsv")):
+        return _csv(stream)
+    beginning = stream.read(_CHUNK)
+    stream.seek(0)
+    first = beginning.lstrip()[:1]
+    if first == "[":
+        return _json(stream, name)
+    if first == "{" or name.lower().endswith((".jsonl", ".ndjson", ".json")):
+        return _json_lines(stream)
+    return _csv(stream)
+
+
+def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST_ROW), ""), start=1):
+        if line.strip():
+            yield number, _object(line.rstrip("\r\n"))
+
+
+def _object(line: str) -> Row | FieldError:
+    try:
+        refuse_undecodable(line)
+        value = DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        return FieldError(
+            None, f"not JSON at column {error.colno} ({error.msg}); write one object on one line"
+        )
+    except RecursionError:
+        return FieldError(None, "nested too deeply")
+    except FieldError as error:
+        return error
+    return _as_row(value)
+
+
+def _as_row(value: Any) -> Row | FieldError:
+    if isinstance(value, dict):
+        return value
+    return FieldError(None, f"an object is expected, not {kind_of(value)}")
+
+
+def _json(stream: IO[str], name: str) -> Iterator[NumberedRow]:
+    """The objects of one long list, each as soon as it is whole."""
+    waiting, number, wanted = stream.read(_CHUNK).lstrip().removeprefix("["), 0, _CHUNK
+    while True:
+        waiting = waiting.lstrip(" \t\r\n,")
+        if waiting.startswith("]"):
+            return
+        try:
+            refuse_undecodable(waiting[:_CHUNK])
+            value, end = DECODER.raw_decode(waiting)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = stream.read(wanted)
+            # Twice as much each time: one long row is not read over and over.
+            wanted *= 2
+            if not more or len(waiting) > LONGEST_ROW:
+                raise Refusal(
+                    f"{name}: not JSON after row {number} ({error}). Write a list of objects."
+                ) from None
+            waiting += more
+            continue
+        except FieldError as error:
+            raise Refusal(f"{name}: row {number + 1}: {error}") from None
+        number, wanted, waiting = number + 1, _CHUNK, waiting[end:]
+        yield number, _as_row(value)
+
+
+def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
+    csv.field_size_limit(LONGEST_ROW)
+    header = stream.readline(LONGEST_ROW)
+    stream.seek(0)
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.DictReader(stream, delimiter=delimiter, restkey="", strict=True)
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, FieldError(None, f"line {reader.line_num} is no CSV ({error})")
+            return
+        yield number, _cells(row)
+
+
+def _cells(row: dict[str, Any]) -> Row | FieldError:
+    if row.get(""):
+        return FieldError(None, "has more cells than the header names; quote what holds a comma")
+    try:
+        for value in row.values():
+            if isinstance(value, str) and not value.isascii():
+                refuse_undecodable(value)
+    except FieldError as error:
+        return error
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _parquet(path: Path) -> Iterator[NumberedRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, use_threads=False):
+                yield from enumerate(batch.to_pylist(), start=1)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise Refusal(f"{path.name} cannot be read as Parquet: {error}") from None
+
+
+def _arrow(path: Path, *, is_stream: bool) -> Iterator[NumberedRow]:
+    import pyarrow
+
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            if is_stream:
+                with closing(pyarrow.ipc.open_stream(source)) as batches:
+                    for batch in batches:
+                        yield from _batch_rows(batch)
+                return
+            file = pyarrow.ipc.open_file(source)
+            for place in range(file.num_record_batches):
+                yield from _batch_rows(file.get_batch(place))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise Refusal(f"{path.name} cannot be read as Arrow: {error}") from None
+
+
+def _batch_rows(batch: Any) -> Iterator[NumberedRow]:
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        yield from enumerate(batch.slice(start, _ROWS_AT_ONCE).to_pylist(), start=1)

@@ -1,0 +1,216 @@
+"""Files that managers upload: kept until they are in, looked through by a person, brought in by a worker."""
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from annotation import selectors
+from annotation.choices import ImportState, Role
+from annotation.doorbell import DO_IMPORT, send
+from annotation.errors import NotAllowed, Refusal
+from annotation.formats.registry import Plan
+from annotation.formats.rows import read_rows
+from annotation.models import FileImport, Project, User
+from annotation.services import audit
+from annotation.services.file_imports import ImportLostError, carry_out, plan_of, record_for
+
+logger = logging.getLogger(__name__)
+
+BUSY = (ImportState.WAITING, ImportState.RUNNING)
+
+
+def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User) -> FileImport:
+    """Keep an uploaded file, and guess what it is. Nothing is imported yet.
+
+    Refuses one that is too large or compressed, one that cannot be read, and one that is being imported.
+    Neither the name nor the content type that the browser gives is trusted with anything.
+    """
+    _require_manager(user, project)
+    most = settings.RONDO_IMPORT_MAX_MB
+    if upload.size is None or upload.size > most * 1024**2:
+        raise Refusal(
+            _("The file is larger than %(most)s MB. Import it with manage.py import_judgments.")
+            % {"most": number_format(most)},
+            field="file",
+        )
+    stored_as = f"{uuid.uuid4().hex}{_kind(upload.name or '')}"
+    path = _folder() / stored_as
+    try:
+        with path.open("xb") as stream:
+            for part in upload.chunks():
+                stream.write(part)
+        return _recorded(project, path, (upload.name or stored_as)[-255:], user)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport:
+    plan = plan_of(path, unpack=False)
+    with transaction.atomic():
+        record = record_for(project=project, path=path, name=name, created_by=user)
+        record = FileImport.objects.select_for_update().get(pk=record.pk)
+        if record.state in BUSY:
+            raise Refusal(_("This very file is being imported already."), field="file")
+        before = record.stored_as
+        record.stored_as, record.name, record.created_by = path.name, name, user
+        record.format, record.mapping = plan.reader.name, dict(plan.mapping)
+        record.state, record.rows_done, record.rows_total = ImportState.UPLOADED, 0, 0
+        record.errors, record.errors_total, record.counts = [], 0, {}
+        record.save()
+    if before:
+        (_folder() / before).unlink(missing_ok=True)
+    return record
+
+
+def correct_plan(*, record: FileImport, format_name: str, mapping: Mapping[str, str], user: User) -> Plan:
+    """Read an uploaded file as a person says. Refuses a format and columns that do not fit it."""
+    _require_manager(user, record.project)
+    plan = plan_of(path_of(record), format_name=format_name, mapping=mapping, unpack=False)
+    changed = FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY)
+    if not changed.update(
+        format=plan.reader.name,
+        mapping=dict(plan.mapping),
+        state=ImportState.UPLOADED,
+        errors=[],
+        errors_total=0,
+    ):
+        raise Refusal(_("This very file is being imported already."), field="file")
+    record.refresh_from_db()
+    return plan
+
+
+def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
+    """Have a worker bring the file in. Refuses one that is on its way already."""
+    _require_manager(user, record.project)
+    with transaction.atomic():
+        started = (
+            FileImport.objects.filter(pk=record.pk)
+            .exclude(state__in=BUSY)
+            .exclude(stored_as="")
+            .update(
+                state=ImportState.WAITING,
+                skip_bad=skip_bad,
+                rows_done=0,
+                counts={},
+                errors=[],
+                errors_total=0,
+                worker="",
+                heartbeat_at=None,
+            )
+        )
+        if not started:
+            raise Refusal(_("This very file is being imported already."), field="file")
+        audit.record(
+            action="import.start",
+            subject=record,
+            actor=user,
+            project=record.project,
+            details={"format": record.format, "mapping": record.mapping, "bytes": record.size},
+        )
+        transaction.on_commit(lambda: send(DO_IMPORT, record.pk))
+    record.refresh_from_db()
+
+
+def discard_upload(*, record: FileImport, user: User) -> None:
+    """Delete an uploaded file. What was imported of it stays. Refuses one that is being imported."""
+    _require_manager(user, record.project)
+    if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
+        raise Refusal(_("This very file is being imported already."), field="file")
+    if record.stored_as:
+        path_of(record).unlink(missing_ok=True)
+    if record.state == ImportState.UPLOADED:
+        record.delete()
+
+
+def do_import(import_id: int) -> None:
+    """Bring an uploaded file in, if nobody else does. How it ended stands in its row."""
+    record = _claimed(import_id)
+    if record is None:
+        return
+    try:
+        _require_few_rows(record)
+        carry_out(record, path_of(record), unpack=False)
+    except ImportLostError:
+        return
+    except Refusal as refusal:
+        _failed(record, record.errors or [refusal.message])
+    except Exception as error:
+        logger.exception("%s failed", record)
+        _failed(record, [f"{type(error).__name__}; see the log"])
+    else:
+        FileImport.objects.filter(pk=record.pk, worker=record.worker).update(stored_as="", worker="")
+        path_of(record).unlink(missing_ok=True)
+
+
+def sweep_imports() -> None:
+    """Ring for every file that waits, and for those whose worker has been silent."""
+    for pk in FileImport.objects.filter(_free()).values_list("pk", flat=True):
+        send(DO_IMPORT, pk)
+
+
+def path_of(record: FileImport) -> Path:
+    """Where an uploaded file lies."""
+    return _folder() / record.stored_as
+
+
+def _claimed(pk: int) -> FileImport | None:
+    worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+    taken = FileImport.objects.filter(_free(), pk=pk).update(
+        state=ImportState.RUNNING, worker=worker, heartbeat_at=Now(), errors=[], errors_total=0
+    )
+    return FileImport.objects.select_related("project").get(pk=pk) if taken else None
+
+
+def _free() -> Q:
+    silent_since = Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS)
+    return Q(state=ImportState.WAITING) | (
+        # Without a stored file it is a command's, and no worker's.
+        Q(state=ImportState.RUNNING, heartbeat_at__lt=silent_since) & ~Q(stored_as="")
+    )
+
+
+def _failed(record: FileImport, errors: list[str]) -> None:
+    FileImport.objects.filter(pk=record.pk, worker=record.worker).update(
+        state=ImportState.FAILED, errors=errors, errors_total=max(len(errors), record.errors_total), worker=""
+    )
+
+
+def _require_few_rows(record: FileImport) -> None:
+    most = settings.RONDO_IMPORT_MAX_ROWS
+    for number, _row in read_rows(path_of(record), unpack=False):
+        if number > most:
+            raise Refusal(
+                _("The file has more than %(most)s rows. Import it with manage.py import_judgments.")
+                % {"most": number_format(most)},
+                field="file",
+            )
+
+
+def _require_manager(user: User, project: Project) -> None:
+    if not selectors.may(user, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project imports files."))
+
+
+def _folder() -> Path:
+    folder = Path(settings.RONDO_IMPORTS)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _kind(name: str) -> str:
+    """The ending by which text files are told apart, and no other."""
+    return next((kind for kind in (".csv", ".tsv", ".jsonl", ".json") if name.lower().endswith(kind)), "")

@@ -1,0 +1,127 @@
+"""Judgments that come by other ways than the queue: a vote in an arena, or beside each other."""
+
+import uuid
+from collections.abc import Sequence
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation import selectors
+from annotation.choices import AssignmentState, Purpose
+from annotation.errors import InvalidAnswer
+from annotation.models import Assignment, Candidate, Comparison, Completion, Judgment, Prompt, User
+from annotation.services.answers import JudgmentAnswer, check_answer
+from annotation.services.assignments import take_slot
+from annotation.services.completions import checked_ids, completion_set
+from annotation.services.judgments import write_judgment
+from annotation.services.tallies import count_submission, take_turn
+
+
+def voted_comparison(
+    *, prompt: Prompt, completions: Sequence[Completion], round_number: int, purpose: Purpose
+) -> Comparison:
+    """The comparison of these completions that a vote is about, made where there is none.
+
+    One of work has one place, for who votes; one of an arena has none: no annotator meets it in the
+    queue, and nothing is ever learned from it. Idempotent like `create_comparison`. A text that names
+    its model is not withheld here: whoever shows it has looked.
+    """
+    ids = checked_ids(prompt, completions)
+    key = completion_set(ids)
+    same = Comparison.objects.filter(
+        project_id=prompt.project_id, round_number=round_number, completion_set=key, purpose=purpose
+    )
+    if existing := same.first():
+        return existing
+    try:
+        with transaction.atomic():
+            made = Comparison.objects.create(
+                project_id=prompt.project_id,
+                prompt=prompt,
+                round_number=round_number,
+                purpose=purpose,
+                size=len(ids),
+                overlap=1,
+                open_slots=1 if purpose == Purpose.WORK else 0,
+                completion_set=key,
+            )
+            Candidate.objects.bulk_create(
+                Candidate(comparison=made, completion_id=pk, index=index) for index, pk in enumerate(ids)
+            )
+            return made
+    except IntegrityError:
+        # Someone else created it between the look and the write.
+        return same.get()
+
+
+def record_vote(
+    *,
+    comparison: Comparison,
+    voter: User,
+    shown: Sequence[int],
+    answer: JudgmentAnswer,
+    idempotency_key: uuid.UUID,
+) -> Judgment:
+    """Store what `voter` says of a comparison that they met outside the queue. Call it in a transaction.
+
+    shown: completion ids in the order in which they stood. Sent twice with one key it is one judgment;
+    who judged this comparison before changes their mind. Whether this person may vote is for the caller to
+    decide. It holds a place where one is free, and is one judgment more where none is.
+    Refuses (`InvalidAnswer`) what contradicts itself.
+    """
+    turn = take_turn(project_id=comparison.project_id, annotator_id=voter.pk)
+    if doubled := Judgment.objects.filter(idempotency_key=idempotency_key).first():
+        if doubled.comparison_id == comparison.pk and doubled.annotator_id == voter.pk:
+            return doubled
+        raise InvalidAnswer(_("This page's key was used for another vote."), field="idempotency_key")
+    checked = check_answer(comparison=comparison, answer=answer, imported=True)
+    before = _held(comparison, voter)
+    if before is None:
+        assignment = _submitted(comparison, voter, shown)
+        count_submission(turn=turn, assignment=assignment)
+    else:
+        assignment = before
+        assignment.comparison = comparison
+        if assignment.state != AssignmentState.SUBMITTED:
+            assignment.state = AssignmentState.SUBMITTED
+            assignment.closed_at = timezone.now()
+            assignment.display_order = list(shown)
+            assignment.save(update_fields=["state", "closed_at", "display_order"])
+            count_submission(turn=turn, assignment=assignment)
+    return write_judgment(
+        assignment=assignment,
+        answer=checked,
+        idempotency_key=idempotency_key,
+        # No rules were on screen.
+        guideline=None,
+        supersedes=selectors.current_judgment(assignment),
+    )
+
+
+def _held(comparison: Comparison, voter: User) -> Assignment | None:
+    """What this person has of the comparison already, from the queue or by an earlier vote."""
+    holds = (AssignmentState.LEASED, AssignmentState.SUBMITTED)
+    return (
+        Assignment.objects.select_for_update(no_key=True)
+        .filter(comparison=comparison, annotator=voter, retest_of__isnull=True, state__in=holds)
+        .first()
+    )
+
+
+def _submitted(comparison: Comparison, voter: User, shown: Sequence[int]) -> Assignment:
+    now = timezone.now()
+    # Who skipped it in the queue and votes on it now has changed their mind.
+    Assignment.objects.filter(
+        comparison=comparison, annotator=voter, state=AssignmentState.SKIPPED, retest_of__isnull=True
+    ).update(state=AssignmentState.RELEASED)
+    return Assignment.objects.create(
+        comparison=comparison,
+        annotator=voter,
+        slot=take_slot(comparison),
+        state=AssignmentState.SUBMITTED,
+        display_order=list(shown),
+        leased_at=now,
+        lease_expires_at=now,
+        closed_at=now,
+    )

@@ -1,0 +1,17 @@
+"""Celery tasks: each takes an id at most and calls one service. A message only says "look"."""
+
+from celery import shared_task
+
+from annotation.services import uploads
+
+
+@shared_task(name="annotation.tasks.do_import")
+def do_import(import_id: int) -> None:
+    """Bring an uploaded file in."""
+    uploads.do_import(import_id)
+
+
+@shared_task(name="annotation.tasks.sweep")
+def sweep() -> None:
+    """Look for uploaded files that nobody brings in."""
+    uploads.sweep_imports()

@@ -1,0 +1,99 @@
+"""Inviting people into a project, and following an invitation."""
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from annotation.choices import Role
+from annotation.errors import Refusal
+from annotation.forms.invitations import InvitationForm
+from annotation.models import Invitation, Project
+from annotation.services.invitations import (
+    accept_invitation,
+    create_invitation,
+    find_invitation,
+    revoke_invitation,
+)
+from annotation.views.access import Request, project_page
+
+INVITATION = "invitation"
+"""Key of the session under which an opened invitation waits for its person to have an account."""
+
+_LISTED = 100
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def invitations(request: Request, project: Project) -> HttpResponse:
+    """For managers: the project's invitations, and a form for another, whose link is shown once."""
+    form = InvitationForm(request.POST or None)
+    link = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = create_invitation(project=project, created_by=request.user, **form.cleaned_data)
+        except Refusal as refusal:
+            form.add_error(refusal.field, refusal.message)
+        else:
+            link = request.build_absolute_uri(reverse("invitation", kwargs={"secret": made.secret}))
+            form = InvitationForm()
+    now = timezone.now()
+    rows = project.invitations.select_related("created_by")[:_LISTED]
+    return render(
+        request,
+        "annotation/invitations.html",
+        {
+            "project": project,
+            "form": form,
+            "link": link,
+            "invitations": [(row, row.is_good(now)) for row in rows],
+        },
+        status=422 if form.is_bound and not link else 200,
+    )
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def invitation_revoke(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: make a link worthless."""
+    revoke_invitation(invitation=get_object_or_404(Invitation, pk=pk, project=project), user=request.user)
+    messages.success(request, _("The invitation is revoked. Who joined by it stays."))
+    return redirect("invitations", project.slug)
+
+
+@login_not_required
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def invitation(request: HttpRequest, secret: str) -> HttpResponse:
+    """For everyone who has the link: what one is invited to; joining, or an account to join with."""
+    found = find_invitation(secret=secret)
+    if found is None:
+        return render(request, "annotation/invitation_gone.html", status=410)
+    if request.user.is_authenticated:
+        if request.method == "POST":
+            return _join(request, found)
+    else:
+        # Only who has the link may make an account; the page of sign-up asks the session.
+        request.session[INVITATION] = found.pk
+    return render(
+        request,
+        "annotation/invitation.html",
+        {"invitation": found, "next": urlencode({"next": request.path})},
+    )
+
+
+def _join(request: HttpRequest, found: Invitation) -> HttpResponse:
+    assert request.user.is_authenticated  # noqa: S101 - for the type checker; asked before
+    try:
+        accept_invitation(invitation=found, user=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect("projects")
+    return redirect("project", found.project.slug)

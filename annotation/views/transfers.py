@@ -1,0 +1,151 @@
+"""Files in and out of a project: upload, look through, correct, import; and download."""
+
+import tempfile
+from typing import Any
+
+from django.contrib import messages
+from django.http import FileResponse, Http404, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from annotation.choices import ImportState, Role
+from annotation.errors import Refusal
+from annotation.formats.columns import TARGETS, renamed
+from annotation.formats.registry import READERS
+from annotation.models import FileImport, Project
+from annotation.services.file_exports import WRITERS, Export, write_parquet
+from annotation.services.file_imports import sample_of
+from annotation.services.uploads import (
+    BUSY,
+    correct_plan,
+    discard_upload,
+    path_of,
+    receive_upload,
+    start_import,
+)
+from annotation.views.access import Request, project_page
+
+_LISTED = 50
+_SHOWN_ROWS = 5
+_SHOWN_CHARACTERS = 200
+_TYPES = {
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "json": ("application/json", "json"),
+    "jsonl": ("application/jsonl", "jsonl"),
+    "parquet": ("application/vnd.apache.parquet", "parquet"),
+}
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def transfers(request: Request, project: Project) -> HttpResponse:
+    """What came in from files, a form for another, and every format that goes out. For managers."""
+    error = ""
+    if request.method == "POST":
+        upload = request.FILES.get("file")
+        if upload is None:
+            error = _("Choose a file.")
+        else:
+            try:
+                record = receive_upload(project=project, upload=upload, user=request.user)
+                return redirect("transfer", project.slug, record.pk)
+            except Refusal as refusal:
+                error = refusal.message
+    context = {
+        "project": project,
+        "imports": project.file_imports.select_related("created_by")[:_LISTED],
+        "writers": WRITERS.values(),
+        "error": error,
+    }
+    return render(request, "annotation/transfers/transfers.html", context, status=422 if error else 200)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def transfer(request: Request, project: Project, pk: int) -> HttpResponse:
+    """One file: what it seems to be, its first rows, and how far it has come. For managers."""
+    record = get_object_or_404(FileImport.objects.select_related("project"), pk=pk, project=project)
+    error = ""
+    if request.method == "POST":
+        try:
+            if (to := _done(request, record)) is not None:
+                return to
+            error = _("Choose what to do with the file.")
+        except Refusal as refusal:
+            error = refusal.message
+    if request.htmx and request.method == "GET":
+        return render(request, "annotation/transfers/progress.html", _progress(project, record))
+    context = {**_progress(project, record), **_looked_through(record), "error": error}
+    return render(request, "annotation/transfers/transfer.html", context, status=422 if error else 200)
+
+
+def _done(request: Request, record: FileImport) -> HttpResponse | None:
+    """Do what the form asks for; None where it asks for nothing."""
+    action = request.POST.get("action", "")
+    slug = record.project.slug
+    if action == "discard":
+        discard_upload(record=record, user=request.user)
+        messages.success(request, _("The file is deleted."))
+        return redirect("transfers", slug)
+    if action in ("correct", "start"):
+        mapping = {ours: theirs for ours in TARGETS if (theirs := request.POST.get(f"map_{ours}", ""))}
+        correct_plan(
+            record=record, format_name=request.POST.get("format", ""), mapping=mapping, user=request.user
+        )
+    if action == "start":
+        start_import(record=record, skip_bad="skip_bad" in request.POST, user=request.user)
+    return redirect("transfer", slug, record.pk) if action in ("correct", "start") else None
+
+
+def _progress(project: Project, record: FileImport) -> dict[str, Any]:
+    return {
+        "project": project,
+        "record": record,
+        "goes_on": record.state in BUSY,
+        "finished": record.state == ImportState.FINISHED,
+    }
+
+
+def _looked_through(record: FileImport) -> dict[str, Any]:
+    """The first rows as they are and as they are read, and the columns to choose from."""
+    if not record.stored_as or record.state in BUSY or not path_of(record).is_file():
+        return {"readable": False}
+    rows = sample_of(path_of(record), unpack=False, rows=_SHOWN_ROWS)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    read = [renamed(row, record.mapping) for row in rows]
+    named = list(dict.fromkeys(name for row in read for name in row))
+    return {
+        "readable": True,
+        "formats": [(name, reader.sentence) for name, reader in READERS.items()],
+        "targets": [(ours, record.mapping.get(ours, "")) for ours in TARGETS],
+        "columns": columns,
+        "shown": named,
+        "rows": [[str(row.get(name, ""))[:_SHOWN_CHARACTERS] for name in named] for row in read],
+    }
+
+
+@never_cache
+@require_safe
+@project_page(role=Role.MANAGER)
+def export(request: Request, project: Project, format_name: str) -> HttpResponseBase:
+    """The current judgments in one format, written while they are sent. For managers."""
+    writer = WRITERS.get(format_name)
+    if writer is None:
+        raise Http404
+    made = Export(project=project, writer=writer)
+    content_type, suffix = _TYPES[writer.container]
+    name = f"{project.slug}-{writer.name}.{suffix}"
+    if writer.container != "parquet":
+        answer: HttpResponseBase = StreamingHttpResponse(made.text_stream(), content_type=content_type)
+        answer["Content-Disposition"] = f'attachment; filename="{name}"'
+        return answer
+    # Parquet has its table of contents at the end; the file is gone when the answer is closed.
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    write_parquet(made.row_stream(), writer.columns, file)
+    file.seek(0)
+    return FileResponse(file, as_attachment=True, filename=name, content_type=content_type)

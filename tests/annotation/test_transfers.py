@@ -1,0 +1,173 @@
+"""A manager uploads a file, sees what it is taken for, corrects it, and a worker brings it in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from annotation import doorbell, tasks
+from annotation.choices import ImportState
+from annotation.models import AuditEntry, FileImport, Judgment, Project, User
+from annotation.services import uploads
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+VOTES = "asked,response_a,response_b,label\nTea?,Yes.,No.,A\nCoffee?,Yes.,No.,bothbad\n"
+
+
+@pytest.fixture
+def manager(project: Project, carol: User, client: Client) -> Client:
+    client.force_login(carol)
+    return client
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The messages to workers."""
+    found: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(uploads, "send", lambda *message: found.append(message))
+    return found
+
+
+def upload(client: Client, project: Project, content: str | bytes, name: str = "votes.csv") -> Any:
+    body = content.encode() if isinstance(content, str) else content
+    file = SimpleUploadedFile(name, body, content_type="image/png")
+    return client.post(reverse("transfers", args=[project.slug]), {"file": file})
+
+
+def kept() -> list[Path]:
+    folder = Path(settings.RONDO_IMPORTS)
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+@pytest.fixture(autouse=True)
+def imports_folder(settings: Any, tmp_path: Path) -> None:
+    settings.RONDO_IMPORTS = tmp_path / "imports"
+
+
+def test_a_file_is_looked_through_corrected_and_brought_in(
+    manager: Client, project: Project, carol: User, sent: list[Any], django_capture_on_commit_callbacks
+):
+    assert upload(manager, project, VOTES).status_code == 302
+    record = FileImport.objects.get()
+    page = reverse("transfer", args=[project.slug, record.pk])
+    text = manager.get(page).content.decode()
+    assert "Coffee?" in text
+    assert not Judgment.objects.exists()
+    mapping = {"map_prompt": "asked", "map_answer_1": "response_a", "map_answer_2": "response_b"}
+    corrected = {**mapping, "map_winner": "label", "format": "table"}
+    assert manager.post(page, {**corrected, "action": "correct"}).status_code == 302
+    record.refresh_from_db()
+    assert record.mapping["prompt"] == "asked"
+    with django_capture_on_commit_callbacks(execute=True):
+        assert manager.post(page, {**corrected, "action": "start"}).status_code == 302
+    assert sent == [(doorbell.DO_IMPORT, record.pk)]
+    assert AuditEntry.objects.get(action="import.start").actor == carol
+    assert 'hx-trigger="every 2s"' in manager.get(page).content.decode()
+    tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert (record.state, record.errors) == (ImportState.FINISHED, [])
+    assert Judgment.objects.count() == 2
+    assert kept() == []
+    after = manager.get(page, headers={"HX-Request": "true"}).content.decode()
+    assert "2 judgments and 2 prompts were added" in after
+    assert "hx-trigger" not in after
+
+
+def test_a_message_that_comes_twice_imports_once_and_a_lost_one_is_found_by_the_sweep(
+    manager: Client, project: Project, carol: User, sent: list[Any]
+):
+    upload(manager, project, VOTES.replace("asked", "prompt"))
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    tasks.sweep()
+    assert sent == [(doorbell.DO_IMPORT, record.pk)]
+    tasks.do_import(record.pk)
+    tasks.do_import(record.pk)
+    tasks.sweep()
+    assert Judgment.objects.count() == 2
+    assert len(sent) == 1
+
+
+def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
+    manager: Client, project: Project, carol: User, sent: list[Any]
+):
+    upload(manager, project, VOTES.replace("asked", "prompt") + "Water?,,No.,A\n")
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    tasks.do_import(record.pk)
+    page = reverse("transfer", args=[project.slug, record.pk])
+    assert "row 3, field answer_1: is empty" in manager.get(page).content.decode()
+    assert not Judgment.objects.exists()
+    record.refresh_from_db()
+    uploads.start_import(record=record, skip_bad=True, user=carol)
+    tasks.do_import(record.pk)
+    assert Judgment.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\x1f\x8b\x08\x00more", "is compressed"),
+        (b"PAR1more", "is compressed"),
+        (b"PK\x03\x04more", "is an archive"),
+        (b"\n", "has no rows"),
+    ],
+)
+def test_what_is_compressed_or_empty_is_refused_and_not_kept(
+    manager: Client, project: Project, content: bytes, told: str
+):
+    answer = upload(manager, project, content, name="../../votes.jsonl")
+    assert answer.status_code == 422
+    assert told in answer.content.decode()
+    assert (kept(), FileImport.objects.count()) == ([], 0)
+
+
+def test_a_file_is_no_larger_than_the_settings_say(
+    manager: Client, project: Project, carol: User, settings: Any, sent: list[Any]
+):
+    settings.RONDO_IMPORT_MAX_MB = 0
+    assert "larger than 0 MB" in upload(manager, project, VOTES).content.decode()
+    settings.RONDO_IMPORT_MAX_MB = 1
+    settings.RONDO_IMPORT_MAX_ROWS = 1
+    upload(manager, project, VOTES)
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert (record.state, "more than 1 rows" in record.errors[0]) == (ImportState.FAILED, True)
+
+
+def test_a_name_is_shown_and_never_a_path(manager: Client, project: Project):
+    upload(manager, project, VOTES, name="../<b>x</b>.csv")
+    (path,) = kept()
+    assert path.parent == Path(settings.RONDO_IMPORTS)
+    assert path.name == FileImport.objects.get().stored_as
+    assert "<b>x</b>" not in manager.get(reverse("transfers", args=[project.slug])).content.decode()
+
+
+def test_a_file_that_is_not_wanted_is_deleted(manager: Client, project: Project):
+    upload(manager, project, VOTES)
+    page = reverse("transfer", args=[project.slug, FileImport.objects.get().pk])
+    assert manager.post(page, {"action": "discard"}).status_code == 302
+    assert (kept(), FileImport.objects.count()) == ([], 0)
+
+
+def test_every_format_is_a_download(manager: Client, project: Project, alice: User):
+    factories.make_judgment(factories.make_comparison(project, ["=1", "No."]), alice)
+    rows = {}
+    for name in ("jsonl", "csv", "openrlhf", "label-studio"):
+        answer: Any = manager.get(reverse("export", args=[project.slug, name]))
+        assert answer.status_code == 200
+        assert f'filename="tea-{name}.' in answer["Content-Disposition"]
+        rows[name] = b"".join(answer.streaming_content)
+    assert json.loads(rows["jsonl"])["verdict"] == "ranked"
+    assert ",'=1," in rows["csv"].decode()
+    assert rows["openrlhf"][:4] == b"PAR1"
+    assert manager.get(reverse("export", args=[project.slug, "no-such"])).status_code == 404

@@ -1,0 +1,156 @@
+"""What the tests of the API stand on: a project with one of everything, and who asks."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.test import Client
+
+from annotation.choices import ReviewReason, Role
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Judgment,
+    Membership,
+    Project,
+    Prompt,
+    Review,
+    User,
+    Withholding,
+)
+from annotation.services.reviews import open_review
+from annotation.services.tokens import create_token
+from tests import factories
+from training.models import Checkpoint, Judge, Round, Run, Snapshot
+from training.recipe import Recipe, default_recipe
+from training.services.judges import create_judge
+from training.services.rounds import open_first_round
+from training.services.runs import create_run
+from training.services.snapshots import freeze_snapshot
+
+BASE = "/api/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A round in labelling, judged by Alice, who holds a second comparison, with a snapshot and a run."""
+
+    project: Project
+    round: Round
+    prompt: Prompt
+    comparison: Comparison
+    judgment: Judgment
+    assignment: Assignment
+    """Alice's, in her hands."""
+    review: Review
+    withheld: Withholding
+    snapshot: Snapshot
+    run: Run
+    judge: Judge
+    starter: Checkpoint
+    token_id: int
+    """Of a token of Alice's."""
+
+    def address(self, path: str) -> str:
+        """An address of the OpenAPI document with this scene's rows."""
+        first, _, rest = path.removeprefix("/api/v1/").partition("/")
+        ids = {
+            "assignments": self.assignment.pk,
+            "comparisons": self.comparison.pk,
+            "prompts": self.prompt.pk,
+            "reviews": self.review.pk,
+            "withheld": self.withheld.pk,
+            "judges": self.judge.pk,
+            "runs": self.run.pk,
+            "tokens": self.token_id,
+        }
+        kinds = [part for part in (first, *rest.split("/")) if part in ids]
+        return path.format(
+            slug=self.project.slug,
+            number=1,
+            id=ids[kinds[-1]] if kinds else 0,
+            name=self.starter.name,
+            digest=self.snapshot.digest,
+            username="bob",
+            action="promote",
+        )
+
+
+def make_scene(project: Project, alice: User, carol: User) -> Scene:
+    """One of everything."""
+    round_ = open_first_round(project=project)
+    prompt = factories.make_prompt(project, "How long should tea steep?", split="train")
+    comparison = factories.make_comparison(project, prompt=prompt)
+    judgment = factories.make_judgment(comparison, alice)
+    other = factories.make_comparison(
+        project, prompt=factories.make_prompt(project, "Coffee?", split="train")
+    )
+    assignment = factories.lease_to(other, alice)
+    named = factories.make_comparison(project)
+    snapshot = freeze_snapshot(project=project, rounds=[1])
+    run = create_run(
+        name=f"reward-{project.slug}",
+        snapshot=snapshot,
+        settings_of_method=Recipe.from_json(default_recipe()).reward,
+        base_model=round_.policy.base_model,
+        parent=None,
+        seed=1,
+    )
+    return Scene(
+        project=project,
+        round=round_,
+        prompt=prompt,
+        comparison=comparison,
+        judgment=judgment,
+        assignment=assignment,
+        review=open_review(comparison=comparison, reason=ReviewReason.FLAGGED),
+        withheld=Withholding.objects.create(
+            comparison=named, completion=named.completions.all()[0], start=0, end=1, quote="T"
+        ),
+        snapshot=snapshot,
+        run=run,
+        judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
+        starter=round_.policy,
+        token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
+    )
+
+
+def make_reviewer(project: Project) -> User:
+    """Rita reviews."""
+    rita = factories.make_user("rita")
+    Membership.objects.create(project=project, user=rita, role=Role.REVIEWER)
+    return rita
+
+
+class Asker:
+    """Asks the API in somebody's name: with a token of all scopes, or with none at all."""
+
+    def __init__(self, user: User | None, *, scopes: tuple[str, ...] = ("read", "label", "manage")) -> None:
+        self.client = Client()
+        self.headers: dict[str, str] = {}
+        if user is not None:
+            name = f"asker {'-'.join(scopes)}"
+            self.headers = {
+                "Authorization": f"Bearer {create_token(user=user, name=name, scopes=scopes).secret}"
+            }
+
+    def __call__(
+        self, method: str, address: str, body: Any = None, *, headers: dict[str, str] | None = None
+    ) -> Any:
+        """The answer to a request; `address` below /api/v1, a body as JSON."""
+        data = "" if body is None else json.dumps(body)
+        return self.client.generic(
+            method,
+            address if address.startswith(BASE) else f"{BASE}{address}",
+            data,
+            content_type="application/json",
+            headers={**self.headers, **(headers or {})},
+        )
+
+    def get(self, address: str, **headers: str) -> Any:
+        """Read."""
+        return self("GET", address, headers=headers)
+
+    def post(self, address: str, body: Any = None, **headers: str) -> Any:
+        """Do."""
+        return self("POST", address, {} if body is None else body, headers=headers)

@@ -1,0 +1,118 @@
+"""The client against the application itself: pages, judgments, what is refused, what is sent again."""
+
+import uuid
+from collections.abc import Callable
+
+import httpx
+import pytest
+from django.core.wsgi import get_wsgi_application
+
+from annotation.models import Judgment, KeptAnswer, Project, Prompt, User
+from annotation.services.tokens import create_token
+from tests import factories
+from tests.api.scene import Scene
+from webapp.client import Problem, Rondo
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Flaky(httpx.BaseTransport):
+    """The application, after some failures of the way to it: before a request arrives, or after its answer
+    left."""
+
+    def __init__(self, failures: list[httpx.Response | Exception | None]) -> None:
+        self.failures = failures
+        self.application = httpx.WSGITransport(app=get_wsgi_application())
+        self.seen: list[httpx.Request] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        failure = self.failures.pop(0) if self.failures else None
+        if isinstance(failure, httpx.Response):
+            return failure
+        answer = self.application.handle_request(request)
+        if failure is not None:
+            raise failure
+        return answer
+
+
+@pytest.fixture
+def connect(settings) -> Callable[..., Rondo]:
+    """`connect(carol)` is a client of Carol's; further arguments are failures on the way."""
+    settings.ALLOWED_HOSTS = ["rondo.test"]
+
+    def make(user: User, *failures: httpx.Response | Exception | None) -> Rondo:
+        secret = create_token(user=user, name=str(uuid.uuid4()), scopes=["read", "label", "manage"]).secret
+        slept: list[float] = []
+        transport = Flaky(list(failures))
+        rondo = Rondo("http://rondo.test/", token=secret, transport=transport, sleep=slept.append)
+        rondo.slept, rondo.seen = slept, transport.seen  # type: ignore[attr-defined]
+        return rondo
+
+    return make
+
+
+def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
+    made = [factories.make_prompt(project, f"Question {n}?").pk for n in range(5)]
+    with connect(carol) as rondo:
+        found = [one["id"] for one in rondo.pages("projects/tea/prompts/", page_size=2)]
+    assert found == sorted(made, reverse=True)
+    assert len(rondo.seen) == 3
+
+
+def test_a_program_labels_all_there_is(project: Project, alice: User, connect):
+    for _number in range(3):
+        factories.make_comparison(project, texts=["short", "much longer"])
+    rondo = connect(alice)
+    while (assignment := rondo.next_assignment("tea")) is not None:
+        by_length = sorted(assignment["answers"], key=lambda answer: -len(answer["text"]))
+        ranks = {answer["answer"]: rank for rank, answer in enumerate(by_length, start=1)}
+        rondo.judge("tea", assignment, {"verdict": "ranked", "ranks": ranks, "strength": 2})
+    best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
+    assert best == ["much longer"] * 3
+
+
+def test_what_is_refused_says_which_field_is_wrong(project: Project, carol: User, connect):
+    with pytest.raises(Problem, match=r"items\.0\.prompt") as refused:
+        connect(carol).post("projects/tea/prompts/", {"items": [{}]})
+    assert (refused.value.status, refused.value.errors[0]["field"]) == (422, "items.0.prompt")
+
+
+@pytest.mark.parametrize(
+    ("failure", "pauses"),
+    [
+        (httpx.Response(503), [0.5]),
+        (httpx.Response(429, headers={"Retry-After": "7"}), [7.0]),
+        (httpx.ReadError("the answer was lost"), [0.5]),
+    ],
+    ids=["the server is away", "too often", "the answer was lost"],
+)
+def test_what_fails_on_the_way_is_sent_again_and_done_once(
+    project: Project, carol: User, connect, failure, pauses
+):
+    rondo = connect(carol, failure)
+    told = rondo.post("projects/tea/prompts/", {"items": [{"prompt": [{"role": "user", "content": "Tea?"}]}]})
+    assert (told["added"], Prompt.objects.count(), rondo.slept) == (1, 1, pauses)
+    keys = {request.headers["Idempotency-Key"] for request in rondo.seen}
+    assert (len(rondo.seen), len(keys), KeptAnswer.objects.count()) == (2, 1, 1)
+
+
+def test_a_server_that_stays_away_is_told(project: Project, carol: User, connect):
+    rondo = connect(carol, *(httpx.Response(503) for _ in range(5)))
+    with pytest.raises(Problem, match="503"):
+        rondo.get("me/")
+    assert rondo.slept == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_a_change_is_made_again_when_somebody_came_between(scene: Scene, admin: User, connect):
+    rondo = connect(admin)
+    path = f"checkpoints/{scene.starter.name}/"
+
+    def add_tag(read):
+        if len(rondo.seen) == 1:
+            # Somebody else is quicker, once.
+            type(scene.starter).objects.filter(pk=scene.starter.pk).update(tags=["theirs"])
+        return {"tags": [*read["tags"], "ours"]}
+
+    assert rondo.change(path, add_tag)["tags"] == ["theirs", "ours"]
+    assert [request.method for request in rondo.seen] == ["GET", "PATCH", "GET", "PATCH"]

@@ -1,0 +1,246 @@
+"""Every operation of the API as everybody, in one's own project and in another's.
+
+The table is the policy. An operation that is not in it fails, and so does a line without an operation.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.db import transaction
+from django.test import Client
+
+from annotation.models import Project, User
+from tests import factories
+from tests.api.scene import Asker, Scene, make_reviewer
+from training.services.runs import create_run
+from webapp.api import document
+from webapp.api_urls import urlpatterns
+
+ROLES = ("nobody", "oscar", "frank", "alice", "rita", "carol", "admin")
+"""Without a token; an outsider; who manages another project; who labels, and whose assignment and token it
+is; who reviews; who manages; the superuser."""
+
+EVERYONE = (401, 200, 200, 200, 200, 200, 200)
+MEMBERS = (401, 404, 404, 200, 200, 200, 200)
+REVIEWERS = (401, 404, 404, 403, 200, 200, 200)
+MANAGERS = (401, 404, 404, 403, 403, 200, 200)
+ALICE_ALONE = (401, 404, 404, 200, 404, 404, 404)
+SUPERUSERS = (401, 404, 404, 403, 403, 403, 200)
+ALL_MANAGERS = (401, 404, 200, 403, 403, 200, 200)
+"""Of a starter model, which belongs to no project."""
+
+
+def says(status: int, expected: tuple[int, ...]) -> tuple[int, ...]:
+    """The same people are let in, and get another status."""
+    return tuple(status if one == 200 else one for one in expected)
+
+
+# Requests that change something are sent with an empty object: who is let in is told what is missing (422).
+TABLE: dict[str, tuple[int, ...]] = {
+    "me_read": EVERYONE,
+    "tokens_list": EVERYONE,
+    # A token makes no token, and revokes none but itself.
+    "tokens_create": says(403, EVERYONE),
+    "tokens_revoke": (401, 404, 404, 403, 404, 404, 404),
+    "projects_list": EVERYONE,
+    "projects_create": (401, 403, 403, 403, 403, 403, 422),
+    "projects_read": MEMBERS,
+    "projects_settings_read": MANAGERS,
+    "projects_settings_change": SUPERUSERS,
+    "members_list": MANAGERS,
+    "members_set": says(422, SUPERUSERS),
+    "guidelines_list": MEMBERS,
+    "guidelines_publish": says(422, SUPERUSERS),
+    "guidelines_acknowledge": says(422, MEMBERS),
+    "audit_list": MANAGERS,
+    "prompts_list": MANAGERS,
+    "prompts_add": says(422, MANAGERS),
+    "prompts_read": MANAGERS,
+    "completions_list": MANAGERS,
+    "comparisons_list": MANAGERS,
+    "comparisons_read": MANAGERS,
+    "comparisons_judgments": MANAGERS,
+    "judgments_list": MANAGERS,
+    "assignments_list": MEMBERS,
+    "assignments_next": MEMBERS,
+    "assignments_read": ALICE_ALONE,
+    "assignments_judge": says(422, ALICE_ALONE),
+    "assignments_draft": says(422, ALICE_ALONE),
+    "assignments_skip": says(422, ALICE_ALONE),
+    "assignments_flag": says(422, ALICE_ALONE),
+    "assignments_renew": says(204, ALICE_ALONE),
+    "assignments_release": says(204, ALICE_ALONE),
+    "reviews_list": REVIEWERS,
+    "reviews_read": REVIEWERS,
+    "reviews_decide": says(422, REVIEWERS),
+    "statistics_read": MANAGERS,
+    "statistics_items": MANAGERS,
+    "withheld_list": MANAGERS,
+    "withheld_decide": says(422, MANAGERS),
+    "gold_list": MANAGERS,
+    "gold_make": says(422, MANAGERS),
+    "rounds_list": MANAGERS,
+    "rounds_draft": says(201, MANAGERS),
+    "rounds_read": MANAGERS,
+    # A round that is being labelled has nothing to promote.
+    "rounds_act": says(422, MANAGERS),
+    "recipes_read": MANAGERS,
+    "recipes_change": says(422, MANAGERS),
+    "rounds_dry_run": MANAGERS,
+    "runs_list": MANAGERS,
+    "runs_read": MANAGERS,
+    "runs_metrics": MANAGERS,
+    "runs_log": MANAGERS,
+    # It has not begun, so there are none.
+    "runs_samples": says(404, MANAGERS),
+    "snapshots_list": MANAGERS,
+    "snapshots_judgments": MANAGERS,
+    "checkpoints_list": ALL_MANAGERS,
+    "checkpoints_read": ALL_MANAGERS,
+    "checkpoints_describe": (401, 404, 403, 403, 403, 403, 200),
+    # It is needed, which only who may delete it is told.
+    "checkpoints_delete": (401, 404, 403, 403, 403, 403, 422),
+    "checkpoints_card": ALL_MANAGERS,
+    # It came without a manifest, so there is nothing to hold its files against.
+    "checkpoints_verify": says(422, ALL_MANAGERS),
+    "exports_list": ALL_MANAGERS,
+    # A starter model is exported as it is: merged or not, there is nothing of ours in it.
+    "exports_request": (401, 404, 403, 403, 403, 403, 422),
+    "leaderboard_read": MANAGERS,
+    "drift_read": MANAGERS,
+    "drift_measure": says(202, MANAGERS),
+    "judges_list": MANAGERS,
+    "judges_create": says(422, MANAGERS),
+    "judges_set": says(422, MANAGERS),
+}
+
+
+def operations() -> Iterator[tuple[str, str, str]]:
+    """Name, method and path of every operation of the OpenAPI document."""
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            yield operation["operationId"], method.upper(), path
+
+
+def test_every_operation_is_in_the_table_and_every_line_of_it_is_an_operation():
+    assert sorted(name for name, _method, _path in operations()) == sorted(TABLE)
+
+
+def test_every_address_of_the_api_is_an_operation():
+    """But the document itself, its page, and what is nothing: those stand in the table of pages."""
+    named = {pattern.name: str(pattern.pattern) for pattern in urlpatterns}
+    for name in ("api-schema", "api-docs", "api-unknown"):
+        del named[name]
+    converted = {re.sub(r"<\w+:(\w+)>", r"{\1}", path).replace("{pk}", "{id}") for path in named.values()}
+    assert {f"/api/v1/{path}" for path in converted} == {path for _name, _method, path in operations()}
+
+
+@pytest.fixture
+def frank(db: None) -> User:
+    """Manages a project of his own."""
+    frank = factories.make_user("frank")
+    factories.make_project(slug="coffee", managers=[frank])
+    return frank
+
+
+@pytest.fixture
+def everybody(
+    scene: Scene, oscar: User, frank: User, alice: User, carol: User, admin: User
+) -> dict[str, Asker]:
+    """A program of each."""
+    users = (None, oscar, frank, alice, make_reviewer(scene.project), carol, admin)
+    return dict(zip(ROLES, map(Asker, users), strict=True))
+
+
+def ask(asker: Asker, method: str, address: str) -> int:
+    """The status; what was done is undone."""
+    body: dict[str, object] | None = None if method in ("GET", "DELETE") else {}
+    with transaction.atomic():
+        status = int(asker(method, address, body).status_code)
+        transaction.set_rollback(True)
+    return status
+
+
+@pytest.mark.django_db
+def test_each_role_gets_what_the_table_says(scene: Scene, everybody: dict[str, Asker]):
+    found = {
+        name: tuple(ask(everybody[role], method, scene.address(path)) for role in ROLES)
+        for name, method, path in operations()
+    }
+    assert {name: row for name, row in found.items() if row != TABLE[name]} == {}
+
+
+@pytest.mark.django_db
+def test_a_member_of_one_project_gets_into_no_other_by_any_operation(
+    scene: Scene, frank: User, alice: User, carol: User
+):
+    """Rows of one's own project under another's address, and another's rows under one's own."""
+    other = Project.objects.get(slug="coffee")
+    assert other.pk != scene.project.pk
+    as_frank, as_carol = Asker(frank), Asker(carol)
+    for name, method, path in operations():
+        if "{slug}" not in path:
+            continue
+        address = scene.address(path)
+        foreign = address.replace("/projects/tea/", "/projects/coffee/")
+        assert ask(as_carol, method, foreign) == 404, f"{name}: Carol at {foreign}"
+        if "{id}" in path or "{number}" in path:
+            # Frank manages it, and what the number names is not in it.
+            assert ask(as_frank, method, foreign) == 404, f"{name}: Frank at {foreign}"
+
+
+@pytest.mark.django_db
+def test_every_operation_needs_the_scope_that_it_belongs_to(scene: Scene, carol: User):
+    """A token that may read changes nothing, and one that may label does not manage."""
+    reads, labels = Asker(carol, scopes=("read",)), Asker(carol, scopes=("label",))
+    for name, method, path in operations():
+        address = scene.address(path)
+        if method == "GET":
+            assert ask(labels, method, address) == 403, name
+            continue
+        if name.startswith("tokens_"):
+            # Whatever a token is for, it manages none but itself.
+            continue
+        assert ask(reads, method, address) == 403, name
+        is_labelling = name.startswith(("assignments_", "reviews_")) or name == "guidelines_acknowledge"
+        assert (ask(labels, method, address) != 403) == is_labelling, name
+
+
+@pytest.mark.django_db
+def test_a_page_of_another_site_cannot_use_the_session(scene: Scene, carol: User):
+    """A browser sends its cookies along; the token of the form it cannot know."""
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(carol)
+    assert client.get("/api/v1/me/").status_code == 200
+    refused = client.post("/api/v1/projects/tea/drift/", "{}", content_type="application/json")
+    assert (refused.status_code, refused["Content-Type"]) == (403, "application/problem+json")
+
+
+@pytest.mark.django_db
+def test_who_is_signed_in_makes_a_token_and_a_token_makes_none(alice: User):
+    client = Client()
+    client.force_login(alice)
+    told = {"name": "script", "scopes": ["read", "label"]}
+    made = client.post("/api/v1/tokens/", told, content_type="application/json")
+    assert made.status_code == 201
+    with_it = Client(headers={"Authorization": f"Bearer {made.json()['secret']}"})
+    assert with_it.get("/api/v1/me/").json()["username"] == "alice"
+    more = with_it.post("/api/v1/tokens/", {**told, "name": "more"}, content_type="application/json")
+    assert more.status_code == 403
+    assert with_it.delete(f"/api/v1/tokens/{made.json()['id']}/").status_code == 204
+    assert with_it.get("/api/v1/me/").status_code == 401
+
+
+@pytest.mark.django_db
+def test_a_run_of_another_project_is_not_there(scene: Scene, frank: User):
+    """Its number is in no project's address."""
+    other = create_run(
+        name="other",
+        snapshot=scene.snapshot,
+        settings_of_method=scene.round.parsed_recipe.reward,
+        base_model=scene.starter.base_model,
+        parent=None,
+        seed=2,
+    )
+    assert Asker(frank).get(f"/runs/{other.pk}/").status_code == 404

@@ -1,0 +1,215 @@
+"""Side by side, an arena and the leaderboard in a real browser: seen at three widths, used by keyboard."""
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from annotation.choices import Purpose, Split, Verdict
+from annotation.models import Project, User
+from annotation.services.answers import JudgmentAnswer
+from annotation.services.votes import record_vote, voted_comparison
+from tests import factories
+from tests.training.arena_scene import engines_of, make_checkpoints
+from tests.training.streaming_server import StreamingServer
+from training import doorbell
+from training.engine import Engine
+from training.models import ArenaBallot, ArenaLink, Checkpoint, SideBySide
+from training.services.arena import create_arena, prepare_arena
+from training.services.leaderboard import count_votes
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Open = Callable[..., Page]
+Axe = Callable[[Page], list[str]]
+
+WIDTHS = [1400, 768, 360]
+NAMES = ("starter", "round-1-policy", "round-2-policy", "round-3-policy-with-a-rather-long-name")
+TEXTS = {
+    "starter": "Steep green tea for two minutes in boiling water.",
+    "round-1-policy": "Steep green tea for two to three minutes, in water that has cooled to 80 °C.",
+    "round-2-policy": "Two to three minutes, in water that has cooled to 80 °C; longer makes it bitter.",
+    NAMES[3]: "It depends on the leaves. Start with two minutes at 80 °C, taste, and go on from there.",
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
+    found = StreamingServer()
+    found.text = lambda body: TEXTS[body["model"]]
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    monkeypatch.setattr("training.services.side_by_side.engine_for", client)
+    monkeypatch.setattr("training.views.compare.asking.Engine", client)
+    monkeypatch.setattr(doorbell, "send", lambda *_: None)
+    return found
+
+
+@pytest.fixture
+def checkpoints(project: Project, server: StreamingServer) -> list[Checkpoint]:
+    return make_checkpoints(project, NAMES)
+
+
+@pytest.fixture
+def arena(project: Project, carol: User, checkpoints: list[Checkpoint], server: StreamingServer) -> ArenaLink:
+    for number in range(3):
+        factories.make_prompt(project, f"How long should green tea steep, {number}?", split=Split.HELD_OUT)
+    made = create_arena(
+        project=project,
+        created_by=carol,
+        name="Which answer is better?",
+        checkpoints=checkpoints[:2],
+        prompts=3,
+        for_guests=True,
+    )
+    prepare_arena(made.pk, engines=engines_of(server))
+    return made
+
+
+@pytest.fixture
+def voted(project: Project, alice: User, checkpoints: list[Checkpoint]) -> None:
+    """Two hundred votes: the later the checkpoint the better, with some ties."""
+    for number in range(60):
+        prompt = factories.make_prompt(
+            project, f"Question {number}?", tags=["tea"] if number % 3 else ["water"]
+        )
+        one, other = checkpoints[number % 4], checkpoints[(number + 1 + number // 4 % 3) % 4]
+        answers = [
+            factories.make_completions(prompt, [TEXTS[each.name]], source=each.source)[0]
+            for each in (one, other)
+        ]
+        comparison = voted_comparison(
+            prompt=prompt, completions=answers, round_number=1 + number % 3, purpose=Purpose.WORK
+        )
+        tie = number % 7 == 0
+        better = answers[0] if (one.pk > other.pk) != (number % 5 == 0) else answers[1]
+        ranks = {} if tie else {answer.pk: 1 if answer == better else 2 for answer in answers}
+        record_vote(
+            comparison=comparison,
+            voter=alice,
+            shown=[answer.pk for answer in answers],
+            answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
+            idempotency_key=uuid.uuid4(),
+        )
+    count_votes()
+
+
+def look(page: Page, name: str) -> None:
+    """Keep a picture where somebody asked for pictures."""
+    if folder := os.environ.get("PICTURES"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def asked(page: Page, *, blind: bool = False) -> None:
+    page.get_by_label("Third").select_option("round-2-policy")
+    page.get_by_label("Second").select_option("round-1-policy")
+    page.get_by_label("Or type one").fill("How long should green tea steep?")
+    if blind:
+        page.get_by_label("Blind").check()
+    page.get_by_role("button", name="Ask all").click()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
+    scheme: str,
+    width: int,
+    project: Project,
+    carol: User,
+    arena: ArenaLink,
+    voted: None,
+    open_as: Open,
+    axe: Axe,
+):
+    page = open_as(carol, "/compare/", viewport={"width": width, "height": 900}, color_scheme=scheme)
+
+    def sound(name: str) -> None:
+        assert axe(page) == []
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        look(page, f"{name}-{width}-{scheme}")
+        assert wider <= 0, name
+
+    sound("compare")
+    asked(page)
+    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
+    page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
+    sound("beside")
+    origin = page.evaluate("location.origin")
+    for name, address in {
+        "board": f"/projects/{project.slug}/leaderboard/",
+        "style": f"/projects/{project.slug}/leaderboard/?style=on",
+        "rounds": f"/projects/{project.slug}/leaderboard/groups/",
+        "items": f"/projects/{project.slug}/leaderboard/items/?left={arena.checkpoints.first().source_id}",
+        "arenas": f"/projects/{project.slug}/arenas/",
+        "ballot": arena.get_absolute_url(),
+    }.items():
+        page.goto(origin + address)
+        sound(name)
+    page.keyboard.press("2")
+    expect(page.get_by_role("link", name="Next pair")).to_be_visible()
+    sound("told")
+
+
+def test_answers_appear_as_they_are_written_and_are_compared_at_the_end(
+    project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
+):
+    page = open_as(carol, "/compare/")
+    asked(page)
+    expect(page).to_have_url(re.compile(r"/compare/[\w-]{20,}/$"))
+    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
+    expect(page.locator("ins").first).to_be_visible()
+    page.get_by_label("Answer 1").select_option("2")
+    page.get_by_label("Answer 2").select_option("1")
+    page.get_by_label("Answer 3").select_option("1")
+    page.get_by_role("button", name="Vote by these ranks").click()
+    expect(page.get_by_text("Voted: ranked.")).to_be_visible()
+    address = page.url
+    page.get_by_label("What you say next").fill("And black tea?")
+    page.get_by_label("after").select_option("2")
+    page.get_by_role("button", name="Ask all").click()
+    expect(page.get_by_text("And black tea?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
+    assert SideBySide.objects.count() == 2
+    page.get_by_role("link", name="The turn before").click()
+    expect(page).to_have_url(address)
+
+
+def test_blind_answers_have_no_names_until_the_vote(
+    project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
+):
+    page = open_as(carol, "/compare/")
+    asked(page, blind=True)
+    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
+    assert "policy" not in page.content()
+    page.get_by_role("button", name="All bad").click()
+    expect(page.get_by_role("heading", name="round-1-policy")).to_be_visible()
+
+
+def test_a_guest_votes_by_keyboard_without_an_account(arena: ArenaLink, open_as: Open):
+    page = open_as(None, arena.get_absolute_url())
+    page.get_by_role("button", name="Begin").focus()
+    page.keyboard.press("Enter")
+    for _ in range(3):
+        expect(page.get_by_role("button", name="Answer 1 is better")).to_be_visible()
+        assert "policy" not in page.content()
+        page.keyboard.press("1")
+        expect(page.get_by_text("You said: ranked.")).to_be_visible()
+        assert "round-1-policy" in page.content()
+        page.get_by_role("link", name="Next pair").press("Enter")
+    expect(page.get_by_text("You have seen every pair. Thank you.")).to_be_visible()
+    assert ArenaBallot.objects.filter(judgment__annotator__is_guest=True).count() == 3
+
+
+def test_without_a_script_side_by_side_and_arena_do_the_same(
+    project: Project, carol: User, arena: ArenaLink, open_as: Open
+):
+    page = open_as(carol, "/compare/", java_script_enabled=False)
+    asked(page)
+    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
+    page.get_by_role("button", name="All good").click()
+    expect(page.get_by_text("Voted: both good.")).to_be_visible()
+    page.goto(page.url.split("/compare/")[0] + arena.get_absolute_url())
+    page.get_by_role("button", name="Both bad").click()
+    expect(page.get_by_text("You said: both bad.")).to_be_visible()

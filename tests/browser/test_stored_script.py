@@ -1,0 +1,229 @@
+"""Whatever somebody stores is text on every page: nothing of it runs, loads, or lies over the page.
+
+A scene with a row of everything gets the corpus (`payloads.py`) into every field that people or models fill;
+then each page of the table of addresses, and each list of the admin, is opened in Chromium.
+"""
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib import admin as django_admin
+from django.db import models
+from django.test import Client
+from django.urls import reverse
+from playwright.sync_api import Browser, Error, Page
+from pytest_django.live_server_helper import LiveServer
+
+from annotation.content import text_hash
+from annotation.models import (
+    ApiToken,
+    Category,
+    Completion,
+    CompletionSource,
+    Guideline,
+    Invitation,
+    Judgment,
+    Project,
+    Prompt,
+    Review,
+    User,
+    Withholding,
+)
+from annotation.services.audit import record
+from tests import factories
+from tests.architecture.test_addresses import TABLE, everybody, parts  # noqa: F401 - fixtures
+from tests.browser.conftest import Gate
+from tests.browser.payloads import payloads, short_payloads
+from training.models import ArenaLink, Checkpoint, Judge, RoundStep, Run, SideBySide, SideBySideAnswer
+
+CORPUS = payloads()
+
+# Each text a paragraph of its own. What a formula would swallow of it is no loss: each stands in other fields
+# too, and all of them as plain text on the pages that show the source.
+WHOLE = "\n\n".join(CORPUS)
+
+FIELDS: dict[type[models.Model], tuple[str, ...]] = {
+    User: ("first_name", "last_name"),
+    Project: ("name", "description"),
+    Category: ("label", "description"),
+    Judgment: ("comment",),
+    Review: ("comment",),
+    Invitation: ("note",),
+    ApiToken: ("name",),
+    Withholding: ("quote",),
+    CompletionSource: ("name",),
+    Run: ("name", "message", "error"),
+    Checkpoint: ("notes",),
+    RoundStep: ("message", "error"),
+    ArenaLink: ("name",),
+    Judge: ("name", "message", "error"),
+}
+
+
+FILES = ("category-colours",)
+"""What is no page, and is not saved either: a style sheet."""
+
+
+def test_the_corpus_is_as_large_as_it_says():
+    assert len(CORPUS) == len(set(CORPUS)) >= 500
+
+
+def past_manager(model: type[models.Model]) -> "models.QuerySet[Any]":
+    """All rows of a model, those too that are written once."""
+    return models.QuerySet(model)
+
+
+@pytest.fixture
+def stored(parts, alice: User, carol: User, admin: User, project: Project) -> None:  # noqa: F811
+    """The corpus in every field that somebody fills."""
+    # A queue of work too, with all of the corpus in four answers of one comparison.
+    chunks = ["\n\n".join(CORPUS[number::4]) for number in range(4)]
+    comparison = factories.make_comparison(project, chunks, question="\n\n".join(CORPUS[::3]), priority=9)
+    for model, names in FIELDS.items():
+        rows = past_manager(model)
+        for name in names:
+            longest = model._meta.get_field(name).max_length
+            texts = cycle(short_payloads(longest)) if longest else cycle([WHOLE])
+            for number, pk in enumerate(rows.order_by("pk").values_list("pk", flat=True)):
+                text = next(texts)
+                # Names that must differ do so at their end.
+                rows.filter(pk=pk).update(**{name: text if not longest else f"{text[: longest - 3]}{number}"})
+    past_manager(Guideline).update(text=WHOLE)
+    for prompt in past_manager(Prompt).exclude(pk=comparison.prompt_id):
+        messages = [{"role": "user", "content": WHOLE}]
+        context = [{"title": CORPUS[0], "sentences": CORPUS[:40]}]
+        past_manager(Prompt).filter(pk=prompt.pk).update(messages=messages, context=context)
+    for completion in past_manager(Completion).exclude(prompt=comparison.prompt_id):
+        past_manager(Completion).filter(pk=completion.pk).update(text=WHOLE, text_hash=text_hash(WHOLE))
+    for beside in SideBySide.objects.all():
+        SideBySide.objects.filter(pk=beside.pk).update(messages=[{"role": "user", "content": WHOLE}])
+    SideBySideAnswer.objects.update(text=WHOLE)
+    for text in CORPUS[:60]:
+        record(action="note", subject=text[:200], actor=alice, project=project, details={text[:60]: text})
+
+
+def addresses(parts) -> Iterator[tuple[str, str]]:  # noqa: F811
+    """Who opens what: Alice what is hers alone, the superuser all else and the lists of the admin."""
+    for name, (method, expected) in TABLE.items():
+        if method != "GET" or name.startswith(("v1-", "api")) or name in FILES:
+            continue
+        address = reverse(name, kwargs=parts.get(name, {}))
+        if expected[2] == 200 and expected[5] == 404:
+            yield "alice", address
+        elif expected[5] == 200:
+            yield "admin", address
+    yield "alice", reverse("label", kwargs={"slug": "tea"})
+    for model in django_admin.site._registry:
+        if model._meta.app_label in ("annotation", "training"):
+            yield "admin", reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+# Within whatever shows somebody's text: no element or attribute that does more than show.
+LOOK = """() => {
+  const faults = [];
+  if (window.pwned) faults.push("a script ran");
+  for (const element of document.querySelectorAll("*")) {
+    for (const { name, value } of element.attributes) {
+      if (name.startsWith("on") || name.startsWith("hx-on")) faults.push(`${element.tagName} ${name}`);
+      if (["href", "src", "action", "formaction", "xlink:href", "data"].includes(name)
+          && /^\\s*(javascript|vbscript|data:text|file|blob)/i.test(value)) faults.push(`${name}=${value}`);
+    }
+  }
+  for (const box of document.querySelectorAll(".prose, .answer-text")) {
+    const outer = box.getBoundingClientRect();
+    for (const element of box.querySelectorAll("*")) {
+      if (/^(SCRIPT|STYLE|IFRAME|OBJECT|EMBED|FORM|INPUT|BUTTON|LINK|META|BASE|IMG|VIDEO|AUDIO|SVG)$/i
+          .test(element.tagName)) faults.push(`<${element.tagName}> in a text`);
+      const style = getComputedStyle(element);
+      if (/fixed|absolute|sticky/.test(style.position) && !element.closest("math")
+          && !element.classList.contains("visually-hidden")) {
+        faults.push(`${style.position} ${element.tagName}`);
+      }
+    }
+    // What is wider than its box scrolls inside of it or is cut off; it never widens the page.
+    if (outer.width > 0 && outer.right > document.documentElement.clientWidth + 1
+        && !box.closest(".table-scroll")) faults.push(`a text reaches ${outer.right}px`);
+  }
+  return faults;
+}"""
+
+
+@pytest.fixture
+def pages(
+    browser: Browser, live_server: LiveServer, gate: Gate, alice: User, admin: User
+) -> Iterator[dict[str, Page]]:
+    """A page of each of the two, on which everything that may not happen is written down."""
+    found: dict[str, Page] = {}
+    contexts = []
+    for user in (alice, admin):
+        context = browser.new_context(viewport={"width": 1400, "height": 900})
+        contexts.append(context)
+        client = Client()
+        client.force_login(user)
+        session = client.cookies[settings.SESSION_COOKIE_NAME].value
+        context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
+        found[user.username] = context.new_page()
+    yield found
+    for context in contexts:
+        context.close()
+    gate.shut()
+
+
+def test_no_stored_text_runs_loads_or_leaves_its_box_on_any_page(stored, parts, pages, live_server):  # noqa: F811
+    faults: list[str] = []
+    here = [""]
+    for page in pages.values():
+        page.on("dialog", lambda dialog: faults.append(f"{here[0]}: a dialog: {dialog.message}"))
+        page.on("request", lambda request: _note_request(faults, here[0], request.url, live_server.url))
+        page.on("console", lambda message: _note(faults, here[0], message.text))
+    seen = 0
+    for who, address in addresses(parts):
+        here[0] = address
+        try:
+            answer = pages[who].goto(live_server.url + address, wait_until="domcontentloaded")
+        except Error as error:
+            # What is saved as a file is shown on no page.
+            if "Download is starting" in str(error):
+                continue
+            raise
+        assert answer is not None
+        assert answer.status == 200, (who, address, answer.status)
+        faults += [f"{address}: {fault}" for fault in pages[who].evaluate(LOOK)]
+        seen += 1
+    assert faults == []
+    assert seen > 80
+
+
+@pytest.mark.parametrize(
+    ("markup", "fault"),
+    [
+        ('<p class="prose"><b onclick="x()">x</b></p>', "B onclick"),
+        ('<p><a href=" javascript:x()">x</a></p>', "href= javascript:x()"),
+        ('<div class="answer-text"><img src="/x.png"></div>', "<IMG> in a text"),
+        ('<div class="prose"><i class="over">x</i></div><style>.over {position: fixed}</style>', "fixed I"),
+        (
+            '<div class="prose"><pre class="wide">x</pre></div><style>.prose {width: 9999px}</style>',
+            "a text reaches",
+        ),
+    ],
+)
+def test_the_look_at_a_page_finds_what_it_looks_for(browser: Browser, markup: str, fault: str):
+    page = browser.new_page()
+    page.set_content(markup)
+    found = page.evaluate(LOOK)
+    page.close()
+    assert any(one.startswith(fault) for one in found), found
+
+
+def _note_request(faults: list[str], address: str, asked: str, ours: str) -> None:
+    if not asked.startswith((ours, "data:image/svg+xml,%3Csvg", "about:")):
+        faults.append(f"{address}: asked {asked[:100]}")
+
+
+def _note(faults: list[str], address: str, text: str) -> None:
+    # A violation of the policy means that something of the corpus came as far as the browser's last defence.
+    if "Content Security" in text:
+        faults.append(f"{address}: {text[:200]}")

@@ -1,0 +1,310 @@
+"""Many clients at once: each gets the answer that it would have got alone, and nobody waits for another."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import httpx
+import openai
+import pytest
+import torch
+
+from tests.model_server import RunningServer, running_model_server
+from tests.serving.conftest import BASE, Folders, connect
+from tests.serving.figures import figures
+from tests.serving.test_life import LONG, begin_long_stream, wait_for
+from training.rlhf.backbone import Backbone
+from training.rlhf.rollout import SamplingParameters, rollout
+
+MODELS = (BASE, "warm", "hot", "reward")
+TOKENS = 120
+
+
+class Asked(NamedTuple):
+    """One client's request."""
+
+    model: str
+    content: str
+    seed: int
+
+
+REQUESTS = [Asked(MODELS[n % 4], f"Question {n % 5}: why is it so?" * (1 + n % 3), n) for n in range(16)]
+"""Four models, prompts of different lengths, some of which several clients ask, and a seed each."""
+
+
+@pytest.fixture(scope="module")
+def alone(folders: Folders) -> dict[Asked, str]:
+    """The answer to each request on a backbone that holds its checkpoint alone and does nothing else."""
+    answers = {}
+    for model in MODELS:
+        backbone = Backbone.load(folders.base, device="cpu", dtype=torch.float32)
+        if model != BASE:
+            backbone.load_adapter(model, folders.checkpoints / model)
+        for one in (request for request in REQUESTS if request.model == model):
+            text = f"<|begin|><|im_start|>user\n{one.content}<|im_end|>\n<|im_start|>assistant\n"
+            prompt = backbone.tokenizer(text, add_special_tokens=False)["input_ids"]
+            parameters = SamplingParameters(seed=one.seed, max_tokens=TOKENS)
+            [[sample]] = rollout(backbone, [prompt], parameters, adapter=None if model == BASE else model)
+            answers[one] = sample.text
+    return answers
+
+
+def streamed(server: RunningServer, one: Asked) -> str:
+    with connect(server) as client:
+        messages: list[Any] = [{"role": "user", "content": one.content}]
+        chunks = client.chat.completions.create(
+            model=one.model, messages=messages, seed=one.seed, max_tokens=TOKENS, stream=True
+        )
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def all_at_once(server: RunningServer) -> dict[Asked, str]:
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        found = pool.map(lambda one: streamed(server, one), REQUESTS)
+        return dict(zip(REQUESTS, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def roomy(folders: Folders) -> Iterator[RunningServer]:
+    """A server that has place for all requests and checkpoints at once."""
+    with running_model_server(folders.models, folders.checkpoints) as running:
+        yield running
+
+
+def test_sixteen_streams_of_four_models_at_once_are_each_what_it_is_alone(
+    roomy: RunningServer, alone: dict[Asked, str]
+):
+    assert len(set(alone.values())) == 16, "a mix-up would show"
+    most: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            most.append(figures(roomy)["rondo_running_rows"])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert all_at_once(roomy) == alone
+    finally:
+        done.set()
+        watcher.join()
+    assert max(most) > 8, "they were not answered together"
+
+
+def test_with_places_for_fewer_checkpoints_and_answers_the_others_wait_and_are_answered_as_well(
+    folders: Folders, alone: dict[Asked, str]
+):
+    arguments = ["--max-adapters", "1", "--max-rows", "3", "--cache-tokens", "2048"]
+    with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:
+        assert all_at_once(server) == alone
+        assert figures(server)["rondo_adapters_loaded"] == 1
+
+
+def test_a_short_answer_does_not_wait_for_a_long_one(roomy: RunningServer):
+    with connect(roomy) as client:
+        stream = begin_long_stream(client)
+        client.completions.create(model="warm", prompt="a", max_tokens=2)
+        # The long one still goes on.
+        assert figures(roomy)["rondo_running_rows"] == 1
+        stream.close()
+
+
+def test_scores_and_comparisons_are_given_while_answers_are_written(roomy: RunningServer):
+    with connect(roomy) as client:
+        stream = begin_long_stream(client)
+        asked = {"messages": [{"role": "user", "content": "a"}]}
+        for path, body in (
+            ("score", {"model": "reward", "completions": ["b"] * 20, **asked}),
+            ("kl", {"model": "warm", "completion": "b", **asked}),
+        ):
+            told = httpx.post(
+                f"{roomy.url}/v1/{path}",
+                json=body,
+                headers={"Authorization": f"Bearer {roomy.key}"},
+                timeout=60,
+                trust_env=False,
+            )
+            assert told.status_code == 200
+        assert figures(roomy)["rondo_running_rows"] == 1
+        before = figures(roomy)["rondo_tokens_total", "completion"]
+        wait_for(lambda: figures(roomy)["rondo_tokens_total", "completion"] > before)
+        stream.close()
+
+
+def test_a_client_that_leaves_makes_place_and_disturbs_nobody(roomy: RunningServer, alone: dict[Asked, str]):
+    one = REQUESTS[1]
+    with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
+        leaving = [begin_long_stream(client) for _ in range(5)]
+        staying = pool.submit(streamed, roomy, one)
+        for stream in leaving:
+            stream.close()
+        assert staying.result() == alone[one]
+    wait_for(lambda: figures(roomy)["rondo_running_rows"] == 0, seconds=20)
+
+
+def test_a_request_that_cannot_be_answered_disturbs_nobody(
+    roomy: RunningServer, alone: dict[Asked, str], folders: Folders
+):
+    one = REQUESTS[2]
+    with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
+        going = pool.submit(streamed, roomy, one)
+        for model, prompt in (("nothing", "a"), (BASE, [5] * 2049), (BASE, [10**6])):
+            with pytest.raises(openai.APIStatusError):
+                client.completions.create(model=model, prompt=prompt, max_tokens=1)
+        assert going.result() == alone[one]
+
+
+# ── Deadlines ─────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_that_takes_longer_than_its_client_allows_is_broken_off(roomy: RunningServer):
+    with connect(roomy) as client:
+        for choices in (
+            {"extra_body": {"timeout": 0.5}},
+            {"extra_headers": {"X-Request-Timeout": "0.5"}},
+            {"extra_body": {"timeout": 0.5}, "extra_headers": {"X-Request-Timeout": "100"}},
+        ):
+            begun = time.monotonic()
+            with pytest.raises(openai.InternalServerError) as refusal:
+                client.completions.create(model=BASE, prompt="a", max_tokens=LONG, temperature=0, **choices)
+            assert (refusal.value.status_code, refusal.value.code) == (504, "deadline_exceeded")
+            assert time.monotonic() - begun < 10
+        # What was written until then has been told, then the error.
+        stream = client.completions.create(
+            model=BASE,
+            prompt="a",
+            max_tokens=LONG,
+            temperature=0,
+            stream=True,
+            extra_body={"timeout": 0.7},
+        )
+        pieces: list[str] = []
+        with pytest.raises(openai.APIError, match=r"after 0\.7 seconds"):
+            pieces.extend(chunk.choices[0].text for chunk in stream)
+        assert pieces
+    wait_for(lambda: figures(roomy)["rondo_running_rows"] == 0)
+
+
+def test_who_waits_beyond_his_time_is_told_so_and_the_server_has_a_bound_of_its_own(folders: Folders):
+    arguments = ["--max-rows", "1", "--seconds-per-request", "1.5"]
+    with (
+        running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server,
+        connect(server) as client,
+    ):
+        stream = begin_long_stream(client)
+        begun = time.monotonic()
+        with pytest.raises(openai.InternalServerError) as refusal:
+            client.completions.create(model=BASE, prompt="a", max_tokens=1, extra_body={"timeout": 0.5})
+        assert refusal.value.code == "deadline_exceeded"
+        assert time.monotonic() - begun < 1.4
+        with pytest.raises(openai.APIError, match=r"after 1\.5 seconds"):
+            list(stream)
+        assert client.completions.create(model=BASE, prompt="a", max_tokens=1).choices
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan", "inf"])
+def test_a_timeout_that_is_no_time_is_refused(roomy: RunningServer, given: str):
+    with connect(roomy) as client:
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.completions.create(
+                model=BASE, prompt="a", max_tokens=1, extra_headers={"X-Request-Timeout": given}
+            )
+        assert refusal.value.param == "X-Request-Timeout"
+
+
+# ── Bounds per key ────────────────────────────────────────────────────────────────────
+
+
+def test_one_key_cannot_take_all_places(folders: Folders):
+    with running_model_server(
+        folders.models,
+        folders.checkpoints,
+        arguments=["--requests-per-key", "2"],
+        environment={"RONDO_MODEL_SERVER_MORE_KEYS": "second-key, third-key"},
+    ) as server:
+        with connect(server) as first, connect(server, key="second-key") as second:
+            streams = [begin_long_stream(first) for _ in range(2)]
+            with pytest.raises(openai.RateLimitError, match="2 requests with this key") as refusal:
+                first.completions.create(model=BASE, prompt="a", max_tokens=1)
+            assert refusal.value.code == "too_many_in_flight"
+            assert 1 <= int(refusal.value.response.headers["Retry-After"]) <= 60
+            assert second.completions.create(model=BASE, prompt="a", max_tokens=1).choices
+            # The web application says on whose behalf it asks; another program is not believed that.
+            asked: dict[str, Any] = {
+                "model": BASE,
+                "prompt": "a",
+                "max_tokens": 1,
+                "extra_headers": {"X-Rondo-Client": "token 7"},
+            }
+            assert first.completions.create(**asked).choices
+            streams += [begin_long_stream(second) for _ in range(2)]
+            with pytest.raises(openai.RateLimitError):
+                second.completions.create(**asked)
+            # Who leaves makes place.
+            streams[0].close()
+            wait_for(lambda: figures(server)["rondo_running_requests"] == 3)
+            assert first.completions.create(model=BASE, prompt="a", max_tokens=1).choices
+            for stream in streams:
+                stream.close()
+        assert figures(server)["rondo_requests_total", "refused", "/v1/completions"] == 2
+
+
+# ── Stopping ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_had_come_before_sigterm_is_answered_also_where_it_had_to_wait(
+    folders: Folders, alone: dict[Asked, str]
+):
+    arguments = ["--max-rows", "2", "--seconds-to-stop", "120"]
+    with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:
+        with ThreadPoolExecutor(6) as pool:
+            answers = [pool.submit(streamed, server, one) for one in REQUESTS[:6]]
+            wait_for(lambda: server.health()["waiting"] == 4)
+            server.process.send_signal(signal.SIGTERM)
+            assert [answer.result() for answer in answers] == [alone[one] for one in REQUESTS[:6]]
+        assert server.process.wait(60) == 0
+
+
+# ── Figures ───────────────────────────────────────────────────────────────────────────
+
+
+def test_prometheus_is_told_what_was_done(folders: Folders):
+    with (
+        running_model_server(folders.models, folders.checkpoints) as server,
+        connect(server) as client,
+    ):
+        told = client.completions.create(model="warm", prompt=[5] * 7, max_tokens=4, n=3, seed=1)
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="nothing", prompt="a", max_tokens=4)
+        found = figures(server)
+        assert told.usage is not None
+        # The prompt is read once for three answers.
+        assert found["rondo_tokens_total", "prompt"] == 7
+        assert found["rondo_tokens_total", "completion"] == told.usage.completion_tokens
+        assert found["rondo_requests_total", "answered", "/v1/completions"] == 1
+        assert found["rondo_requests_total", "refused", "/v1/completions"] == 1
+        assert found["rondo_request_seconds_count", "/v1/completions"] == 1
+        assert found["rondo_queue_seconds_count", "/v1/completions"] == 1
+        assert found["rondo_adapters_loaded"] == 1
+        assert found["rondo_ready"] == 1
+        assert found["rondo_queue_depth"] == found["rondo_running_rows"] == 0
+        assert 0 < found["rondo_step_seconds_total"] < 60
+
+
+def test_the_figures_need_the_key(roomy: RunningServer):
+    refusal = httpx.get(f"{roomy.url}/metrics", trust_env=False)
+    assert refusal.status_code == 401
+    assert "rondo" not in refusal.text
+
+
+def test_health_says_how_many_wait(roomy: RunningServer):
+    told = roomy.health()
+    assert (told["waiting"], told["computing"]) == (0, False)
+    assert json.dumps(told)

@@ -1,0 +1,267 @@
+"""Rounds: where they are, what may be done to them, by which recipe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.base import Cursor, Filters, ListView, ProjectView, read_body, storable
+from annotation.api.problems import InvalidValues
+from training.choices import RoundState, StepKind
+from training.models import Round, RoundStep
+from training.recipe import Recipe
+from training.round_actions import ACTIONS, offered_actions
+from training.selectors_rounds import material_of, round_view
+from training.services.dry_run import dry_run
+from training.services.recipes import change_recipe
+from training.services.rounds import draft_first_round
+
+
+class StepSerializer(serializers.ModelSerializer[RoundStep]):
+    """One step of a round."""
+
+    class Meta:
+        model = RoundStep
+        fields = (
+            *("kind", "position", "state", "current", "total", "message", "error", "run"),
+            *("started_at", "finished_at"),
+        )
+
+
+class RoundSerializer(serializers.ModelSerializer[Round]):
+    """One time around the loop."""
+
+    policy = serializers.CharField(
+        source="policy.name", help_text="The checkpoint that answers and that is trained on."
+    )
+    snapshot = serializers.CharField(
+        source="snapshot.digest", default=None, allow_null=True, help_text="Digest of what was learned from."
+    )
+
+    class Meta:
+        model = Round
+        fields: tuple[str, ...] = (
+            *("number", "state", "policy", "snapshot", "cancel_requested", "pause_requested"),
+            *("created_at", "started_at", "finished_at"),
+        )
+
+
+class MaterialSerializer(serializers.Serializer[Any]):
+    """From how much a round would learn, if it started now."""
+
+    judgments = serializers.IntegerField()
+    decided = serializers.IntegerField(help_text="Judgments on training prompts that prefer some answer.")
+
+
+class WholeRoundSerializer(RoundSerializer):
+    """A round with its steps and what may be done to it now."""
+
+    steps = serializers.SerializerMethodField()
+    offered = serializers.SerializerMethodField(help_text="Actions that are taken now.")
+    material = serializers.SerializerMethodField()
+    reasons = serializers.JSONField(help_text="Every condition of the decision with its figure.")
+
+    class Meta(RoundSerializer.Meta):
+        fields = (*RoundSerializer.Meta.fields, "steps", "offered", "material", "reasons")
+
+    def get_steps(self, round_: Round) -> list[dict[str, Any]]:
+        """In the order in which they are done."""
+        return [dict(StepSerializer(step).data) for step in round_.steps.order_by("position")]
+
+    def get_offered(self, round_: Round) -> list[str]:
+        """By name."""
+        return [action.name for action in offered_actions(round_view(round_))]
+
+    def get_material(self, round_: Round) -> dict[str, Any]:
+        """Counted now."""
+        return dict(MaterialSerializer(material_of(round_)).data)
+
+
+class RoundFilters(Filters):
+    """Filters of rounds."""
+
+    state = serializers.ChoiceField(choices=RoundState.choices, required=False)
+
+
+class ActionSerializer(serializers.Serializer[Any]):
+    """What an action needs to know."""
+
+    step = serializers.ChoiceField(
+        choices=StepKind.choices, required=False, help_text="For `retry`: the step that is done anew."
+    )
+    checkpoint = serializers.CharField(
+        max_length=100, required=False, help_text="For `rollback`: the checkpoint to go back to."
+    )
+
+
+class RecipeSerializer(serializers.Serializer[Any]):
+    """A round's recipe, every default written out. What the fields mean stands on the recipe's page."""
+
+    recipe = serializers.DictField()
+
+
+class ChangedSerializer(RecipeSerializer):
+    """A recipe after a change."""
+
+    changed = serializers.ListField(child=serializers.CharField(), help_text="Paths of what changed.")
+
+
+class PlannedRunSerializer(serializers.Serializer[Any]):
+    """One run that the round would make."""
+
+    title = serializers.CharField()
+    method = serializers.CharField()
+    examples = serializers.IntegerField()
+    steps = serializers.IntegerField()
+    memory_bytes = serializers.SerializerMethodField(help_text="Null where the base model is not there yet.")
+    seconds = serializers.FloatField(allow_null=True, help_text="Null before a like run was measured.")
+
+    def get_memory_bytes(self, run: Any) -> int | None:
+        """All that is held at once."""
+        return None if run.memory is None else int(run.memory.total)
+
+
+class DryRunSerializer(serializers.Serializer[Any]):
+    """What would happen, and why it could not."""
+
+    prompts = serializers.IntegerField()
+    held_out_prompts = serializers.IntegerField()
+    answers = serializers.DictField(child=serializers.IntegerField(), help_text="By checkpoint.")
+    comparisons = serializers.IntegerField()
+    judgments_expected = serializers.IntegerField()
+    answering_seconds = serializers.FloatField(allow_null=True)
+    material = serializers.DictField(child=serializers.IntegerField())
+    runs = PlannedRunSerializer(many=True)
+    evaluated_prompts = serializers.IntegerField()
+    problems = serializers.ListField(child=serializers.CharField(), help_text="Why it cannot be started.")
+    warnings = serializers.ListField(child=serializers.CharField())
+
+
+class NewestRound(Cursor):
+    """Rounds have numbers."""
+
+    ordering = "-number"
+
+
+class RoundsView(ListView, ProjectView):
+    """The rounds of a project. For managers."""
+
+    serializer_class = RoundSerializer
+    queryset = Round.objects.none()
+    filters = RoundFilters
+    pagination_class = NewestRound
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By state."""
+        return self.project.rounds.filter(**asked).select_related("policy", "snapshot")
+
+    @extend_schema(
+        operation_id="rounds_list",
+        tags=["rounds"],
+        parameters=[RoundFilters],
+        responses=RoundSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List the rounds, newest first."""
+        return self.listed()
+
+    @extend_schema(
+        operation_id="rounds_draft", tags=["rounds"], request=None, responses={201: WholeRoundSerializer}
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Draft the first round; a project that has it keeps it. Later rounds are opened by the verdict on
+        the one before."""
+        drafted = draft_first_round(project=self.project, created_by=self.user)
+        return Response(WholeRoundSerializer(drafted).data, status=201)
+
+
+class OfRound(ProjectView):
+    """Something of the round in the address. For managers."""
+
+    def round(self, number: int) -> Round:
+        """The round in the address."""
+        rounds = Round.objects.select_related("project", "policy", "snapshot", "started_by")
+        return get_object_or_404(rounds, project=self.project, number=number)
+
+
+class RoundView(OfRound):
+    """One round. For managers."""
+
+    @extend_schema(operation_id="rounds_read", tags=["rounds"], responses=WholeRoundSerializer)
+    def get(self, request: Request, slug: str, number: int) -> Response:
+        """Read where a round is, step by step, and what may be done to it."""
+        return Response(WholeRoundSerializer(self.round(number)).data)
+
+
+class RoundActionView(OfRound):
+    """What is done to a round. For managers."""
+
+    @extend_schema(
+        operation_id="rounds_act",
+        tags=["rounds"],
+        request=ActionSerializer,
+        responses=WholeRoundSerializer,
+        parameters=[OpenApiParameter("action", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(ACTIONS))],
+    )
+    def post(self, request: Request, slug: str, number: int, action: str) -> Response:
+        """Do something to a round: what `offered` of the round names is taken now, all else refused with 422.
+        The round's page tells what each action does."""
+        found = self.round(number)
+        deed = ACTIONS.get(action)
+        if deed is None:
+            raise InvalidValues(f"There is no such action. Known are: {', '.join(ACTIONS)}.", field="action")
+        told = read_body(ActionSerializer, request)
+        deed.perform(found, self.user, told)
+        return Response(WholeRoundSerializer(self.round(number)).data)
+
+
+class RecipeView(OfRound):
+    """The recipe of a round. For managers."""
+
+    @extend_schema(operation_id="recipes_read", tags=["rounds"], responses=RecipeSerializer)
+    def get(self, request: Request, slug: str, number: int) -> Response:
+        """Read a round's recipe."""
+        return Response(_recipe(self.round(number)))
+
+    @extend_schema(
+        operation_id="recipes_change",
+        tags=["rounds"],
+        request=RecipeSerializer,
+        responses=ChangedSerializer,
+    )
+    def put(self, request: Request, slug: str, number: int) -> Response:
+        """Give a round another recipe, as long as it has not begun to train. Honours `If-Match`."""
+        found = self.round(number)
+        told = read_body(RecipeSerializer, request)
+        if not storable(told["recipe"]):
+            raise InvalidValues("The recipe holds a character that no database takes.", field="recipe")
+        try:
+            wanted = Recipe.from_json(told["recipe"])
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidValues(str(error), field="recipe") from error
+        with transaction.atomic():
+            locked = Round.objects.select_for_update().get(pk=found.pk)
+            self.require_match(_recipe(locked))
+            changed = change_recipe(round_=found, recipe=wanted, actor=self.user)
+        return Response({**_recipe(found), "changed": changed})
+
+
+class DryRunView(OfRound):
+    """What a round would do. For managers."""
+
+    @extend_schema(operation_id="rounds_dry_run", tags=["rounds"], responses=DryRunSerializer)
+    def get(self, request: Request, slug: str, number: int) -> Response:
+        """Reckon what a round would do by its recipe now: counts, steps, time, memory, and what cannot be.
+        Writes nothing."""
+        return Response(DryRunSerializer(dry_run(round_=self.round(number))).data)
+
+
+def _recipe(round_: Round) -> dict[str, Any]:
+    return {"recipe": round_.parsed_recipe.to_json()}

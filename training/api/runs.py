@@ -1,0 +1,256 @@
+"""Runs with their metrics, log and samples; snapshots, which they learn from."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.answers import JudgmentSerializer, judgments_with_parts
+from annotation.api.base import ApiView, Filters, ListView, ProjectView
+from annotation.models import Judgment
+from annotation.selectors import projects_for
+from training.choices import Method, RunState
+from training.contract import read_samples
+from training.metrics import standing_rows
+from training.models import Run, Snapshot
+from training.selectors_runs import folded_of, log_of, machine_of
+from training.views.access import require_manager
+
+_MOST_ROWS = 1000
+
+
+class RunSerializer(serializers.ModelSerializer[Run]):
+    """One training job."""
+
+    snapshot = serializers.CharField(source="snapshot.digest", help_text="Digest of what it learns from.")
+    parent = serializers.CharField(  # type: ignore[assignment]
+        source="parent.name", default=None, allow_null=True, help_text="The checkpoint that it trains on."
+    )
+    checkpoint = serializers.CharField(
+        source="checkpoint.name", default=None, allow_null=True, help_text="What came of it."
+    )
+
+    class Meta:
+        model = Run
+        fields: tuple[str, ...] = (
+            *("id", "name", "method", "state", "step", "total_steps", "seconds_left", "message", "error"),
+            *("snapshot", "parent", "checkpoint", "created_at", "started_at", "finished_at"),
+        )
+
+
+class WholeRunSerializer(RunSerializer):
+    """A run with what the trainer was told, and what it uses of its machine."""
+
+    spec = serializers.DictField(help_text="What the trainer was told, every default written out.")
+    machine = serializers.SerializerMethodField(help_text="What it last said that it uses; null before.")
+
+    class Meta(RunSerializer.Meta):
+        fields = (*RunSerializer.Meta.fields, "spec", "machine")
+
+    def get_machine(self, run: Run) -> dict[str, Any] | None:
+        """As it said itself."""
+        use = machine_of(run)
+        return dataclasses.asdict(use) if use else None
+
+
+class RunFilters(Filters):
+    """Filters of runs."""
+
+    state = serializers.ChoiceField(choices=RunState.choices, required=False)
+    method = serializers.ChoiceField(choices=Method.choices, required=False)
+
+
+class MetricsFilters(Filters):
+    """Which rows."""
+
+    after = serializers.IntegerField(
+        required=False, min_value=0, max_value=2**31 - 1, default=0, help_text="Steps after this one."
+    )
+
+
+class MetricsSerializer(serializers.Serializer[Any]):
+    """What the trainer noted, step by step."""
+
+    rows = serializers.ListField(
+        child=serializers.DictField(), help_text=f"At most {_MOST_ROWS}; every row has `step`."
+    )
+    next_after = serializers.IntegerField(
+        allow_null=True, help_text="`after` of the next rows; null at the end."
+    )
+
+
+class LogSerializer(serializers.Serializer[Any]):
+    """The end of a run's log."""
+
+    lines = serializers.ListField(child=serializers.CharField())
+
+
+class SamplesFilters(Filters):
+    """Of which step."""
+
+    step = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+
+
+class SamplesSerializer(serializers.Serializer[Any]):
+    """What the policy answered at one step."""
+
+    step = serializers.IntegerField()
+    last_step = serializers.IntegerField()
+    answers = serializers.ListField(child=serializers.DictField())
+
+
+class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
+    """An immutable export of judgments: all that a run may learn from."""
+
+    rounds = serializers.ListField(child=serializers.IntegerField())
+    counts = serializers.DictField()
+
+    class Meta:
+        model = Snapshot
+        fields = ("digest", "rounds", "counts", "created_at")
+
+
+class RunsView(ListView, ProjectView):
+    """The runs of a project. For managers."""
+
+    serializer_class = RunSerializer
+    queryset = Run.objects.none()
+    filters = RunFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """By state and method."""
+        found = Run.objects.filter(snapshot__project=self.project, **asked)
+        return found.select_related("snapshot", "parent", "checkpoint")
+
+    @extend_schema(
+        operation_id="runs_list", tags=["runs"], parameters=[RunFilters], responses=RunSerializer(many=True)
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List training jobs, newest first."""
+        return self.listed()
+
+
+class OfRun(ApiView):
+    """Something of the run in the address. For managers."""
+
+    def run(self, pk: int) -> Run:
+        """The run in the address; 404 for outsiders, 403 for members who do not manage its project."""
+        related = ("snapshot__project", "parent", "checkpoint")
+        found = get_object_or_404(Run.objects.select_related(*related), pk=pk)
+        require_manager(self.user, found.snapshot.project)
+        return found
+
+
+class RunView(OfRun):
+    """One run. For managers."""
+
+    @extend_schema(operation_id="runs_read", tags=["runs"], responses=WholeRunSerializer)
+    def get(self, request: Request, pk: int) -> Response:
+        """Read where a run is and what it was told."""
+        return Response(WholeRunSerializer(self.run(pk)).data)
+
+
+class MetricsView(OfRun):
+    """The metrics of a run. For managers."""
+
+    @extend_schema(
+        operation_id="runs_metrics", tags=["runs"], parameters=[MetricsFilters], responses=MetricsSerializer
+    )
+    def get(self, request: Request, pk: int) -> Response:
+        """Read what the trainer noted after a step: losses, rewards, KL. What a resumed run took again
+        stands once. A number that is none is null."""
+        found = self.run(pk)
+        after = _asked(MetricsFilters, request)["after"]
+        standing = standing_rows(found.path, folded_of(found, most_seconds=math.inf))
+        rows = list(itertools.islice((row for row in standing if row["step"] > after), _MOST_ROWS))
+        more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
+        return Response({"rows": [_finite(row) for row in rows], "next_after": more})
+
+
+class LogView(OfRun):
+    """The log of a run. For managers."""
+
+    @extend_schema(operation_id="runs_log", tags=["runs"], responses=LogSerializer)
+    def get(self, request: Request, pk: int) -> Response:
+        """Read the last 200 lines of a run's log."""
+        return Response({"lines": log_of(self.run(pk)).splitlines()})
+
+
+class SamplesView(OfRun):
+    """What a policy answered while it was trained. For managers."""
+
+    @extend_schema(
+        operation_id="runs_samples", tags=["runs"], parameters=[SamplesFilters], responses=SamplesSerializer
+    )
+    def get(self, request: Request, pk: int) -> Response:
+        """Read the answers of one step with their tokens, rewards and advantages; of the last step unless
+        another is named. 404 where there are none."""
+        found = self.run(pk)
+        last = folded_of(found).last_step
+        step = _asked(SamplesFilters, request).get("step") or last
+        answers = read_samples(found.path, step) if 1 <= step <= last else []
+        if not answers:
+            raise Http404
+        told = [_finite(dataclasses.asdict(answer)) for answer in answers]
+        return Response({"step": step, "last_step": last, "answers": told})
+
+
+class SnapshotsView(ListView, ProjectView):
+    """The snapshots of a project. For managers."""
+
+    serializer_class = SnapshotSerializer
+    queryset = Snapshot.objects.none()
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """All of them."""
+        return self.project.snapshots.all()
+
+    @extend_schema(operation_id="snapshots_list", tags=["runs"], responses=SnapshotSerializer(many=True))
+    def get(self, request: Request, slug: str) -> Response:
+        """List what runs learned from, newest first."""
+        return self.listed()
+
+
+class SnapshotJudgmentsView(ListView, ApiView):
+    """The judgments of a snapshot. For managers."""
+
+    serializer_class = JudgmentSerializer
+    queryset = Judgment.objects.none()
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """As they were frozen."""
+        own = Snapshot.objects.filter(digest=self.kwargs["digest"], project__in=projects_for(self.user))
+        found = own.select_related("project").first()
+        if found is None:
+            raise Http404
+        require_manager(self.user, found.project)
+        return judgments_with_parts(found.judgments.all())
+
+    @extend_schema(operation_id="snapshots_judgments", tags=["runs"], responses=JudgmentSerializer(many=True))
+    def get(self, request: Request, digest: str) -> Response:
+        """List the judgments in a snapshot, newest first."""
+        return self.listed()
+
+
+def _asked(kind: type[Filters], request: Request) -> dict[str, Any]:
+    read = kind(data=request.query_params.dict())
+    read.is_valid(raise_exception=True)
+    return dict(read.validated_data)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is no number."""
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

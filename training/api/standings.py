@@ -1,0 +1,246 @@
+"""How good checkpoints are: the leaderboard, drift against people, and models that judge."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.base import Filters, ListView, ProjectView, read_body
+from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
+from training.selectors import checkpoints_for
+from training.selectors_drift import matrix_of
+from training.selectors_leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
+from training.services.drift import request_measurement
+from training.services.judges import create_judge, set_judge
+
+
+class StandingSerializer(serializers.Serializer[Any]):
+    """One line of the leaderboard."""
+
+    name = serializers.CharField()
+    checkpoint = serializers.CharField(help_text="Empty for what is no checkpoint.")
+    rank = serializers.IntegerField()
+    rating = serializers.FloatField(help_text="Points of Elo about 1000, by the Bradley-Terry model.")
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+    votes = serializers.IntegerField()
+    win_rate = serializers.FloatField()
+    elo = serializers.FloatField(allow_null=True, help_text="Vote by vote, in their order.")
+    p_next = serializers.FloatField(allow_null=True, help_text="Of no difference from the next one (Holm).")
+
+
+class BoardSerializer(serializers.Serializer[Any]):
+    """The leaderboard, best first."""
+
+    votes = serializers.IntegerField()
+    ties = serializers.IntegerField()
+    both_bad = serializers.IntegerField()
+    standings = StandingSerializer(many=True)
+
+
+class BoardFilters(Filters):
+    """Which votes count."""
+
+    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    tag = serializers.CharField(required=False, max_length=200)
+    voters = serializers.ChoiceField(
+        choices=["people", "all", *Voters.values], required=False, default="people"
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """One part at a time."""
+        if attrs.get("round") and attrs.get("tag"):
+            raise serializers.ValidationError({"tag": ["Choose a round or a tag."]})
+        return attrs
+
+
+class DriftCellSerializer(serializers.ModelSerializer[DriftFigure]):
+    """One reward model against the judgments of one round."""
+
+    round = serializers.IntegerField(source="round_number")
+    share = serializers.FloatField(allow_null=True, help_text="Of pairs that it orders as people do.")
+
+    class Meta:
+        model = DriftFigure
+        fields = ("round", "pairs", "agreeing", "share", "low", "high", "measured_at")
+
+
+class DriftRowSerializer(serializers.Serializer[Any]):
+    """One reward model against every round."""
+
+    checkpoint = serializers.CharField()
+    trained_in_round = serializers.IntegerField(allow_null=True)
+    cells = DriftCellSerializer(many=True)
+
+
+class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
+    """A measurement that a worker does."""
+
+    class Meta:
+        model = DriftMeasurement
+        fields = ("id", "state", "current", "total", "message", "error", "created_at", "finished_at")
+
+
+class JudgeSerializer(serializers.ModelSerializer[Judge]):
+    """A model that judges beside people."""
+
+    checkpoint = serializers.CharField(source="checkpoint.name")
+
+    class Meta:
+        model = Judge
+        fields = (
+            *("id", "name", "checkpoint", "is_active", "state", "message", "error", "template", "max_tokens"),
+            *(
+                "most_judgments",
+                "most_tokens",
+                "questions",
+                "prompt_tokens",
+                "completion_tokens",
+                "created_at",
+            ),
+        )
+
+
+class NewJudgeSerializer(serializers.Serializer[Any]):
+    """A judge to be set to work."""
+
+    name = serializers.CharField(max_length=100)
+    checkpoint = serializers.CharField(max_length=100, help_text="What answers for it.")
+    template = serializers.CharField(
+        required=False,
+        max_length=20_000,
+        trim_whitespace=False,
+        help_text="What it is asked; a good one else.",
+    )
+    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=100_000)
+    most_judgments = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    most_tokens = serializers.IntegerField(required=False, min_value=1, max_value=2**62)
+
+
+class ActivitySerializer(serializers.Serializer[Any]):
+    """Whether it goes on."""
+
+    is_active = serializers.BooleanField()
+
+
+class LeaderboardView(ProjectView):
+    """The leaderboard of a project. For managers."""
+
+    @extend_schema(
+        operation_id="leaderboard_read",
+        tags=["checkpoints"],
+        parameters=[BoardFilters],
+        responses=BoardSerializer,
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """Read ratings with intervals, of all votes or of those of a round or a tag."""
+        asked = BoardFilters(data=request.query_params.dict())
+        asked.is_valid(raise_exception=True)
+        board = board_of(self.project, _choice(asked.validated_data))
+        names = names_of({standing.source for standing in board.standings})
+        told = {
+            "votes": board.votes,
+            "ties": board.ties,
+            "both_bad": board.both_bad,
+            "standings": [
+                {
+                    "name": names[one.source][0],
+                    "checkpoint": names[one.source][1],
+                    **{
+                        part: getattr(one, part)
+                        for part in ("rank", "rating", "low", "high", "votes", "win_rate", "elo", "p_next")
+                    },
+                }
+                for one in board.standings
+            ],
+        }
+        return Response(BoardSerializer(told).data)
+
+
+class DriftView(ProjectView):
+    """How reward models hold against people, round by round. For managers."""
+
+    @extend_schema(operation_id="drift_read", tags=["checkpoints"], responses=DriftRowSerializer(many=True))
+    def get(self, request: Request, slug: str) -> Response:
+        """Read every reward model against the judgments of every round, as it was last measured."""
+        rows = [
+            {
+                "checkpoint": row.checkpoint.name,
+                "trained_in_round": row.round_number,
+                "cells": [cell for cell in row.cells if cell is not None],
+            }
+            for row in matrix_of(self.project).rows
+        ]
+        return Response(DriftRowSerializer(rows, many=True).data)
+
+    @extend_schema(
+        operation_id="drift_measure",
+        tags=["checkpoints"],
+        request=None,
+        responses={202: MeasurementSerializer},
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Have drift measured anew. A worker does it; 422 while one goes on."""
+        measurement = request_measurement(project=self.project, requested_by=self.user)
+        return Response(MeasurementSerializer(measurement).data, status=202)
+
+
+class JudgesView(ListView, ProjectView):
+    """Models that judge beside people. For managers."""
+
+    serializer_class = JudgeSerializer
+    queryset = Judge.objects.none()
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """All of them."""
+        return self.project.judges.select_related("checkpoint")
+
+    @extend_schema(operation_id="judges_list", tags=["checkpoints"], responses=JudgeSerializer(many=True))
+    def get(self, request: Request, slug: str) -> Response:
+        """List the judges with what they were asked and what that cost, newest first."""
+        return self.listed()
+
+    @extend_schema(
+        operation_id="judges_create",
+        tags=["checkpoints"],
+        request=NewJudgeSerializer,
+        responses={201: JudgeSerializer},
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
+        told = read_body(NewJudgeSerializer, request)
+        checkpoint = checkpoints_for(self.user).filter(name=told.pop("checkpoint")).first()
+        if checkpoint is None:
+            raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
+        judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **told)
+        return Response(JudgeSerializer(judge).data, status=201)
+
+
+class JudgeView(ProjectView):
+    """One judge. For managers."""
+
+    @extend_schema(
+        operation_id="judges_set", tags=["checkpoints"], request=ActivitySerializer, responses=JudgeSerializer
+    )
+    def patch(self, request: Request, slug: str, pk: int) -> Response:
+        """Pause a judge, or let it go on, also after a failure."""
+        found = self.project.judges.select_related("checkpoint", "project").filter(pk=pk).first()
+        if found is None:
+            raise Http404
+        set_judge(judge=found, active=read_body(ActivitySerializer, request)["is_active"], by=self.user)
+        found.refresh_from_db()
+        return Response(JudgeSerializer(found).data)
+
+
+def _choice(asked: Mapping[str, Any]) -> Choice:
+    voters = {"people": HUMANS, "all": EVERYONE}.get(asked["voters"]) or frozenset([asked["voters"]])
+    if asked.get("round"):
+        return Choice(part=Slice.ROUND, value=str(asked["round"]), voters=voters)
+    if asked.get("tag"):
+        return Choice(part=Slice.TAG, value=asked["tag"], voters=voters)
+    return Choice(voters=voters)

@@ -1,0 +1,38 @@
+"""Operations of `training` below /api/v1/."""
+
+from django.urls import URLPattern, path
+
+from training.api import checkpoints, rounds, runs, standings
+
+_PROJECT = "projects/<slug:slug>/"
+_ROUND = f"{_PROJECT}rounds/<int:number>/"
+_RUN = "runs/<int:pk>/"
+_CHECKPOINT = "checkpoints/<str:name>/"
+
+urlpatterns: list[URLPattern] = [
+    path(f"{_PROJECT}rounds/", rounds.RoundsView.as_view(), name="api-rounds"),
+    path(_ROUND, rounds.RoundView.as_view(), name="api-round"),
+    path(f"{_ROUND}recipe/", rounds.RecipeView.as_view(), name="api-recipe"),
+    path(f"{_ROUND}dry-run/", rounds.DryRunView.as_view(), name="api-dry-run"),
+    path(f"{_ROUND}<slug:action>/", rounds.RoundActionView.as_view(), name="api-round-action"),
+    path(f"{_PROJECT}runs/", runs.RunsView.as_view(), name="api-runs"),
+    path(_RUN, runs.RunView.as_view(), name="api-run"),
+    path(f"{_RUN}metrics/", runs.MetricsView.as_view(), name="api-metrics"),
+    path(f"{_RUN}log/", runs.LogView.as_view(), name="api-log"),
+    path(f"{_RUN}samples/", runs.SamplesView.as_view(), name="api-samples"),
+    path(f"{_PROJECT}snapshots/", runs.SnapshotsView.as_view(), name="api-snapshots"),
+    path(
+        "snapshots/<slug:digest>/judgments/",
+        runs.SnapshotJudgmentsView.as_view(),
+        name="api-snapshot-judgments",
+    ),
+    path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="api-checkpoints"),
+    path(_CHECKPOINT, checkpoints.CheckpointView.as_view(), name="api-checkpoint"),
+    path(f"{_CHECKPOINT}card/", checkpoints.CardView.as_view(), name="api-card"),
+    path(f"{_CHECKPOINT}verification/", checkpoints.VerificationView.as_view(), name="api-verification"),
+    path(f"{_CHECKPOINT}exports/", checkpoints.ExportsView.as_view(), name="api-exports"),
+    path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
+    path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),
+    path(f"{_PROJECT}judges/", standings.JudgesView.as_view(), name="api-judges"),
+    path(f"{_PROJECT}judges/<int:pk>/", standings.JudgeView.as_view(), name="api-judge"),
+]

@@ -1,0 +1,69 @@
+"""What speaks for a decision, kept as a code with its figures and said in the language of who reads it.
+
+A round keeps its reasons as JSON. Those of rounds that were decided before codes were kept are English
+sentences, and are shown as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext, gettext_lazy
+
+Reason = str | dict[str, Any]
+"""`code` with the values that its sentence names; a plain text of before."""
+
+_SENTENCES = {
+    "not_evaluated": gettext_lazy("The new policy is not evaluated yet."),
+    "no_held_out": gettext_lazy("The project has no held-out prompts: nothing was measured on any."),
+    "people_came": gettext_lazy("%(judgments)s of %(wanted)s judgments by people are in."),
+    "people_cannot_come": gettext_lazy("No judgment by people can be had: no pair is open to them."),
+    "win_rate_not_measured": gettext_lazy("%(rate)s: not measured, so not shown to be worse."),
+    "win_rate_worse": gettext_lazy("%(rate)s: %(value)s, shown to be worse."),
+    "win_rate_not_worse": gettext_lazy("%(rate)s: %(value)s, not shown to be worse."),
+    "win_rate_not_known": gettext_lazy("%(rate)s: not known, and at least %(bound)s is asked for."),
+    "win_rate_least": gettext_lazy("%(rate)s: %(value)s; the lower end must reach %(bound)s."),
+    "at_least": gettext_lazy("%(measure)s: %(value)s; at least %(bound)s is asked for."),
+    "at_most": gettext_lazy("%(measure)s: %(value)s; at most %(bound)s is asked for."),
+    "at_least_not_known": gettext_lazy("%(measure)s: not known, and at least %(bound)s is asked for."),
+    "at_most_not_known": gettext_lazy("%(measure)s: not known, and at most %(bound)s is asked for."),
+}
+_RATES = {
+    "people": gettext_lazy("Win rate against %(parent)s by people"),
+    "reward_model": gettext_lazy("Win rate against %(parent)s by the reward model"),
+}
+_MEASURES = {
+    "reward_gain": gettext_lazy("Mean reward gain"),
+    "kl": gettext_lazy("Divergence from the base in nats per answer"),
+    "length_ratio": gettext_lazy("Length against the parent's"),
+    "rule": gettext_lazy("Mean of rule %(rule)s"),
+}
+_FORMS = {"value": ".3g", "bound": "g"}
+
+
+def reason(code: str, **values: Any) -> dict[str, Any]:
+    """A reason as a round keeps it. Raises `KeyError` for a code that has no sentence."""
+    _ = _SENTENCES[code]
+    return {"code": code, **values}
+
+
+def said(reason: Reason) -> str:
+    """A reason as a sentence, in the language that is spoken now."""
+    if isinstance(reason, str):
+        return reason
+    values = {name: value for name, value in reason.items() if name != "code"}
+    if "by" in values:
+        values["rate"] = str(_RATES[values["by"]]) % values
+        values |= {name: _share(values[name]) for name in ("value", "bound") if name in values}
+    elif "measure" in values:
+        values["measure"] = str(_MEASURES[values["measure"]]) % values
+        values |= {name: f"{values[name]:{form}}" for name, form in _FORMS.items() if name in values}
+    return str(_SENTENCES[reason["code"]]) % values
+
+
+def _share(value: float | Mapping[str, float | None]) -> str:
+    """A share in whole percents, with its interval where it has one."""
+    if not isinstance(value, Mapping):
+        return f"{value:.0%}"
+    if value["low"] is None or value["high"] is None:
+        return f"{value['value']:.0%}"
+    return gettext("%(value)s (%(low)s to %(high)s)") % {name: f"{one:.0%}" for name, one in value.items()}

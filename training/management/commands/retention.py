@@ -1,0 +1,26 @@
+"""`manage.py retention`: delete the files that this installation does not keep, or say which."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.template.defaultfilters import filesizeformat
+
+from training.services.retention import apply_retention, what_leaves
+
+
+class Command(BaseCommand):
+    help = (
+        "Delete files that the settings RONDO_KEEP_CHECKPOINTS and RONDO_KEEP_RUN_STATES do not keep, and "
+        "exports that waited a week. Records stay. A worker does the same once a day."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="delete nothing, only list it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        listed = what_leaves() if options["dry_run"] else apply_retention()
+        for one in listed:
+            self.stdout.write(f"{one.what}, {filesizeformat(one.size)}")
+        total = filesizeformat(sum(one.size for one in listed))
+        done = "would be deleted" if options["dry_run"] else "deleted"
+        self.stdout.write(f"{len(listed)} {done}, {total}")

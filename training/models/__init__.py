@@ -1,0 +1,49 @@
+"""What was trained, from what, where a round is, and how checkpoints compare: one module per subject."""
+
+from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
+from training.models.comparing import (
+    ArenaBallot,
+    ArenaLink,
+    ArenaPair,
+    EloPoints,
+    SideBySide,
+    SideBySideAnswer,
+    Slice,
+    VoteCount,
+    VoteLedger,
+    Voters,
+    VoteTotals,
+)
+from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation
+from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
+from training.models.judges import Judge, JudgeVerdict
+from training.models.rounds import Round, RoundStep, validate_recipe
+
+__all__ = [
+    "FIGURES_FORMAT",
+    "ArenaBallot",
+    "ArenaLink",
+    "ArenaPair",
+    "Checkpoint",
+    "CheckpointExport",
+    "DriftFigure",
+    "DriftMeasurement",
+    "EloPoints",
+    "EvaluatedPrompt",
+    "Evaluation",
+    "Judge",
+    "JudgeVerdict",
+    "Round",
+    "RoundStep",
+    "Run",
+    "SideBySide",
+    "SideBySideAnswer",
+    "Slice",
+    "Snapshot",
+    "VoteCount",
+    "VoteLedger",
+    "VoteTotals",
+    "Voters",
+    "validate_checkpoint_name",
+    "validate_recipe",
+]

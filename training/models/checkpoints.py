@@ -1,0 +1,210 @@
+"""What was trained, and from what.
+
+Folders are stored relative to `RONDO_HOME`, so that an installation can be moved.
+"""
+
+from pathlib import Path
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import Q
+from django.urls import reverse
+
+from training.choices import WRITES_TEXT, CheckpointKind, Method, RunState
+from training.contract import CHECKPOINT_NAME
+
+
+def validate_checkpoint_name(value: str) -> None:
+    """Refuse a name that could be no folder's name and no model id."""
+    if not CHECKPOINT_NAME.fullmatch(value):
+        raise ValidationError(
+            f"{value!r} is no checkpoint name: use up to 100 letters, digits, dots, dashes and underscores."
+        )
+
+
+class Snapshot(models.Model):
+    """An immutable export of a project's current judgments: all that a run may learn from.
+
+    Written once by `freeze_snapshot`. The digest is that of judgments and prompts, so equal ones
+    are one snapshot.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="snapshots")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of judgments and prompts.")
+    folder = models.CharField(max_length=200)
+    rounds = models.JSONField(help_text="Numbers of the rounds whose judgments are in it.")
+    counts = models.JSONField(help_text="Judgments, annotators, decided pairs by split.")
+    judgments = models.ManyToManyField("annotation.Judgment", related_name="snapshots")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "digest"], name="snapshot_content_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}, snapshot {self.short_digest}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("snapshot", args=[self.digest])
+
+    @property
+    def short_digest(self) -> str:
+        """As much of the digest as people compare."""
+        return self.digest[:12]
+
+    @property
+    def path(self) -> Path:
+        """The snapshot's folder on this machine."""
+        return Path(settings.RONDO_HOME) / self.folder
+
+
+class Run(models.Model):
+    """One training job in one folder.
+
+    Name, method, snapshot, spec and parent are written when the run is created and never
+    change. The rest mirrors `status.json`, written by the worker that holds the claim.
+    """
+
+    name = models.CharField(
+        max_length=100,
+        unique=True,
+        validators=[validate_checkpoint_name],
+        help_text="Name of the checkpoint to be, and of the run's folder.",
+    )
+    method = models.CharField(max_length=20, choices=Method)
+    snapshot = models.ForeignKey(Snapshot, on_delete=models.PROTECT, related_name="runs")
+    parent = models.ForeignKey(
+        "training.Checkpoint",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="continued_by",
+        help_text="The checkpoint whose adapter training continues; none starts from the base.",
+    )
+    spec = models.JSONField(help_text="What the trainer was told, every default written out.")
+    folder = models.CharField(max_length=200)
+    state = models.CharField(max_length=10, choices=RunState, default=RunState.WAITING)
+    step = models.PositiveIntegerField(default=0)
+    total_steps = models.PositiveIntegerField(default=0)
+    seconds_left = models.FloatField(null=True, blank=True)
+    message = models.TextField(blank=True, help_text="What the trainer is doing.")
+    error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
+    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=RunState.values), name="run_state_known"),
+            models.CheckConstraint(condition=Q(method__in=Method.values), name="run_method_known"),
+        ]
+        indexes = [models.Index(fields=["state", "heartbeat_at"], name="run_by_heartbeat")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("run", args=[self.pk])
+
+    @property
+    def path(self) -> Path:
+        """The run's folder on this machine."""
+        return Path(settings.RONDO_HOME) / self.folder
+
+
+class Checkpoint(models.Model):
+    """Adapter and heads on a base model, or the base model itself (kind starter).
+
+    Written once by `register_checkpoint`, after every file was checked against the manifest.
+    """
+
+    name = models.CharField(
+        max_length=100,
+        unique=True,
+        validators=[validate_checkpoint_name],
+        help_text="Also its folder's name and its model id on the model server.",
+    )
+    kind = models.CharField(max_length=10, choices=CheckpointKind)
+    project = models.ForeignKey(
+        "annotation.Project",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="checkpoints",
+        help_text="Whose judgments made it; none for a starter model.",
+    )
+    base_model = models.CharField(max_length=200)
+    parent = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="children"
+    )
+    run = models.OneToOneField(
+        Run, on_delete=models.PROTECT, null=True, blank=True, related_name="checkpoint"
+    )
+    folder = models.CharField(max_length=200)
+    digest = models.CharField(max_length=64, blank=True, help_text="SHA-256 of manifest.json.")
+    manifest = models.JSONField(default=dict, blank=True)
+    source = models.OneToOneField(
+        "annotation.CompletionSource",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="checkpoint",
+        help_text="Under which its answers are recorded; none for a reward model.",
+    )
+    tags = models.JSONField(default=list, blank=True, help_text="Words by which to find it.")
+    notes = models.TextField(blank=True, help_text="What people want to remember of it, in Markdown.")
+    server_url = models.CharField(
+        max_length=200,
+        blank=True,
+        help_text="An OpenAI-compatible server that answers for it; empty asks the own model server.",
+    )
+    server_model = models.CharField(
+        max_length=200, blank=True, help_text="Its name on that server, where it has another."
+    )
+    server_key = models.CharField(
+        max_length=100,
+        blank=True,
+        help_text="Name of the environment variable that holds that server's key.",
+    )
+    files_deleted_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its files were deleted; its record stays."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(kind__in=CheckpointKind.values), name="checkpoint_kind_known"),
+            models.CheckConstraint(
+                condition=Q(kind__in=WRITES_TEXT, source__isnull=False)
+                | Q(kind=CheckpointKind.REWARD, source__isnull=True),
+                name="checkpoint_source_where_it_writes",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind=CheckpointKind.STARTER, run__isnull=True)
+                | (~Q(kind=CheckpointKind.STARTER) & Q(run__isnull=False) & ~Q(digest="")),
+                name="checkpoint_trained_has_run",
+            ),
+            models.CheckConstraint(
+                condition=~Q(server_url="") | Q(server_model="", server_key=""),
+                name="checkpoint_server_has_address",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("checkpoint", args=[self.name])
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint's folder on this machine."""
+        return Path(settings.RONDO_HOME) / self.folder

@@ -1,0 +1,292 @@
+"""How checkpoints compare: counted votes, answers side by side, arenas."""
+
+import secrets
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from training.models.checkpoints import Checkpoint
+
+_SLUG_BYTES = 18
+
+
+def secret_slug() -> str:
+    """A part of an address that nobody guesses: 144 bits."""
+    return secrets.token_urlsafe(_SLUG_BYTES)
+
+
+class Slice(models.TextChoices):
+    """Which part of a project's votes one count is of."""
+
+    ALL = "all", _("all votes")
+    ROUND = "round", _("round")
+    TAG = "tag", _("tag")
+    ARENA = "arena", _("arena")
+
+
+class Voters(models.TextChoices):
+    """Who voted."""
+
+    PEOPLE = "people", _("people with an account")
+    GUESTS = "guests", _("guests of an arena")
+    MODELS = "models", _("models that judge")
+
+
+class VoteLedger(models.Model):
+    """Which judgments are counted: all up to `counted_up_to`, but those in `holes`. One row.
+
+    Ids are drawn before a transaction commits, so that a lower one may become visible after a higher
+    one. Every stretch of ids that was not there yet is a hole, which is looked into again until
+    no transaction can still fill it.
+    """
+
+    counted_up_to = models.PositiveBigIntegerField(default=0)
+    holes = models.JSONField(
+        default=list, help_text="Lists of first id, last id, and when it was seen first."
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    def __str__(self) -> str:
+        return f"Counted up to judgment {self.counted_up_to}"
+
+
+class VoteTotals(models.Model):
+    """One project's counts as a whole: how often they changed, and whether they must be counted anew."""
+
+    project = models.OneToOneField("annotation.Project", on_delete=models.CASCADE, related_name="vote_totals")
+    version = models.PositiveBigIntegerField(default=0, help_text="Grows with every change of a count.")
+    stale = models.BooleanField(default=False, help_text="Tags changed: the next sweep counts anew.")
+
+    class Meta:
+        verbose_name_plural = "vote totals"
+
+    def __str__(self) -> str:
+        return f"Votes of {self.project}"
+
+
+class VoteCount(models.Model):
+    """How often one source's answers beat another's, lost and tied, in one part of a project's votes.
+
+    Only slice ALL tells length and position apart; in the others they are 0 and true.
+    """
+
+    # No index of its own: the constraint begins with it.
+    project = models.ForeignKey(
+        "annotation.Project", on_delete=models.CASCADE, related_name="vote_counts", db_index=False
+    )
+    slice = models.CharField(max_length=10, choices=Slice)
+    value = models.CharField(max_length=200, blank=True, help_text="The round's number, or the tag.")
+    voters = models.CharField(max_length=10, choices=Voters)
+    left = models.ForeignKey("annotation.CompletionSource", on_delete=models.CASCADE, related_name="+")
+    right = models.ForeignKey("annotation.CompletionSource", on_delete=models.CASCADE, related_name="+")
+    length_difference = models.SmallIntegerField(
+        default=0, help_text="By how much the left answer is longer: (l − r) / (l + r) in tenths."
+    )
+    left_first = models.BooleanField(default=True, help_text="Whether the left answer was shown before.")
+    wins = models.PositiveIntegerField(default=0, help_text="Of the left one.")
+    losses = models.PositiveIntegerField(default=0)
+    ties = models.PositiveIntegerField(default=0, help_text="Equal or both good.")
+    both_bad = models.PositiveIntegerField(default=0, help_text="Ties because neither was any good.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=[
+                    *("project", "slice", "value", "voters", "left", "right"),
+                    *("length_difference", "left_first"),
+                ],
+                name="vote_count_once",
+            ),
+            models.CheckConstraint(condition=Q(left__lt=F("right")), name="vote_count_lower_is_left"),
+            models.CheckConstraint(condition=Q(slice__in=Slice.values), name="vote_count_slice_known"),
+            models.CheckConstraint(condition=Q(voters__in=Voters.values), name="vote_count_voters_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.left} : {self.right} in {self.project}"
+
+
+class EloPoints(models.Model):
+    """One source's online Elo in one project: of every vote of people in the order in which it came."""
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="elo_points")
+    source = models.ForeignKey("annotation.CompletionSource", on_delete=models.CASCADE, related_name="+")
+    points = models.FloatField()
+
+    class Meta:
+        verbose_name_plural = "Elo points"
+        constraints = [models.UniqueConstraint(fields=["project", "source"], name="elo_once")]
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.points:.0f}"
+
+
+class SideBySide(models.Model):
+    """One chat that two to four checkpoints answer beside each other; its address is permanent.
+
+    Written by `training.services.side_by_side`. The answers are stored, so opening it asks no model.
+    """
+
+    slug = models.CharField(max_length=40, unique=True, default=secret_slug)
+    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="side_by_sides")
+    prompt = models.ForeignKey(
+        "annotation.Prompt",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The project's prompt that was asked; none for a typed one until somebody votes.",
+    )
+    messages = models.JSONField(help_text="The chat as it stood, without context passages.")
+    shared = models.BooleanField(
+        default=True, help_text="Whether all answer the same chat; conversations that parted do not."
+    )
+    sampling = models.JSONField(help_text="temperature, top_p, max_tokens.")
+    seed = models.PositiveBigIntegerField()
+    scorer = models.ForeignKey(Checkpoint, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    blind = models.BooleanField(default=False, help_text="Names are hidden until the vote.")
+    continues = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="continued_by"
+    )
+    judgment = models.ForeignKey(
+        "annotation.Judgment", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "side by sides"
+
+    def __str__(self) -> str:
+        last = next((one["content"] for one in reversed(self.messages) if one["role"] == "user"), "")
+        return str(last)[:80]
+
+    def get_absolute_url(self) -> str:
+        return reverse("compare-shown", args=[self.slug])
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether nobody may learn yet who wrote what."""
+        return self.blind and self.judgment_id is None
+
+
+class SideBySideAnswer(models.Model):
+    """One of the answers beside each other, with what is known of it. `text` is empty until it is written."""
+
+    side_by_side = models.ForeignKey(SideBySide, on_delete=models.CASCADE, related_name="answers")
+    position = models.PositiveSmallIntegerField()
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.PROTECT, related_name="+")
+    messages = models.JSONField(help_text="The chat that it answers.")
+    text = models.TextField(blank=True)
+    seed = models.PositiveBigIntegerField(null=True, blank=True)
+    finish_reason = models.CharField(max_length=20, blank=True)
+    token_count = models.PositiveIntegerField(null=True, blank=True)
+    seconds = models.FloatField(null=True, blank=True)
+    score = models.FloatField(null=True, blank=True)
+    heads = models.JSONField(default=dict, blank=True, help_text="Head → what it says of the whole answer.")
+    segments = models.JSONField(
+        default=dict, blank=True, help_text="Head → lists of start, end, reward; in code points."
+    )
+    token_kl = models.JSONField(default=list, blank=True, help_text="Lists of start, end, KL (k1).")
+    written_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["side_by_side", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["side_by_side", "position"], name="side_by_side_place_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class ArenaLink(models.Model):
+    """A secret address under which people vote blindly between checkpoints on held-out prompts.
+
+    Made and closed by `training.services.arena`; its answers are written ahead, by a worker.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="arenas")
+    name = models.CharField(max_length=120, help_text="What voters read; say nothing of the models.")
+    slug = models.CharField(max_length=40, unique=True, default=secret_slug)
+    checkpoints = models.ManyToManyField(Checkpoint, related_name="arenas")
+    prompts = models.PositiveIntegerField(help_text="How many held-out prompts are asked.")
+    sampling = models.JSONField(help_text="temperature, top_p, max_tokens.")
+    for_guests = models.BooleanField(default=False, help_text="Whether visitors without an account may vote.")
+    most_votes = models.PositiveIntegerField(null=True, blank=True, help_text="Then it ends; empty: never.")
+    votes = models.PositiveIntegerField(default=0)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+    prepared_at = models.DateTimeField(null=True, blank=True, help_text="When all answers were there.")
+    progress = models.TextField(blank=True, help_text="How far the answers are, for people.")
+    heartbeat_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last wrote to it.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(most_votes__isnull=True) | Q(votes__lte=F("most_votes")),
+                name="arena_votes_within_limit",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("arena", args=[self.slug])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether votes are taken now."""
+        return (
+            self.closed_at is None
+            and (self.expires_at is None or self.expires_at > timezone.now())
+            and (self.most_votes is None or self.votes < self.most_votes)
+        )
+
+
+class ArenaPair(models.Model):
+    """Two answers to one prompt that an arena may show, with how often it did."""
+
+    arena = models.ForeignKey(ArenaLink, on_delete=models.CASCADE, related_name="pairs")
+    comparison = models.ForeignKey("annotation.Comparison", on_delete=models.CASCADE, related_name="+")
+    left = models.ForeignKey("annotation.Completion", on_delete=models.CASCADE, related_name="+")
+    right = models.ForeignKey("annotation.Completion", on_delete=models.CASCADE, related_name="+")
+    models_key = models.CharField(max_length=50, help_text="Ids of the two sources, the lower first.")
+    given = models.PositiveIntegerField(default=0, help_text="How often it was shown.")
+    given_left_first = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["arena", "comparison"], name="arena_pair_once")]
+
+    def __str__(self) -> str:
+        return f"{self.arena}: {self.comparison}"
+
+
+class ArenaBallot(models.Model):
+    """One pair before one voter, in the order in which they see it. Its id is in the address."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    pair = models.ForeignKey(ArenaPair, on_delete=models.CASCADE, related_name="ballots")
+    voter = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="ballots")
+    display_order = models.JSONField(help_text="Completion ids in the order in which they are shown.")
+    judgment = models.OneToOneField(
+        "annotation.Judgment", on_delete=models.PROTECT, null=True, blank=True, related_name="ballot"
+    )
+    given_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["pair", "voter"], name="arena_pair_once_per_voter")]
+        indexes = [models.Index(fields=["voter", "given_at"], name="ballot_by_voter")]
+
+    def __str__(self) -> str:
+        return f"{self.pair} for {self.voter}"

@@ -1,0 +1,132 @@
+"""Work that nobody waits for on a page: exports of checkpoints, measurements of drift."""
+
+from pathlib import Path
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from training.choices import JobState
+from training.models.checkpoints import Checkpoint
+
+
+class BackgroundJob(models.Model):
+    """One piece of work that a worker does once it finds it.
+
+    Claimed by a guarded update (`services.jobs`); only the holder of the claim writes progress and the end.
+    """
+
+    state = models.CharField(max_length=10, choices=JobState, default=JobState.WAITING)
+    current = models.PositiveBigIntegerField(default=0)
+    total = models.PositiveBigIntegerField(default=0)
+    message = models.TextField(blank=True, help_text="What is being done, for people.")
+    error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
+    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        abstract = True
+        ordering = ["-id"]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has yet to end."""
+        return self.state in (JobState.WAITING, JobState.RUNNING)
+
+
+class CheckpointExport(BackgroundJob):
+    """A checkpoint as a folder that others load without Rondo, to be fetched or pushed to a hub.
+
+    Written by `services.exports`. The folder of one that is fetched goes after some days.
+    """
+
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.PROTECT, related_name="exports")
+    merged = models.BooleanField(default=False, help_text="A whole model instead of the adapter alone.")
+    repository = models.CharField(
+        max_length=200, blank=True, help_text="Where on the hub it is pushed to; empty: it is fetched here."
+    )
+    private = models.BooleanField(default=True, help_text="Whether a new repository is private.")
+    folder = models.CharField(max_length=200, blank=True, help_text="Where it lies; empty before and after.")
+    url = models.CharField(max_length=300, blank=True, help_text="Where it was pushed to.")
+
+    class Meta(BackgroundJob.Meta):
+        constraints = [
+            models.UniqueConstraint(
+                fields=["checkpoint", "merged", "repository"],
+                condition=Q(state__in=(JobState.WAITING, JobState.RUNNING)),
+                name="export_going_on_once",
+            ),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="export_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint}, {'merged' if self.merged else 'adapter'}"
+
+    @property
+    def path(self) -> Path:
+        """The folder on this machine."""
+        return Path(settings.RONDO_HOME) / self.folder
+
+
+class DriftMeasurement(BackgroundJob):
+    """One measurement of how far reward models agree with people. Written by `services.drift`."""
+
+    project = models.ForeignKey(
+        "annotation.Project", on_delete=models.PROTECT, related_name="drift_measurements"
+    )
+
+    class Meta(BackgroundJob.Meta):
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project"],
+                condition=Q(state__in=(JobState.WAITING, JobState.RUNNING)),
+                name="drift_going_on_once",
+            ),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="drift_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}, drift"
+
+
+class DriftFigure(models.Model):
+    """How far one reward model agrees with one round's judgments that it was not trained on.
+
+    Replaced by each measurement. A pair that the model scores equal counts half.
+    """
+
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="drift")
+    round_number = models.PositiveIntegerField(help_text="Of the judgments.")
+    pairs = models.PositiveIntegerField(help_text="Decided pairs that both answers have a score in.")
+    held_out_pairs = models.PositiveIntegerField(help_text="Those of them on held-out prompts.")
+    agreeing = models.FloatField(help_text="Pairs that it orders as people do.")
+    prompts = models.PositiveIntegerField(help_text="How many prompts they are of.")
+    unscored = models.PositiveIntegerField(help_text="Pairs left out because a score is missing.")
+    trained_on = models.PositiveIntegerField(help_text="Pairs left out because it learned from them.")
+    low = models.FloatField(null=True, blank=True, help_text="Lower end of the 95 % interval of the share.")
+    high = models.FloatField(null=True, blank=True)
+    measured_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["checkpoint", "round_number"]
+        constraints = [
+            models.UniqueConstraint(fields=["checkpoint", "round_number"], name="drift_figure_once"),
+            models.CheckConstraint(
+                condition=Q(agreeing__gte=0) & Q(agreeing__lte=models.F("pairs")),
+                name="drift_agreeing_of_pairs",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint} on round {self.round_number}"
+
+    @property
+    def share(self) -> float | None:
+        """Share of the pairs that it orders as people do; None without pairs."""
+        return self.agreeing / self.pairs if self.pairs else None

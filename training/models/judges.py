@@ -1,0 +1,102 @@
+"""Annotators that are programs, and how each of their judgments came about."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.urls import reverse
+
+from annotation.models.written_once import WrittenOnce
+from training.choices import WRITES_TEXT, JobState
+from training.models.checkpoints import Checkpoint
+from training.models.jobs import BackgroundJob
+
+
+class Judge(BackgroundJob):
+    """A checkpoint that judges a project's comparisons by its guidelines, as one annotator more.
+
+    Its state is that of its work: finished means that nothing is left to judge for now. Counts are
+    written by `services.judges` alone; they hold every question, whatever came of it.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="judges")
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        related_name="judge",
+        help_text="In whose name it judges: a machine, which cannot sign in.",
+    )
+    name = models.CharField(max_length=100)
+    checkpoint = models.ForeignKey(
+        Checkpoint,
+        on_delete=models.PROTECT,
+        related_name="judges",
+        limit_choices_to={"kind__in": WRITES_TEXT},
+        help_text="What answers for it: one of the model server, or one that names another server.",
+    )
+    template = models.TextField(help_text="What it is asked, with {guidelines}, {conversation}, {answers}.")
+    round_number = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Whose comparisons it judges; empty for those of the newest round, whichever that is.",
+    )
+    max_tokens = models.PositiveIntegerField(default=512, help_text="Its reply is cut off after so many.")
+    is_active = models.BooleanField(default=True, help_text="Whether it goes on when there is work.")
+    most_judgments = models.PositiveIntegerField(
+        null=True, blank=True, help_text="It stops after so many judgments; empty sets no limit."
+    )
+    most_tokens = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="It stops once it read and wrote so many tokens; empty for no limit."
+    )
+    questions = models.PositiveBigIntegerField(default=0, help_text="How often it was asked.")
+    prompt_tokens = models.PositiveBigIntegerField(default=0, help_text="How many tokens it read.")
+    completion_tokens = models.PositiveBigIntegerField(default=0, help_text="How many tokens it wrote.")
+    seconds = models.FloatField(default=0.0, help_text="How long its replies took.")
+
+    class Meta(BackgroundJob.Meta):
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="judge_name_once"),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="judge_state_known"),
+            models.CheckConstraint(condition=Q(max_tokens__gte=1), name="judge_may_write"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("judge", args=[self.project.slug, self.pk])
+
+    @property
+    def tokens(self) -> int:
+        """All that it read and wrote."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class JudgeVerdict(WrittenOnce):
+    """How one judgment of a judge came about: what it was asked, in which orders, and what it said.
+
+    Written with the judgment, once.
+    """
+
+    judge = models.ForeignKey(Judge, on_delete=models.PROTECT, related_name="verdicts")
+    judgment = models.OneToOneField(
+        "annotation.Judgment", on_delete=models.PROTECT, related_name="judge_verdict"
+    )
+    checkpoint = models.ForeignKey(
+        Checkpoint, on_delete=models.PROTECT, related_name="+", help_text="What answered."
+    )
+    model = models.CharField(max_length=200, help_text="Its name on its server, then.")
+    template_digest = models.CharField(max_length=64, help_text="SHA-256 of the template.")
+    replies = models.JSONField(
+        help_text="For each order: completion ids as shown, the reply, and its ranks or why none."
+    )
+    orders_agree = models.BooleanField(help_text="Whether every order led to the same ranking.")
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    seconds = models.FloatField(default=0.0)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.judge}: {self.judgment}"

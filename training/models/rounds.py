@@ -1,0 +1,165 @@
+"""Where a round is, and who does its steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import Q
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from training.choices import CAN_START, CAN_START_AGAIN, IS_DECIDED, TRAINS, RoundState, StepKind, StepState
+from training.contract import ContractError
+from training.decision_reasons import said
+from training.models.checkpoints import Checkpoint, Run, Snapshot
+from training.recipe import Recipe, default_recipe
+
+
+def validate_recipe(value: Mapping[str, Any]) -> None:
+    """Refuse a recipe that no trainer would accept, naming the field."""
+    try:
+        Recipe.from_json(value)
+    except ContractError as error:
+        raise ValidationError(str(error)) from None
+
+
+class Round(models.Model):
+    """One time around the loop for one project.
+
+    Drafted by a manager, or opened by the verdict on the round before it. Its recipe may
+    change until training starts; what is sampled already stands.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="rounds")
+    number = models.PositiveIntegerField(default=1)
+    state = models.CharField(max_length=24, choices=RoundState, default=RoundState.DRAFT)
+    policy = models.ForeignKey(
+        Checkpoint,
+        on_delete=models.PROTECT,
+        related_name="rounds",
+        help_text="The checkpoint that answers this round's prompts and that its training continues.",
+    )
+    recipe = models.JSONField(default=default_recipe, validators=[validate_recipe])
+    snapshot = models.ForeignKey(
+        Snapshot, on_delete=models.PROTECT, null=True, blank=True, related_name="trained_rounds"
+    )
+    cancel_requested = models.BooleanField(default=False)
+    pause_requested = models.BooleanField(default=False)
+    starts_by_itself = models.BooleanField(
+        default=True,
+        help_text="Whether the recipe's triggers may start it; not once it was taken back to labelling.",
+    )
+    reasons = models.JSONField(
+        default=list, blank=True, help_text="Every condition of the decision with its figure, held or not."
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    started_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="None where its recipe's trigger started it.",
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["project", "-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "number"], name="round_number_once"),
+            models.UniqueConstraint(
+                fields=["project"],
+                condition=Q(state__in=TRAINS),
+                name="round_trains_one_at_a_time",
+            ),
+            models.CheckConstraint(condition=Q(number__gte=1), name="round_number_from_one"),
+            models.CheckConstraint(condition=Q(state__in=RoundState.values), name="round_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}, round {self.number}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("round", args=[self.project.slug, self.number])
+
+    @property
+    def short_name(self) -> str:
+        """The round without its project: for a page that names the project already."""
+        return _("Round %(number)s") % {"number": self.number}
+
+    @property
+    def reasons_said(self) -> list[str]:
+        """The reasons of its decision as sentences, in the language that is spoken now."""
+        return [said(reason) for reason in self.reasons]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether training may start for the first time."""
+        return self.state in CAN_START
+
+    @property
+    def can_start_again(self) -> bool:
+        """Whether training ended early and may go on."""
+        return self.state in CAN_START_AGAIN
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it was promoted or rejected: nothing of it changes any more."""
+        return self.state in IS_DECIDED
+
+    @property
+    def parsed_recipe(self) -> Recipe:
+        """The recipe as the dataclass that checks it."""
+        return Recipe.from_json(self.recipe)
+
+
+class RoundStep(models.Model):
+    """One step of a round, and who does it.
+
+    A worker claims a waiting step, or a running one whose heartbeat is stale, by a guarded
+    update; only the holder of the claim writes progress and the end.
+    """
+
+    round = models.ForeignKey(Round, on_delete=models.CASCADE, related_name="steps")
+    kind = models.CharField(max_length=24, choices=StepKind)
+    position = models.PositiveSmallIntegerField(
+        help_text="0 answers the round's prompts; training counts from 1."
+    )
+    state = models.CharField(max_length=10, choices=StepState, default=StepState.WAITING)
+    current = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0)
+    message = models.TextField(blank=True, help_text="What is being done, for people.")
+    error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
+    run = models.OneToOneField(
+        Run, on_delete=models.PROTECT, null=True, blank=True, related_name="round_step"
+    )
+    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    seconds_worked = models.FloatField(
+        default=0.0,
+        help_text="How long workers were busy with it; the budget of hours counts it.",
+    )
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["round", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["round", "position"], name="step_position_once"),
+            models.CheckConstraint(condition=Q(state__in=StepState.values), name="step_state_known"),
+            models.CheckConstraint(condition=Q(kind__in=StepKind.values), name="step_kind_known"),
+            models.CheckConstraint(
+                condition=~Q(state=StepState.RUNNING) | (~Q(worker="") & Q(heartbeat_at__isnull=False)),
+                name="step_running_is_claimed",
+            ),
+        ]
+        indexes = [models.Index(fields=["state", "heartbeat_at"], name="step_by_heartbeat")]
+
+    def __str__(self) -> str:
+        return f"{self.round}: {self.get_kind_display()}"

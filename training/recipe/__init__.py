@@ -1,0 +1,28 @@
+"""How a round samples, trains, evaluates and decides: one dataclass, checked when built."""
+
+from training.recipe.parts import (
+    POLICY,
+    RIVAL,
+    BudgetSettings,
+    EvaluationSettings,
+    PromotionSettings,
+    Sampler,
+    SamplingSettings,
+    StartSettings,
+)
+from training.recipe.recipe import ROUND_REWARD_MODEL, PolicySettings, Recipe, default_recipe
+
+__all__ = [
+    "POLICY",
+    "RIVAL",
+    "ROUND_REWARD_MODEL",
+    "BudgetSettings",
+    "EvaluationSettings",
+    "PolicySettings",
+    "PromotionSettings",
+    "Recipe",
+    "Sampler",
+    "SamplingSettings",
+    "StartSettings",
+    "default_recipe",
+]

@@ -1,0 +1,383 @@
+"""A recipe as the fields of a form, and back: every setting an input, errors at the field that they name.
+
+Built from the dataclasses themselves, so no setting can be forgotten. Inputs are named by their path,
+`policy-optimiser-learning_rate`; the items of a list are numbered, `samplers-0-checkpoint`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from django.utils.translation import gettext
+
+from training.contract import SETTINGS, ContractError, RewardPart
+from training.recipe.help import help_of
+from training.recipe.parts import RULES_WITHOUT_TORCH
+from training.recipe.presets import PRESETS
+from training.recipe.recipe import PolicySettings, Recipe
+
+Data = Mapping[str, Sequence[str]]
+"""What a form sends: by name of the input all values that came under it."""
+Kind = Literal["flag", "integer", "number", "text", "choice", "choices", "words", "json", "hidden"]
+
+RULES = "evaluation-rules"
+_OF_A_RULE = ("name", "kind", "options")
+"""All that a rule of the evaluation has: it is not weighed against others."""
+_NAMED = re.compile(r"field '(\w+)'")
+_SPELT = {
+    "lora": "LoRA",
+    "kl": "KL",
+    "sft_weight": "SFT weight",
+    "lam": "λ",
+    "gamma": "γ",
+    "beta": "β",
+    "ai_feedback": "AI feedback",
+    "most_kl": "Most KL",
+    "stop_at_kl": "Stop at KL",
+    "top_p": "Top p",
+    "top_k": "Top k",
+}
+
+
+@dataclass(slots=True)
+class Input:
+    """One setting on the page."""
+
+    name: str
+    label: str
+    help: str
+    kind: Kind
+    values: list[str]
+    choices: tuple[tuple[str, str], ...] = ()
+    optional: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def value(self) -> str:
+        """What stands in the field."""
+        return self.values[0] if self.values else ""
+
+    @property
+    def suggests(self) -> bool:
+        """Whether it wants a checkpoint's name, of which the page knows some."""
+        return self.kind == "text" and self.name.endswith("-checkpoint")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a flag is set."""
+        return bool(self.values)
+
+
+@dataclass(slots=True)
+class Group:
+    """Settings that belong together, and foldable groups within."""
+
+    name: str
+    label: str
+    help: str = ""
+    switch: Input | None = None
+    """For a part that may be absent, and for an item of a list: whether it is there."""
+    inputs: list[Input] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether anything in it is wrong: then it is shown unfolded."""
+        return bool(
+            self.errors
+            or any(one.errors for one in self.inputs)
+            or any(group.has_errors for group in self.groups)
+        )
+
+
+class RecipeForm:
+    """The form of one recipe, bound to what was sent, or to `flattened(recipe)`."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self.errors: list[tuple[str, str]] = []
+        """Every error with the name of its input."""
+        self.whole = Group(name="", label="")
+        built = _Part(self, Recipe, "").read(self.whole)
+        self.recipe: Recipe | None = built if isinstance(built, Recipe) and not self.errors else None
+        """What the form describes; None where something is wrong."""
+
+    def sent(self, name: str) -> list[str]:
+        """The values that came under a name."""
+        return list(self._data.get(name, ()))
+
+    def refuse(self, where: Input | Group, message: str) -> None:
+        """Note an error at its field."""
+        where.errors.append(message)
+        self.errors.append((where.name, message))
+
+
+def flattened(recipe: Recipe) -> dict[str, list[str]]:
+    """What a form that shows `recipe` sends when nothing is changed."""
+    return _flat(Recipe, recipe, "")
+
+
+def with_policy(data: Data, choice: str) -> dict[str, list[str]]:
+    """What was sent, with the settings of another way to train the policy, one of `PRESETS`."""
+    others = {name: list(values) for name, values in data.items() if not name.startswith("policy-")}
+    return {**others, **_flat_policy(PRESETS[choice][1](), choice)}
+
+
+def label_of(name: str) -> str:
+    """A field's name as words."""
+    words = _SPELT.get(name, name.replace("_", " "))
+    return words[:1].upper() + words[1:]
+
+
+class _Part:
+    """One dataclass of a recipe: its inputs are added to a group, and it is built of what they hold."""
+
+    def __init__(self, form: RecipeForm, cls: Any, prefix: str, *, muted: bool = False) -> None:
+        """muted: it is shown, but is not part of the recipe: what is wrong with it is not said."""
+        self.form = form
+        self.cls = cls
+        self.prefix = prefix
+        self.muted = muted
+        self.complete = True
+
+    def read(self, group: Group) -> Any:
+        """The dataclass; None where it cannot be built, with the errors noted."""
+        hints = get_type_hints(self.cls)
+        helps = {name: gettext(text) if text else "" for name, text in help_of(self.cls).items()}
+        values = {
+            name: self._field(name, hints[name], helps[name], group) for name in _shown(self.cls, self.prefix)
+        }
+        if not self.complete:
+            return None
+        try:
+            return self.cls(**values)
+        except ContractError as error:
+            self._place(str(error), group)
+            return None
+
+    def _field(self, name: str, hint: Any, text: str, group: Group) -> Any:
+        path = f"{self.prefix}{name}"
+        if path == "policy":
+            return self._kept(self._policy(text, group))
+        plain, optional = _without_none(hint)
+        if dataclasses.is_dataclass(plain):
+            return self._nested(path, name, plain, text, group, optional=optional)
+        item = get_args(plain)[0] if get_origin(plain) is tuple else None
+        if dataclasses.is_dataclass(item):
+            return self._listed(path, name, item, text, group)
+        made = _input(path, name, plain, text, optional, self.form.sent(path))
+        group.inputs.append(made)
+        try:
+            return _value(made)
+        except ValueError as error:
+            self._refuse(made, str(error))
+            return None
+
+    def _nested(self, path: str, name: str, cls: Any, text: str, group: Group, *, optional: bool) -> Any:
+        inner = Group(name=path, label=label_of(name), help=text)
+        group.groups.append(inner)
+        if not optional:
+            return self._kept(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
+        inner.switch = _flag(f"{path}-on", label_of(name), self.form.sent(f"{path}-on"))
+        if inner.switch.is_on:
+            return self._kept(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
+        _Part(self.form, cls, f"{path}-", muted=True).read(inner)
+        return None
+
+    def _listed(self, path: str, name: str, cls: Any, text: str, group: Group) -> tuple[Any, ...]:
+        """The items that are kept. The last one is blank: who wants another one keeps it."""
+        outer = Group(name=path, label=label_of(name), help=text)
+        group.groups.append(outer)
+        built, place = [], 0
+        while self.form.sent(f"{path}-{place}-listed"):
+            prefix = f"{path}-{place}"
+            keep = _flag(f"{prefix}-keep", "", self.form.sent(f"{prefix}-keep"))
+            item = Group(name=prefix, label=str(place + 1), switch=keep)
+            outer.groups.append(item)
+            part = _Part(self.form, cls, f"{prefix}-", muted=self.muted or not keep.is_on)
+            one = part.read(item)
+            if keep.is_on:
+                built.append(self._kept(one))
+            place += 1
+        return tuple(built)
+
+    def _policy(self, text: str, group: Group) -> Any:
+        """The policy's settings are those of its method; which one is shown says a hidden input."""
+        method = "".join(self.form.sent("policy-method"))
+        inner = Group(name="policy", label=label_of("policy"), help=text)
+        group.groups.append(inner)
+        inner.inputs.append(Input("policy-method", "", "", "hidden", [method]))
+        cls = SETTINGS.get(method)
+        if cls is None or method == "reward":
+            self._refuse(inner, f"{method!r} is no way to train a policy")
+            return None
+        return _Part(self.form, cls, "policy-", muted=self.muted).read(inner)
+
+    def _kept(self, built: Any) -> Any:
+        self.complete = self.complete and built is not None
+        return built
+
+    def _refuse(self, where: Input | Group, message: str) -> None:
+        self.complete = False
+        if not self.muted:
+            self.form.refuse(where, message)
+
+    def _place(self, message: str, group: Group) -> None:
+        """Say what is wrong at the field that the message names, else at the group."""
+        head, _, remedy = message.partition(": ")
+        names = [one.strip() for one in head.split(",")]
+        paths = ["-".join(names[place:]) for place in range(len(names))]
+        if found := _NAMED.search(message):
+            paths, remedy = [found[1]], message
+        known = _by_name(group)
+        for path in paths:
+            if where := known.get(f"{self.prefix}{path}"):
+                self._refuse(where, remedy)
+                return
+        self._refuse(group, message)
+
+
+def _by_name(group: Group) -> dict[str, Input | Group]:
+    found: dict[str, Input | Group] = {one.name: one for one in group.inputs}
+    for inner in group.groups:
+        found |= {inner.name: inner, **_by_name(inner)}
+    return found
+
+
+def _shown(cls: Any, prefix: str) -> list[str]:
+    if cls is RewardPart and prefix.startswith(RULES):
+        return list(_OF_A_RULE)
+    return [one.name for one in dataclasses.fields(cls)]
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """A type without its None, and whether it had one."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint, False
+    left = [one for one in get_args(hint) if one is not type(None)]
+    return (left[0] if len(left) == 1 else hint), len(left) < len(get_args(hint))
+
+
+def _flag(name: str, label: str, values: list[str]) -> Input:
+    return Input(name, label, "", "flag", values)
+
+
+def _input(path: str, name: str, plain: Any, text: str, optional: bool, values: list[str]) -> Input:
+    kind, options = _kind(plain)
+    if path.startswith(RULES) and name == "kind":
+        options = RULES_WITHOUT_TORCH
+    if kind == "choices":
+        # Those that are chosen come first, in their order: it is theirs in the recipe too.
+        options = (*values, *(one for one in options if one not in values))
+    choices = tuple((one, one.replace("_", " ")) for one in options)
+    return Input(path, label_of(name), text, kind, values, choices, optional)
+
+
+def _kind(plain: Any) -> tuple[Kind, tuple[str, ...]]:
+    if plain is bool:
+        return "flag", ()
+    if plain is int:
+        return "integer", ()
+    if plain is float:
+        return "number", ()
+    if get_origin(plain) is Literal:
+        return "choice", get_args(plain)
+    if get_origin(plain) is tuple and get_origin(get_args(plain)[0]) is Literal:
+        return "choices", get_args(get_args(plain)[0])
+    return ("text" if plain is str else "json"), ()
+
+
+def _value(made: Input) -> Any:
+    """What an input holds. Raises `ValueError` that says what is expected."""
+    text = made.value.strip()
+    if made.kind == "flag":
+        return made.is_on
+    if made.kind == "choices":
+        return tuple(made.values)
+    if not text and made.optional:
+        return None
+    if made.kind in ("integer", "number"):
+        return _number(text, whole=made.kind == "integer")
+    if made.kind == "json":
+        return _json(text)
+    return text
+
+
+def _number(text: str, *, whole: bool) -> float:
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        raise ValueError(f"a {'whole ' if whole else ''}number is expected, not {text!r}") from None
+
+
+def _json(text: str) -> Any:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"this is no JSON: {error}") from None
+    return tuple(found) if isinstance(found, list) else found
+
+
+def _flat(cls: Any, instance: Any, prefix: str) -> dict[str, list[str]]:
+    """The inputs of a dataclass; of its defaults where `instance` is None."""
+    hints = get_type_hints(cls)
+    defaults = {one.name: _default(one) for one in dataclasses.fields(cls)}
+    found: dict[str, list[str]] = {}
+    for name in _shown(cls, prefix):
+        value = defaults[name] if instance is None else getattr(instance, name)
+        path = f"{prefix}{name}"
+        plain, optional = _without_none(hints[name])
+        item = get_args(plain)[0] if get_origin(plain) is tuple else None
+        if path == "policy":
+            found |= _flat_policy(value, choice_of(value))
+        elif dataclasses.is_dataclass(plain):
+            found |= _flat(plain, value, f"{path}-")
+            if optional and value is not None:
+                found[f"{path}-on"] = ["on"]
+        elif dataclasses.is_dataclass(item):
+            for place, one in enumerate((*(value or ()), None)):
+                found |= {f"{path}-{place}-listed": ["1"], **_flat(item, one, f"{path}-{place}-")}
+                if one is not None:
+                    found[f"{path}-{place}-keep"] = ["on"]
+        else:
+            found[path] = _sent(value, plain)
+    return found
+
+
+def _flat_policy(policy: PolicySettings, choice: str) -> dict[str, list[str]]:
+    return {
+        "policy-method": [policy.method],
+        "policy-shown": [choice],
+        "policy-choice": [choice],
+        **_flat(type(policy), policy, "policy-"),
+    }
+
+
+def choice_of(policy: PolicySettings) -> str:
+    """The name of the way to train under which settings are shown: a preset, where they are exactly it."""
+    same = (name for name, (_, make) in PRESETS.items() if make() == policy)
+    return next(same, policy.method)
+
+
+def _sent(value: Any, plain: Any) -> list[str]:
+    kind, _ = _kind(plain)
+    if kind == "flag":
+        return ["on"] if value else []
+    if kind == "choices":
+        return list(value or ())
+    if value is None:
+        return [""]
+    return [json.dumps(value, ensure_ascii=False) if kind == "json" else str(value)]
+
+
+def _default(one: dataclasses.Field[Any]) -> Any:
+    if one.default is not dataclasses.MISSING:
+        return one.default
+    return one.default_factory() if one.default_factory is not dataclasses.MISSING else None

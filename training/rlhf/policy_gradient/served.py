@@ -1,0 +1,188 @@
+"""The policy on a server that draws its answers: each adapter is written down, loaded there, asked by name.
+
+Where the server is, its key, and the folder that it loads adapters from are the machine owner's to say, in
+the trainer's environment: a spec that named them could have anyone's server asked and any folder written to.
+The folder lies under the same path for both: on one machine, or on a file system that they share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from training.contract import ContractError, RolloutServerSettings, RunSpec
+from training.rlhf.backbone import Backbone
+from training.rlhf.checkpoints import save_checkpoint
+from training.rlhf.compatible_server import CompatibleServer, ServerError
+from training.rlhf.rollout import Sample, SamplingParameters
+from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
+from training.rlhf.run_folder import log
+
+URL_VARIABLE = "RONDO_ROLLOUT_URL"
+"""Environment variable: the server that draws answers for runs that want one, without `/v1`."""
+KEY_VARIABLE = "RONDO_ROLLOUT_KEY"
+"""Environment variable: its key."""
+FOLDER_VARIABLE = "RONDO_ROLLOUT_FOLDER"
+"""Environment variable: the folder that it loads adapters from; the checkpoints of Rondo's model server."""
+
+_ATTEMPTS, _PAUSE = 3, 1.0
+_GAP_TOLD = 0.5
+"""Nats between trainer and server, per token, that no rounding explains."""
+
+
+class ServedPolicy:
+    """Answers of an adapter by a server, which is given it every so many steps. Close it after use."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        adapter: str,
+        spec: RunSpec,
+        settings: RolloutServerSettings,
+        *,
+        run: Path,
+        environment: Mapping[str, str] = os.environ,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """run: the run's folder, from which its adapters there have their names.
+
+        Raises `ContractError` where the environment does not say where the server is or which folder it loads
+        from.
+        """
+        url = _needed(environment, URL_VARIABLE, "the server that draws this run's answers, without /v1")
+        folder = Path(_needed(environment, FOLDER_VARIABLE, "the folder that it loads adapters from"))
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ContractError(f"{FOLDER_VARIABLE}: {folder} is no folder that the trainer can write to")
+        key = environment.get(KEY_VARIABLE, "")
+        self._backbone, self._adapter, self._spec, self._settings = backbone, adapter, spec, settings
+        self._folder = folder
+        self._prefix = f"rollout-{hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:10]}-"
+        # vLLM knows a name until it is told otherwise: a trainer that was killed must not meet its own.
+        self._start = secrets.token_hex(4)
+        self._loaded: str | None = None
+        self._remote = RemoteRollout(
+            url=url,
+            key=key,
+            model="",
+            tokenizer=backbone.tokenizer,
+            end_tokens=end_tokens(backbone),
+            tells=settings.tells,
+            timeout=settings.seconds,
+            attempts=_ATTEMPTS,
+            pause=_PAUSE,
+            beside=VLLM_NEUTRAL if settings.kind == "vllm" else None,
+            transport=transport,
+        )
+        self._server = CompatibleServer(
+            name="the rollout server",
+            url=url,
+            key=key,
+            timeout=settings.seconds,
+            attempts=_ATTEMPTS,
+            pause=_PAUSE,
+            transport=transport,
+        )
+        self._warned = False
+        self._remove_leftovers()
+
+    def close(self) -> None:
+        """Take the adapter away from the server, and give the connections back."""
+        self._drop(self._loaded)
+        self._loaded = None
+        self._remote.close()
+        self._server.close()
+
+    def rollout(
+        self,
+        step: int,
+        prompts: Sequence[Sequence[int]],
+        parameters: SamplingParameters,
+        *,
+        n: int,
+        seeds: Sequence[int],
+    ) -> list[list[Sample]]:
+        """`n` answers to every prompt, by the policy as it is or, between two adapters, as it was.
+
+        Raises `ServerError` where the server does not load the adapter or gives no answers.
+        """
+        if self._loaded is None or step % self._settings.every == 0:
+            self._hand_over(step)
+        return self._remote.rollout(prompts, parameters, n=n, seeds=seeds)
+
+    def check(self, gap: float) -> None:
+        """Warn, once, where the trainer finds the answers much more or less likely than the server did: gap
+        is the mean of |log π − log μ| over drawn tokens."""
+        if self._settings.every == 1 and gap > _GAP_TOLD and not self._warned:
+            self._warned = True
+            log.warning(
+                "The server's log-probabilities are %.2f nats per token from the trainer's: it has another "
+                "base or precision, or tells those of the other kind (rollout, server, tells)",
+                gap,
+            )
+
+    def _hand_over(self, step: int) -> None:
+        """Write the adapter down and have it loaded; then the one before is taken away."""
+        name = f"{self._prefix}{self._start}-{step}"
+        # A step that was given up is taken again: it is the same adapter.
+        if name == self._loaded:
+            return
+        place = self._folder / name
+        save_checkpoint(
+            place,
+            backbone=self._backbone,
+            adapter=self._adapter,
+            kind="policy",
+            spec=self._spec,
+            steps=step,
+            metrics={},
+            dropped=[],
+        )
+        before, self._loaded = self._loaded, name
+        if self._settings.kind == "vllm":
+            self._load(name, place)
+        self._remote.model = name
+        self._drop(before)
+
+    def _load(self, name: str, place: Path) -> None:
+        try:
+            self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(place.resolve())})
+        except ServerError as error:
+            raise ServerError(
+                f"{error}: the adapter in {place} could not be loaded there; vLLM must be started with "
+                "--enable-lora, --max-lora-rank of at least the adapter's and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see that folder under the same path"
+            ) from error
+
+    def _drop(self, name: str | None) -> None:
+        if name is None:
+            return
+        if self._settings.kind == "vllm":
+            try:
+                self._server.post("/v1/unload_lora_adapter", {"lora_name": name})
+            except ServerError as error:
+                # It makes place by itself when it must; training does not depend on it.
+                log.info("The adapter %s stays loaded: %s", name, error)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _remove_leftovers(self) -> None:
+        """Adapters of a trainer of this run that was killed."""
+        for pattern in (f"{self._prefix}*", f".{self._prefix}*.partial"):
+            for place in self._folder.glob(pattern):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _needed(environment: Mapping[str, str], variable: str, what: str) -> str:
+    value = environment.get(variable, "").strip()
+    if not value:
+        raise ContractError(
+            f"rollout, server: {variable} is not set in the trainer's environment; set it to {what}, or set "
+            "rollout, server to null, which draws the answers in the trainer"
+        )
+    return value

@@ -1,0 +1,129 @@
+"""The rows that one transformer writes: its passes over their prompts and over their next tokens.
+
+Rows of all low-rank adapters, and of the base, share their passes; an adapter that is all of the weights has
+a lane of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from training.rlhf.backbone import Backbone
+from training.rlhf.rollout.cache import KeyCache
+from training.rlhf.rollout.rows import Row, Slot
+
+
+class Lane:
+    """Rows being written, and the keys and values of what they have read and written."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self.rows: list[Row] = []
+        self._cache = KeyCache(backbone.device)
+        self._read: dict[Slot, Tensor | None] = {}
+        """For each prompt in the cache, in the cache's order, the logits of its samples' first token; None as
+        long as only a part of it was read."""
+
+    def __contains__(self, slot: Slot) -> bool:
+        """Whether this prompt was read."""
+        return self._read.get(slot) is not None
+
+    def has_begun(self, slot: Slot) -> bool:
+        """Whether a part of this prompt was read, and not all of it."""
+        return slot in self._read and self._read[slot] is None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it keeps nothing that is still needed."""
+        return not self.rows and not self._read
+
+    def admit(self, new: Sequence[Row]) -> Tensor:
+        """Take rows in; the logits that each draws its next token by, (rows, vocabulary)."""
+        unread = [slot for slot in dict.fromkeys(row.slot for row in new) if slot not in self]
+        if unread:
+            together = [unread[number] for number in _by_adapter([slot.adapter for slot in unread])]
+            self._read.update(zip(together, self._run(together), strict=True))
+        places = {slot: place for place, slot in enumerate(self._read)}
+        self.rows += new
+        self._cache.add_rows([places[row.slot] for row in new])
+        return torch.stack([logits for row in new if (logits := self._read[row.slot]) is not None])
+
+    def read_piece(self, slot: Slot, most: int) -> int:
+        """Read up to so many more tokens of a prompt that no row stands behind yet; how many were read."""
+        number = list(self._read).index(slot) if slot in self._read else None
+        before = 0 if number is None else self._cache.prompt_lengths[number]
+        piece = slot.prompt[before : before + most]
+        layout = self._cache.read([len(piece)]) if number is None else self._cache.read_on(number, len(piece))
+        self._read[slot] = None
+        device = self._backbone.device
+        places = torch.arange(before, before + len(piece), device=device)
+        with self._under([(slot.adapter, len(piece))]):
+            states = self._backbone.packed_states(torch.tensor([piece], device=device), places[None], layout)
+            if before + len(piece) == len(slot.prompt):
+                self._read[slot] = self._backbone.logits(states[-1:])[0]
+        return len(piece)
+
+    def _run(self, slots: Sequence[Slot]) -> Tensor:
+        """Read these prompts in one packed row; the logits after each, (prompts, vocabulary)."""
+        texts = [slot.prompt for slot in slots]
+        ids = torch.tensor([id for text in texts for id in text], device=self._backbone.device)
+        places = torch.cat([torch.arange(len(text)) for text in texts]).to(self._backbone.device)
+        layout = self._cache.read(list(map(len, texts)))
+        with self._under([(slot.adapter, len(slot.prompt)) for slot in slots]):
+            states = self._backbone.packed_states(ids[None], places[None], layout)
+            return self._backbone.logits(states[[segment.end - 1 for segment in layout.segments]])
+
+    def write(self) -> tuple[list[Row], Tensor]:
+        """Run the token that each row drew last; the rows, and in their order logits (rows, vocabulary)."""
+        order = _by_adapter([row.wanted.adapter for row in self.rows])
+        rows = [self.rows[number] for number in order]
+        device = self._backbone.device
+        ids = torch.tensor([[row.tokens[-1].id for row in rows]], device=device)
+        places = torch.tensor([[row.place for row in rows]], device=device)
+        layout = self._cache.write() if order == sorted(order) else self._cache.write(order)
+        with self._under([(row.wanted.adapter, 1) for row in rows]):
+            return rows, self._backbone.logits(self._backbone.packed_states(ids, places, layout))
+
+    def _under(self, stretches: Sequence[tuple[str | None, int]]) -> AbstractContextManager[None]:
+        """Stretches of a packed row, those of one adapter beside each other, under their adapters."""
+        joined = list(_joined(stretches))
+        if len(joined) > 1:
+            return self._backbone.mixing(joined)
+        [(adapter, _)] = joined
+        # Switching goes through all layers: a rollout, whose adapter is active throughout, is spared that.
+        return nullcontext() if self._backbone.active == adapter else self._backbone.using(adapter)
+
+    def drop_finished(self) -> None:
+        """Forget rows that have ended, and prompts of which no sample is left."""
+        alive = [number for number, row in enumerate(self.rows) if row.alive]
+        slots = list(self._read)
+        kept = [number for number, slot in enumerate(slots) if slot.users]
+        self._wipe_broken(alive, kept)
+        if len(alive) < len(self.rows):
+            order = self._cache.keep_rows(alive)
+            self.rows = [self.rows[number] for number in order]
+        if len(kept) < len(slots):
+            order = self._cache.keep_prompts(kept)
+            self._read = {slots[number]: self._read[slots[number]] for number in order}
+
+    def _wipe_broken(self, alive: Collection[int], kept: Collection[int]) -> None:
+        rows = [number for number, row in enumerate(self.rows) if row.slot.broken and number not in alive]
+        prompts = [number for number, slot in enumerate(self._read) if slot.broken and number not in kept]
+        if rows or prompts:
+            self._cache.wipe(rows=rows, prompts=prompts)
+
+
+def _by_adapter(adapters: Sequence[str | None]) -> list[int]:
+    """Their numbers, those of one adapter beside each other, adapters as they come first."""
+    first = {adapter: rank for rank, adapter in enumerate(dict.fromkeys(adapters))}
+    return sorted(range(len(adapters)), key=lambda number: first[adapters[number]])
+
+
+def _joined(stretches: Sequence[tuple[str | None, int]]) -> Iterator[tuple[str | None, int]]:
+    for adapter, some in itertools.groupby(stretches, key=lambda stretch: stretch[0]):
+        yield adapter, sum(tokens for _, tokens in some)

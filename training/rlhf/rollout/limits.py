@@ -1,0 +1,23 @@
+"""Where a completion ends: at one of the model's end tokens, or with its context."""
+
+from __future__ import annotations
+
+import json
+
+from training.rlhf.backbone import Backbone
+
+
+def context_length(backbone: Backbone) -> int:
+    """Tokens that fit into the model: prompt and completion together."""
+    return int(backbone.config.max_position_embeddings)
+
+
+def end_tokens(backbone: Backbone) -> frozenset[int]:
+    """Ids that end a completion: those of the tokenizer, the model's and the generation configuration."""
+    found = [backbone.tokenizer.eos_token_id, getattr(backbone.config, "eos_token_id", None)]
+    path = backbone.folder / "generation_config.json"
+    if path.is_file():
+        # Some chat models name their end of turn only here.
+        found.append(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+    ids = [id for entry in found for id in (entry if isinstance(entry, list | tuple) else [entry])]
+    return frozenset(id for id in ids if id is not None)

@@ -1,0 +1,197 @@
+"""What is known of a checkpoint against its parent. Reads only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from annotation.choices import Purpose, Split, WithholdingState
+from annotation.models import Comparison, Judgment, Withholding
+from training.choices import CheckpointKind, StepKind
+from training.contract import canonical_json
+from training.evaluation import LOSS, TIE, WIN, Figure, Found, win_rate
+from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
+from training.votes import judged
+
+_OUTCOMES = {1: WIN, 0: TIE, -1: LOSS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeopleSay:
+    """What people's judgments say of a checkpoint against its parent."""
+
+    held_out: Figure | None
+    """Win rate on held-out prompts; ties count half."""
+    held_out_judgments: int
+    everywhere: Figure | None
+    """The same on all prompts, those of training among them."""
+    judgments: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """How far people have come with the comparisons of an evaluation."""
+
+    comparisons: int
+    judgments: int
+    """Current ones, by people."""
+    possible: int
+    """How many judgments these comparisons can have; those that are withheld can have none."""
+
+
+def trained_by(round_: Round, kind: CheckpointKind, step: StepKind) -> Checkpoint | None:
+    """The checkpoint of a kind that a round's step trained; None before it is registered."""
+    return Checkpoint.objects.filter(
+        kind=kind, run__round_step__round=round_, run__round_step__kind=step
+    ).first()
+
+
+def evaluation_settings(round_: Round, reward_model: Checkpoint | None) -> dict[str, Any]:
+    """How a round's recipe has both policies asked, and by what they are judged: what an evaluation is of."""
+    recipe = round_.parsed_recipe
+    return {
+        "prompts": recipe.evaluation.prompts,
+        "sampling": asdict(recipe.evaluation.sampling),
+        "rules": [asdict(rule) for rule in recipe.evaluation.rules],
+        "seed": recipe.seed,
+        "reward_model": reward_model.name if reward_model else None,
+    }
+
+
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """By what two ways of evaluating are told apart."""
+    return hashlib.sha256(canonical_json(settings).encode()).hexdigest()
+
+
+def evaluation_of(round_: Round) -> Evaluation | None:
+    """The evaluation that a round's recipe asks for, finished or not; None before it has begun."""
+    checkpoint = trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
+    if checkpoint is None:
+        return None
+    reward_model = trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
+    return (
+        Evaluation.objects.filter(
+            checkpoint=checkpoint,
+            parent=round_.policy_id,
+            digest=digest_of(evaluation_settings(round_, reward_model)),
+        )
+        .select_related("checkpoint", "parent", "round__project")
+        .first()
+    )
+
+
+def found_of(row: EvaluatedPrompt) -> Found:
+    """A row of an evaluation as its arithmetic takes it; `old` and `new` should be there already."""
+    figures = row.figures
+    return Found(
+        texts=(row.old.text, row.new.text),
+        reward=_pair(figures.get("reward")),
+        heads={name: (both[0], both[1]) for name, both in figures.get("heads", {}).items()},
+        kl=figures.get("kl"),
+        rules={name: (both[0], both[1]) for name, both in figures.get("rules", {}).items()},
+    )
+
+
+def _pair(values: Any) -> tuple[float, float] | None:
+    return (values[0], values[1]) if values else None
+
+
+def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
+    """The win rate of a checkpoint against its parent by all current judgments of people, arenas among them.
+
+    Votes of one judgment count as one. Judgments by machines are not counted.
+    """
+    pair = {checkpoint.source_id, parent.source_id}
+    prompts: dict[int, tuple[int, str]] = {
+        pk: (prompt, split)
+        for pk, prompt, split in Judgment.objects.filter(
+            comparison__in=_comparisons_of(checkpoint, parent),
+            annotator__is_machine=False,
+            assignment__retest_of__isnull=True,
+            superseded_by__isnull=True,
+        ).values_list("pk", "comparison__prompt_id", "comparison__prompt__split")
+    }
+    found: dict[str, dict[int, list[float]]] = {split: defaultdict(list) for split in Split.values}
+    for pk, judgment in judged(list(prompts)).items():
+        outcomes = [
+            _OUTCOMES[vote.outcome if vote.left == checkpoint.source_id else -vote.outcome]
+            for vote in judgment.votes
+            if {vote.left, vote.right} == pair
+        ]
+        if outcomes:
+            prompt, split = prompts[pk]
+            found[split][prompt].append(sum(outcomes) / len(outcomes))
+    held_out = list(found[Split.HELD_OUT].values())
+    everything = [votes for by_prompt in found.values() for votes in by_prompt.values()]
+    return PeopleSay(
+        held_out=win_rate(held_out),
+        held_out_judgments=sum(map(len, held_out)),
+        everywhere=win_rate(everything),
+        judgments=sum(map(len, everything)),
+    )
+
+
+def asked_of_people(evaluation: Evaluation) -> Asked:
+    """How many of an evaluation's pairs were put before annotators, and how many judgments came back."""
+    pairs = evaluation.rows.values_list("old_id", "new_id")
+    wanted = {frozenset(pair) for pair in pairs}
+    comparisons = (
+        _comparisons_of(evaluation.checkpoint, evaluation.parent)
+        .filter(round_number=evaluation.round.number, purpose=Purpose.WORK, size=2)
+        .filter(candidates__completion__in=[new for _, new in pairs])
+        .prefetch_related("candidates")
+        .distinct()
+    )
+    found = [
+        one
+        for one in comparisons
+        if frozenset(candidate.completion_id for candidate in one.candidates.all()) in wanted
+    ]
+    withheld = set(
+        Withholding.objects.filter(comparison__in=found)
+        .exclude(state=WithholdingState.RELEASED)
+        .values_list("comparison_id", flat=True)
+    )
+    judgments = Judgment.objects.filter(
+        comparison__in=found,
+        annotator__is_machine=False,
+        assignment__retest_of__isnull=True,
+        superseded_by__isnull=True,
+    ).count()
+    return Asked(
+        comparisons=len(found),
+        judgments=judgments,
+        possible=sum(one.overlap for one in found if one.pk not in withheld),
+    )
+
+
+def in_words(evaluation: Evaluation) -> str:
+    """The evaluation in one line, for the step's message."""
+    figures = evaluation.figures
+    if not figures.get("prompts"):
+        return "no held-out prompts: nothing could be measured"
+    parts = [f"{figures['prompts']} held-out prompts"]
+    rate = Figure.from_json(figures["win_rate"])
+    if rate is not None:
+        parts.append(f"win rate {percent(rate)} by the reward model")
+    return ", ".join(parts)
+
+
+def percent(figure: Figure) -> str:
+    """A share with its interval, in whole percents."""
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.0%}"
+    return f"{figure.value:.0%} ({figure.low:.0%} to {figure.high:.0%})"
+
+
+def _comparisons_of(checkpoint: Checkpoint, parent: Checkpoint) -> Any:
+    """Comparisons of work and arenas in which both stand beside each other."""
+    return (
+        Comparison.objects.filter(purpose__in=(Purpose.WORK, Purpose.ARENA))
+        .filter(candidates__completion__source=checkpoint.source_id)
+        .filter(candidates__completion__source=parent.source_id)
+        .distinct()
+    )

@@ -1,0 +1,65 @@
+"""A round's recipe is changed, as long as it may be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import User
+from annotation.services import audit
+from training.choices import CAN_START, RoundState
+from training.models import Round
+from training.recipe import Recipe
+
+CAN_CHANGE = (RoundState.DRAFT, *CAN_START)
+"""States in which a recipe may change: what a round trained with is part of its record."""
+
+
+def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
+    """Give a round another recipe and return the paths of what changed; none leaves all as it was.
+
+    What concerns answers holds for those that are not asked for yet. Written to the audit log. Refuses
+    once training has begun.
+    """
+    with transaction.atomic():
+        locked = Round.objects.select_for_update().get(pk=round_.pk)
+        if locked.state not in CAN_CHANGE:
+            raise Refusal(
+                _("%(round)s is %(state)s: its recipe cannot change any more. Change that of the next round.")
+                % {"round": round_, "state": locked.get_state_display()}
+            )
+        before, after = locked.parsed_recipe.to_json(), recipe.to_json()
+        changed = sorted(_differences(before, after))
+        if changed:
+            Round.objects.filter(pk=round_.pk).update(recipe=after)
+            audit.record(
+                action="round.recipe",
+                subject=round_,
+                actor=actor,
+                project=round_.project,
+                details={"changed": changed},
+            )
+    round_.refresh_from_db()
+    return changed
+
+
+def _differences(before: Any, after: Any, path: str = "") -> list[str]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and before and after:
+        return [
+            found
+            for name in sorted({*before, *after})
+            for found in _differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+        ]
+    # What was decoded from JSON has lists where a recipe has tuples.
+    same = _plain(before) == _plain(after)
+    return [] if same else [path]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return value

@@ -1,0 +1,121 @@
+"""What people do with a checkpoint in the collection: tags, notes, deletion of its files."""
+
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from annotation.errors import Refusal
+from annotation.models import User
+from annotation.services import audit
+from training.models import Checkpoint
+from training.selectors_checkpoints import uses_of
+
+logger = logging.getLogger(__name__)
+
+MOST_TAGS = 20
+LONGEST_NOTE = 20_000
+_TAG = re.compile(r"[\w][\w .:+-]{0,39}")
+_GONE_PREFIX = ".deleted-"
+
+
+def describe_checkpoint(*, checkpoint: Checkpoint, tags: list[str], notes: str, described_by: User) -> None:
+    """Give a checkpoint other tags and notes. Refuses what is no tag, and too much of either.
+
+    Nothing is written where nothing changed.
+    """
+    wanted = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    for tag in wanted:
+        if not _TAG.fullmatch(tag):
+            raise Refusal(
+                f"{tag[:60]!r} is no tag: use up to 40 letters, digits, spaces, dots, colons and dashes.",
+                field="tags",
+            )
+    if len(wanted) > MOST_TAGS:
+        raise Refusal(f"A checkpoint bears at most {MOST_TAGS} tags.", field="tags")
+    if len(notes) > LONGEST_NOTE:
+        raise Refusal(
+            f"Notes have at most {LONGEST_NOTE} characters; these have {len(notes)}.", field="notes"
+        )
+    with transaction.atomic():
+        held = Checkpoint.objects.select_for_update().get(pk=checkpoint.pk)
+        if held.tags != wanted:
+            details = {"before": held.tags, "after": wanted}
+            audit.record(
+                action="checkpoint.tag",
+                subject=held,
+                actor=described_by,
+                project=held.project,
+                details=details,
+            )
+        if held.notes != notes:
+            audit.record(action="checkpoint.note", subject=held, actor=described_by, project=held.project)
+        Checkpoint.objects.filter(pk=held.pk).update(tags=wanted, notes=notes)
+    checkpoint.tags, checkpoint.notes = wanted, notes
+
+
+def delete_files(*, checkpoint: Checkpoint, deleted_by: User | None, reason: str = "") -> None:
+    """Delete a checkpoint's files. Its record stays, and with it where every answer came from.
+
+    Refuses as long as anything needs the files, naming it. The files go after the commit; what a crash leaves
+    of them goes with the next sweep.
+    """
+    with transaction.atomic():
+        held = (
+            Checkpoint.objects.select_for_update(of=("self",)).select_related("project").get(pk=checkpoint.pk)
+        )
+        if held.files_deleted_at:
+            return
+        if held.server_url:
+            raise Refusal(f"{held} is served elsewhere: it has no files here.")
+        if uses := uses_of(held):
+            listed = "; ".join(use.what for use in uses)
+            raise Refusal(f"The files of {held} are still needed by: {listed}.")
+        held.files_deleted_at = timezone.now()
+        held.save(update_fields=["files_deleted_at"])
+        audit.record(
+            action="checkpoint.delete",
+            subject=held,
+            actor=deleted_by,
+            project=held.project,
+            details={"digest": held.digest, **({"reason": reason} if reason else {})},
+        )
+        transaction.on_commit(lambda: remove_folder(held.path))
+    checkpoint.files_deleted_at = held.files_deleted_at
+
+
+def sweep_deleted() -> None:
+    """Remove what is left of checkpoints whose files were deleted: a crash came between row and folder."""
+    folder = Path(settings.RONDO_CHECKPOINTS)
+    if not folder.is_dir():
+        return
+    there = [one.name for one in folder.iterdir()]
+    for name in there:
+        if name.startswith(_GONE_PREFIX):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    gone = Checkpoint.objects.filter(files_deleted_at__isnull=False, name__in=there)
+    for checkpoint in gone:
+        remove_folder(checkpoint.path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder below `RONDO_HOME`; to readers it vanishes at once. One elsewhere is left alone."""
+    home = Path(settings.RONDO_HOME).resolve()
+    if folder.is_symlink() or not folder.resolve().is_relative_to(home) or folder.resolve() == home:
+        logger.error("%s lies outside %s and is left alone", folder, home)
+        return
+    gone = folder.with_name(f"{_GONE_PREFIX}{folder.name}")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(folder, gone)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.error("%s could not be removed: %s", folder, error)
+        return
+    shutil.rmtree(gone, ignore_errors=True)

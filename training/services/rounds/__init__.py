@@ -1,0 +1,45 @@
+"""The state machine that takes a project once around the loop.
+
+`transitions` holds the states and what may follow what; `opening` begins and starts a round, `holding`
+stops it and lets it go on, `deciding` promotes, rejects and rolls back; `carrying_out` does its steps;
+`triggers` is what happens by itself.
+"""
+
+from training.services.rounds.carrying_out import advance_round, rounds_with_work, sweep
+from training.services.rounds.deciding import (
+    candidate_of,
+    promote_round,
+    reject_round,
+    roll_back,
+    settle_decision,
+)
+from training.services.rounds.holding import (
+    cancel_round,
+    pause_round,
+    reopen_round,
+    resume_round,
+    retry_step,
+    start_again,
+)
+from training.services.rounds.opening import draft_first_round, open_first_round, open_round, start_round
+
+__all__ = [
+    "advance_round",
+    "cancel_round",
+    "candidate_of",
+    "draft_first_round",
+    "open_first_round",
+    "open_round",
+    "pause_round",
+    "promote_round",
+    "reject_round",
+    "reopen_round",
+    "resume_round",
+    "retry_step",
+    "roll_back",
+    "rounds_with_work",
+    "settle_decision",
+    "start_again",
+    "start_round",
+    "sweep",
+]

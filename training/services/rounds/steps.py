@@ -1,0 +1,152 @@
+"""What each step of a round does. Every one may be done again from its beginning."""
+
+from collections.abc import Callable
+
+from annotation.errors import Refusal
+from training.choices import CheckpointKind, RoundState, StepKind
+from training.contract import Settings
+from training.engine import Engine
+from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.services.answers import answer_prompts
+from training.services.checkpoints import register_checkpoint
+from training.services.claims import Pulse
+from training.services.evaluations import evaluate_round
+from training.services.reward_models import with_reward_models
+from training.services.rounds.deciding import note_decision
+from training.services.rounds.transitions import move
+from training.services.runs import create_run, drive_run, unused_name
+from training.services.scores import score_if_wanted
+from training.services.snapshots import freeze_snapshot
+
+
+def do_step(step: RoundStep, pulse: Pulse) -> str:
+    """Do a step whose claim the caller holds; return what came of it, for people."""
+    return _WHAT_TO_DO[StepKind(step.kind)](step, pulse)
+
+
+def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
+    """Export the judgments of this round and all before it."""
+    round_ = step.round
+    if round_.snapshot is None:
+        round_.snapshot = freeze_snapshot(
+            project=round_.project,
+            rounds=list(range(1, round_.number + 1)),
+            created_by=round_.started_by,
+            weigh_by_reliability=round_.parsed_recipe.reliability_weights,
+            ai_feedback=round_.parsed_recipe.ai_feedback,
+            on_row=lambda done, total: pulse(current=done, total=total, message="writing judgments"),
+        )
+        round_.save(update_fields=["snapshot"])
+    counts = round_.snapshot.counts
+    return f"{counts['judgments']} judgments, {sum(counts['decided_pairs'].values())} decided pairs"
+
+
+def _train_reward_model(step: RoundStep, pulse: Pulse) -> str:
+    """Train a scalar head and an adapter, from the base: all judgments so far are in the snapshot."""
+    run = _run_of(step, "reward", step.round.parsed_recipe.reward, parent=None)
+    drive_run(run, pulse=pulse)
+    return f"{run.step} steps"
+
+
+def _train_policy(step: RoundStep, pulse: Pulse) -> str:
+    """Train the round's policy further; a starter model has no adapter to continue."""
+    policy = step.round.policy
+    parent = policy if policy.kind == CheckpointKind.POLICY else None
+    settings = with_reward_models(step.round, step.round.parsed_recipe.policy)
+    run = _run_of(step, "policy", settings, parent=parent)
+    drive_run(run, pulse=pulse)
+    return f"{run.step} steps"
+
+
+def _register_checkpoints(step: RoundStep, pulse: Pulse) -> str:
+    """Take both checkpoints into the collection, where the model server finds them."""
+    names = []
+    runs = _runs(step.round)
+    for done, run in enumerate(runs):
+        pulse(current=done, total=len(runs), message=f"checking {run}")
+        names.append(register_checkpoint(run=run).name)
+    return " and ".join(names)
+
+
+def _answer_prompts(step: RoundStep, pulse: Pulse) -> str:
+    """The round's policy answers its prompts, beside the policy of the round before.
+
+    The round is in labelling as soon as the first of them are answered; the rest comes while
+    people label.
+    """
+    round_ = step.round
+    before = Round.objects.filter(project=round_.project, number=round_.number - 1).first()
+    # Beside itself it would say everything twice.
+    rival = before.policy if before and before.policy != round_.policy else None
+    with Engine() as engine:
+        first = round_.parsed_recipe.ready_prompts
+        answer_prompts(round_=round_, rival=rival, pulse=pulse, engine=engine, first=first)
+        move(round_, RoundState.LABELLING, sources=(RoundState.SAMPLING,))
+        outcome = answer_prompts(round_=round_, rival=rival, pulse=pulse, engine=engine)
+    scored = _score_answers(round_, pulse)
+    return f"{outcome}; {scored}" if scored else outcome
+
+
+def _score_answers(round_: Round, pulse: Pulse) -> str:
+    """Scores decide which comparison is asked next. Without them labelling goes on by age."""
+    with Engine() as engine:
+        return score_if_wanted(
+            project=round_.project, engine=engine, tell=lambda message: pulse(message=message)
+        )
+
+
+def _evaluate(step: RoundStep, pulse: Pulse) -> str:
+    """Hold the new policy against its parent, on prompts that nothing was learnt from."""
+    with Engine() as engine:
+        return evaluate_round(round_=step.round, pulse=pulse, engine=engine)
+
+
+def _decide(step: RoundStep, pulse: Pulse) -> str:
+    """See whether the recipe's conditions hold; the verdict itself follows once this step is finished."""
+    decision = note_decision(step.round)
+    if not decision.ready:
+        return "evidence is still missing"
+    return "every condition holds" if decision.promote else "a condition does not hold"
+
+
+_WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {
+    StepKind.FREEZE_SNAPSHOT: _freeze_snapshot,
+    StepKind.TRAIN_REWARD_MODEL: _train_reward_model,
+    StepKind.TRAIN_POLICY: _train_policy,
+    StepKind.REGISTER_CHECKPOINTS: _register_checkpoints,
+    StepKind.EVALUATE: _evaluate,
+    StepKind.DECIDE: _decide,
+    StepKind.ANSWER_PROMPTS: _answer_prompts,
+}
+
+
+def _run_of(
+    step: RoundStep,
+    role: str,
+    settings: Settings,
+    *,
+    parent: Checkpoint | None,
+) -> Run:
+    """The step's run, written down when there is none yet."""
+    if step.run is None:
+        round_ = step.round
+        step.run = create_run(
+            name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
+            snapshot=_snapshot(round_),
+            settings_of_method=settings,
+            base_model=round_.policy.base_model,
+            parent=parent,
+            seed=round_.parsed_recipe.seed,
+        )
+        step.save(update_fields=["run"])
+    return step.run
+
+
+def _runs(round_: Round) -> list[Run]:
+    return list(Run.objects.filter(round_step__round=round_).order_by("round_step__position"))
+
+
+def _snapshot(round_: Round) -> Snapshot:
+    if round_.snapshot is None:
+        raise Refusal(f"{round_} has no snapshot. Take it back to labelling and start it anew.")
+    return round_.snapshot

@@ -1,0 +1,121 @@
+"""Which state of a round may follow which, and the one way to get from one to another."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, QuerySet
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import Comparison
+from training.choices import CAN_START_AGAIN, TRAINS, RoundState, StepKind, StepState
+from training.models import Round, RoundStep
+
+_ENDS_EARLY = frozenset({RoundState.PAUSED, RoundState.FAILED, RoundState.CANCELLED})
+_ENDED = (StepState.FAILED, StepState.CANCELLED)
+_GOES_ON = frozenset({RoundState.DRAFT, RoundState.SAMPLING, RoundState.LABELLING, *TRAINS})
+
+MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
+    RoundState.DRAFT: frozenset({RoundState.SAMPLING, RoundState.CANCELLED}),
+    RoundState.SAMPLING: frozenset({RoundState.LABELLING, RoundState.TRAINING_REWARD_MODELS}) | _ENDS_EARLY,
+    RoundState.LABELLING: frozenset({RoundState.SAMPLING, RoundState.TRAINING_REWARD_MODELS}) | _ENDS_EARLY,
+    RoundState.TRAINING_REWARD_MODELS: frozenset({RoundState.TRAINING_POLICY}) | _ENDS_EARLY,
+    RoundState.TRAINING_POLICY: frozenset({RoundState.EVALUATING}) | _ENDS_EARLY,
+    RoundState.EVALUATING: frozenset({RoundState.DECIDING}) | _ENDS_EARLY,
+    # A step may be done anew while the decision waits.
+    RoundState.DECIDING: frozenset({RoundState.PROMOTED, RoundState.REJECTED, RoundState.SAMPLING, *TRAINS})
+    - {RoundState.DECIDING}
+    | _ENDS_EARLY,
+    RoundState.PAUSED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
+    RoundState.FAILED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
+    RoundState.CANCELLED: _GOES_ON,
+    RoundState.PROMOTED: frozenset(),
+    RoundState.REJECTED: frozenset(),
+}
+"""From each state, those that may come next. Where a round stands still it may go on from any step."""
+
+IN_PROGRESS = (RoundState.SAMPLING, RoundState.LABELLING, *TRAINS)
+"""States in which workers look for steps to do."""
+
+STATE_OF_STEP: Mapping[StepKind, RoundState] = {
+    StepKind.ANSWER_PROMPTS: RoundState.SAMPLING,
+    StepKind.FREEZE_SNAPSHOT: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_REWARD_MODEL: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_POLICY: RoundState.TRAINING_POLICY,
+    StepKind.REGISTER_CHECKPOINTS: RoundState.TRAINING_POLICY,
+    StepKind.EVALUATE: RoundState.EVALUATING,
+    StepKind.DECIDE: RoundState.DECIDING,
+}
+
+TRAINING_STEPS = (
+    StepKind.FREEZE_SNAPSHOT,
+    StepKind.TRAIN_REWARD_MODEL,
+    StepKind.TRAIN_POLICY,
+    StepKind.REGISTER_CHECKPOINTS,
+    StepKind.EVALUATE,
+    StepKind.DECIDE,
+)
+
+
+def move(
+    round_: Round, to: RoundState, *, sources: Collection[RoundState] = tuple(RoundState), **values: object
+) -> bool:
+    """Take a round to another state in one guarded UPDATE, `values` with it; whether it was moved.
+
+    It is moved only from a state of `sources` after which `to` may come: of any that try at once, one does.
+    """
+    may_precede = [state for state, following in MAY_FOLLOW.items() if to in following and state in sources]
+    return bool(Round.objects.filter(pk=round_.pk, state__in=may_precede).update(state=to, **values))
+
+
+def enter(step: RoundStep) -> bool:
+    """Note that a round does this step now. False where it was stopped in the meantime.
+
+    Answering goes on in labelling, so that a round in labelling is not taken back to sampling by it.
+    """
+    to = STATE_OF_STEP[StepKind(step.kind)]
+    here = (RoundState.SAMPLING, RoundState.LABELLING) if to == RoundState.SAMPLING else (to,)
+    # An UPDATE even where nothing changes: whoever stops the round at this moment holds its row.
+    if Round.objects.filter(pk=step.round_id, state__in=here).update(cancel_requested=F("cancel_requested")):
+        return True
+    return to in TRAINS and move(step.round, to, sources=TRAINS)
+
+
+@contextmanager
+def alone_in_training(round_: Round) -> Iterator[None]:
+    """A transaction that may take a round into training. Refuses beside another that trains."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as error:
+        raise Refusal(
+            _("Another round of %(project)s is training: wait for it, or cancel it.")
+            % {"project": round_.project}
+        ) from error
+
+
+def place_of(round_: Round) -> RoundState:
+    """Where a round that stands still goes on, as its steps say."""
+    steps = RoundStep.objects.filter(round=round_).order_by("position")
+    training = [step for step in steps if step.position > 0]
+    if training:
+        next_one = next((step for step in training if step.state != StepState.FINISHED), training[-1])
+        return STATE_OF_STEP[StepKind(next_one.kind)]
+    # In a round that goes on or is paused, an answering that ended early is not taken up again.
+    ended_early = Round.objects.filter(pk=round_.pk, state__in=CAN_START_AGAIN).exists()
+    left = {StepState.WAITING, StepState.RUNNING} | (set(_ENDED) if ended_early else set())
+    if any(step.state in left for step in steps):
+        return RoundState.SAMPLING
+    asked = Comparison.objects.filter(project=round_.project_id, round_number=round_.number)
+    return RoundState.LABELLING if steps or asked.exists() else RoundState.DRAFT
+
+
+def unfinished(round_: Round) -> QuerySet[RoundStep]:
+    """Steps that somebody does, or is to do."""
+    return RoundStep.objects.filter(round=round_, state__in=[StepState.WAITING, StepState.RUNNING])
+
+
+def is_being_done(round_: Round) -> bool:
+    """Whether a worker has a step of the round."""
+    return RoundStep.objects.filter(round=round_, state=StepState.RUNNING).exists()

@@ -1,0 +1,101 @@
+"""Whether a checkpoint's files are those that were registered: every one by its digest."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from annotation.errors import Refusal
+from training.contract import MANIFEST_FILE, ContractError, manifest_digest, read_manifest, sha256_of_file
+from training.models import Checkpoint
+
+
+class FileState(StrEnum):
+    """What was found of one file."""
+
+    INTACT = "intact"
+    CHANGED = "changed"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    """It lies in the folder, and the manifest does not name it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedFile:
+    """One file of a checkpoint's folder."""
+
+    name: str
+    state: FileState
+    expected: str = ""
+    """The digest that was registered."""
+    found: str = ""
+    size: int | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.state == FileState.INTACT
+
+
+def check_files(checkpoint: Checkpoint) -> list[CheckedFile]:
+    """Read every file of a checkpoint; what was found of each, the manifest first.
+
+    The manifest is held against the digest in the database, all others against the manifest. Refuses a
+    checkpoint that has no files here, and one that was never registered with digests.
+    """
+    if checkpoint.files_deleted_at:
+        raise Refusal(f"The files of {checkpoint} were deleted.")
+    if not checkpoint.digest:
+        raise Refusal(f"{checkpoint} came without a manifest: there is nothing to hold its files against.")
+    folder = checkpoint.path
+    manifest = _checked(folder, MANIFEST_FILE, checkpoint.digest)
+    found = [manifest]
+    if not manifest.is_sound:
+        return found
+    named = read_manifest(folder).files
+    found += [_checked(folder, name, digest) for name, digest in sorted(named.items())]
+    others = sorted(one.name for one in folder.iterdir() if one.name not in (*named, MANIFEST_FILE))
+    return [*found, *(CheckedFile(name=name, state=FileState.UNKNOWN) for name in others)]
+
+
+def require_intact(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose files are not those that were registered, naming what is wrong.
+
+    What lies beside them does not matter: nothing reads it.
+    """
+    wrong = [one for one in check_files(checkpoint) if one.state in (FileState.CHANGED, FileState.MISSING)]
+    if wrong:
+        told = ", ".join(f"{one.name} is {one.state}" for one in wrong)
+        raise Refusal(f"{checkpoint} is damaged: {told}. Put the file back from a copy, or train it again.")
+
+
+def require_registered(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose manifest is not the one that was registered. Reads one small file.
+
+    Who loads the files checks them against the manifest; this ties the manifest to the database.
+    """
+    if checkpoint.files_deleted_at:
+        raise Refusal(f"The files of {checkpoint} were deleted: choose another checkpoint.")
+    if not checkpoint.digest:
+        return
+    try:
+        found = manifest_digest(checkpoint.path)
+    except (OSError, ContractError):
+        found = ""
+    if found != checkpoint.digest:
+        state = "changed" if found else "missing"
+        raise Refusal(
+            f"{checkpoint} is not as it was registered: its manifest is {state}."
+            " Put the files back from a copy, or choose another checkpoint."
+        )
+
+
+def _checked(folder: Path, name: str, expected: str) -> CheckedFile:
+    path = folder / name
+    try:
+        if path.is_symlink() or not path.is_file():
+            return CheckedFile(name=name, state=FileState.MISSING, expected=expected)
+        found, size = sha256_of_file(path), path.stat().st_size
+    except OSError:
+        return CheckedFile(name=name, state=FileState.MISSING, expected=expected)
+    state = FileState.INTACT if found == expected else FileState.CHANGED
+    return CheckedFile(name=name, state=state, expected=expected, found=found, size=size)

@@ -1,0 +1,24 @@
+"""How much the model server takes on at a time. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds that the command line sets."""
+
+    max_adapters: int = 8
+    """Checkpoints in memory beside the base."""
+    max_rows: int = 32
+    """Answers that are written at a time; the others wait."""
+    cache_tokens: int = 32768
+    """Places for keys and values of prompts and answers, each counted as long as the longest beside it may
+    become; the context's length at least. A place of SmolLM2-135M takes 46 KB in float32."""
+    queue: int = 32
+    """Requests that may wait."""
+    per_key: int = 64
+    """Requests with one key that may wait and run."""
+    seconds_per_request: float = 600.0
+    """What a request gets that does not say for itself; it can ask for less, not for more."""

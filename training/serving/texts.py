@@ -1,0 +1,88 @@
+"""Requests' texts as token ids, refused where the model would read something else than was sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from training.contract import ContractError, Message
+from training.rlhf.backbone import Backbone
+from training.rlhf.encoding import Answered, Encoder, shorten
+from training.rlhf.rollout.limits import context_length
+from training.serving.errors import RequestError
+
+
+class Texts:
+    """Chats, raw prompts and answers, for one base model."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._encoder = Encoder(backbone.tokenizer)
+        control = sorted(backbone.tokenizer.all_special_tokens, key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, control)))
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat up to where the answer begins."""
+        for index, message in enumerate(messages):
+            if found := self._control.search(message.content):
+                raise RequestError(
+                    400,
+                    f"The text holds the control token {found.group()!r}. Take it out.",
+                    code="control_token",
+                    param=f"messages[{index}].content",
+                )
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        tokenizer: Any = self._backbone.tokenizer
+        try:
+            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise RequestError(
+                400,
+                f"The model's chat template refuses these messages: {error}",
+                code="invalid_value",
+                param="messages",
+            ) from error
+        # The template writes the beginning-of-text token itself where there is one.
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def prompt(self, prompt: str | list[int], index: int) -> list[int]:
+        """Token ids of a raw prompt; with ids given, those, if the model knows them."""
+        size = int(self._backbone.config.vocab_size)
+        ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
+        if not ids:
+            raise RequestError(400, "The prompt is empty.", code="invalid_value", param=f"prompt[{index}]")
+        if not all(0 <= id < size for id in ids):
+            message = f"Token ids must lie between 0 and {size - 1}."
+            raise RequestError(400, message, code="invalid_value", param=f"prompt[{index}]")
+        return ids
+
+    def answers(
+        self,
+        messages: Sequence[Message],
+        texts: Sequence[str],
+        *,
+        max_tokens: int | None = None,
+        offsets: bool = False,
+        field: str = "completions[{}]",
+    ) -> tuple[Answered, ...]:
+        """Each text as the answer that ends the chat, in at most so many tokens; the front of a long prompt
+        is cut for all alike. field: how an error names the text that it is about."""
+        encoded = []
+        for index, text in enumerate(texts):
+            try:
+                encoded.append(self._encoder.encode(messages, text, offsets=offsets))
+            except ContractError as error:
+                param = field.format(index)
+                raise RequestError(400, f"{error}.", code="invalid_value", param=param) from error
+        context = context_length(self._backbone)
+        rows = shorten(encoded, min(max_tokens or context, context), self._encoder)
+        for index, row in enumerate(rows):
+            if len(row.ids) > context:
+                message = f"The completion has {len(row.ids)} tokens; the model's context holds {context}."
+                param = field.format(index)
+                raise RequestError(400, message, code="context_length_exceeded", param=param)
+        return rows

@@ -1,0 +1,203 @@
+"""Checkpoints: the collection, one of them with its descent, and what can be done with it."""
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import Http404, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from annotation.errors import Refusal
+from annotation.rendering import render_markdown
+from annotation.views.access import Request
+from training.archives import zip_of_folder
+from training.choices import CheckpointKind, JobState
+from training.held_out import figures_of
+from training.model_card import model_card
+from training.models import Checkpoint, CheckpointExport
+from training.selectors import checkpoints_for, lineage_of
+from training.selectors_checkpoints import (
+    card_of,
+    family_of,
+    found_checkpoints,
+    latest_evaluation,
+    lineage_picture,
+    tags_of,
+    uses_of,
+)
+from training.services.exports import archive_name, hub_is_set, request_export
+from training.services.registry import delete_files, describe_checkpoint
+from training.services.verification import check_files
+from training.views.access import require_manager
+
+_ROWS_ON_A_PAGE = 50
+_EXPORTS_SHOWN = 5
+
+
+@require_safe
+def checkpoints(request: Request) -> HttpResponse:
+    """All checkpoints of one's projects, newest first, with a search. For managers."""
+    require_manager(request.user, None)
+    asked = {name: request.GET.get(name, "").strip() for name in ("text", "tag", "kind")}
+    seen = checkpoints_for(request.user)
+    listed = Paginator(found_checkpoints(seen, **asked), _ROWS_ON_A_PAGE)
+    context = {
+        "page": listed.get_page(request.GET.get("page")),
+        "asked": asked,
+        "kinds": CheckpointKind.choices,
+        "tags": tags_of(seen),
+    }
+    return render(request, "training/checkpoints.html", context)
+
+
+@require_safe
+def checkpoint(request: Request, name: str) -> HttpResponse:
+    """One checkpoint: what it learnt from, what it descends from, what can be done with it. For managers."""
+    return _page(request, _checkpoint(request, name))
+
+
+@require_POST
+def describe(request: Request, name: str) -> HttpResponse:
+    """Give it other tags and notes. For managers."""
+    found = _own(request, name)
+    tags, notes = request.POST.get("tags", ""), request.POST.get("notes", "").replace("\r\n", "\n")
+    try:
+        describe_checkpoint(checkpoint=found, tags=tags.split(","), notes=notes, described_by=request.user)
+    except Refusal as refusal:
+        entered = {"tags": tags, "notes": notes, "refusal": refusal}
+        return _page(request, found, status=422, entered=entered)
+    messages.success(request, _("Saved."))
+    return redirect(found)
+
+
+@require_POST
+def verify(request: Request, name: str) -> HttpResponse:
+    """Read every file and show what was found of each. For managers."""
+    found = _checkpoint(request, name)
+    try:
+        return _page(request, found, files=check_files(found))
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect(found)
+
+
+@require_safe
+def card(request: Request, name: str) -> HttpResponse:
+    """The model card as a Markdown file. For managers."""
+    found = _checkpoint(request, name)
+    answer = HttpResponse(model_card(card_of(found)), content_type="text/markdown; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{found.name}.md"'
+    return answer
+
+
+@require_POST
+def export(request: Request, name: str) -> HttpResponse:
+    """Have it written as a folder for others, or pushed to a hub. For managers."""
+    found = _own(request, name)
+    try:
+        request_export(
+            checkpoint=found,
+            merged=request.POST.get("form") == "merged",
+            repository=request.POST.get("repository", "").strip() if "push" in request.POST else "",
+            private="public" not in request.POST,
+            requested_by=request.user,
+        )
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    return redirect(f"{found.get_absolute_url()}#exports")
+
+
+@require_safe
+def exports(request: Request, name: str) -> HttpResponse:
+    """How the exports go: a fragment that asks for itself while one goes on. For managers."""
+    found = _checkpoint(request, name)
+    return render(request, "training/checkpoint_exports.html", _exports(found))
+
+
+@require_safe
+def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
+    """An exported folder as a ZIP archive. For managers."""
+    found = _checkpoint(request, name)
+    exported = get_object_or_404(CheckpointExport, pk=pk, checkpoint=found, state=JobState.FINISHED)
+    if not exported.folder or not exported.path.is_dir():
+        raise Http404
+    answer = StreamingHttpResponse(
+        zip_of_folder(exported.path, name=found.name), content_type="application/zip"
+    )
+    answer["Content-Disposition"] = f'attachment; filename="{archive_name(exported)}.zip"'
+    return answer
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: Request, name: str) -> HttpResponse:
+    """Ask for confirmation, then delete the files; the record stays. For managers."""
+    found = _own(request, name)
+    if request.method == "POST":
+        try:
+            delete_files(checkpoint=found, deleted_by=request.user)
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+        return redirect(found)
+    context = {"checkpoint": found, "project": found.project, "uses": uses_of(found)}
+    return render(request, "training/checkpoint_delete.html", context)
+
+
+def _checkpoint(request: Request, name: str) -> Checkpoint:
+    related = ("project", "parent", "source", "run__snapshot", "run__round_step__round__project")
+    found = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
+    require_manager(request.user, found.project)
+    return found
+
+
+def _own(request: Request, name: str) -> Checkpoint:
+    """A checkpoint that this person may change: one of no project is the administrators' business."""
+    found = _checkpoint(request, name)
+    if found.project is None and not request.user.is_superuser:
+        raise PermissionDenied
+    return found
+
+
+def _page(request: Request, found: Checkpoint, *, status: int = 200, **more: object) -> HttpResponse:
+    counts = found.manifest.get("dropped_counts", {})
+    figures = found.manifest.get("metrics", {})
+    family = family_of(found)
+    context = {
+        "checkpoint": found,
+        "project": found.project,
+        "lineage": lineage_of(found),
+        "children": found.children.order_by("pk"),
+        "family": family,
+        "picture": lineage_picture(family, here=found.name),
+        "figures": figures_of({name: v for name, v in figures.items() if isinstance(v, int | float)}),
+        "dropped": found.manifest.get("dropped", []),
+        "dropped_counts": sorted(counts.items()),
+        "left_out": sum(counts.values()),
+        "warnings": found.manifest.get("warnings", []),
+        "evaluation": latest_evaluation(found),
+        "answers": found.source.completions.count() if found.source else 0,
+        "notes": render_markdown(found.notes),
+        "card": render_markdown(_without_metadata(model_card(card_of(found)))),
+        "may_change": found.project is not None or request.user.is_superuser,
+        "has_files": not found.files_deleted_at and not found.server_url,
+        "entered": {"tags": ", ".join(found.tags), "notes": found.notes},
+        **_exports(found),
+        **more,
+    }
+    return render(request, "training/checkpoint.html", context, status=status)
+
+
+def _exports(found: Checkpoint) -> dict[str, object]:
+    listed = list(found.exports.select_related("created_by", "checkpoint")[:_EXPORTS_SHOWN])
+    return {
+        "checkpoint": found,
+        "exports": listed,
+        "exports_go_on": any(one.goes_on for one in listed),
+        "hub_is_set": hub_is_set(),
+        "hub_variable": "RONDO_HUB_TOKEN",
+    }
+
+
+def _without_metadata(card: str) -> str:
+    """The card as people read it: what stands between the first two lines of dashes is for programs."""
+    return card.split("\n---\n", 1)[-1]

@@ -1,0 +1,134 @@
+"""A round's recipe as a form, as JSON, and beside it what would happen."""
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from annotation.choices import Role
+from annotation.errors import Refusal
+from annotation.models import Project
+from annotation.views.access import Request, project_page
+from training.models import Round
+from training.recipe import POLICY, RIVAL, Recipe
+from training.recipe.form import Group, RecipeForm, flattened, with_policy
+from training.recipe.presets import PRESETS
+from training.selectors import checkpoints_of
+from training.services.dry_run import dry_run
+from training.services.recipes import CAN_CHANGE, change_recipe
+
+SECTIONS = (
+    (
+        gettext_lazy("Prompts and answers"),
+        ("prompts", "samplers", "ranking_size", "sampling", "ready_prompts", "seed"),
+    ),
+    (gettext_lazy("Start and budget"), ("start", "budget")),
+    (gettext_lazy("What is learned from"), ("reliability_weights", "ai_feedback")),
+    (gettext_lazy("Reward model"), ("reward",)),
+    (gettext_lazy("Policy"), ("policy",)),
+    (gettext_lazy("Evaluation"), ("evaluation",)),
+    (gettext_lazy("Promotion"), ("promotion",)),
+)
+"""Which fields of a recipe stand together on the page; each stands in one section."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def recipe(request: Request, project: Project, number: int) -> HttpResponse:
+    """Show a round's recipe with what would happen, and save another one. For managers."""
+    round_ = get_object_or_404(
+        Round.objects.select_related("project", "policy"), project=project, number=number
+    )
+    if request.method != "POST":
+        return _page(request, round_, RecipeForm(flattened(round_.parsed_recipe)))
+    data: dict[str, list[str]] = {name: [str(one) for one in values] for name, values in request.POST.lists()}
+    if "json" in data:
+        return _save_json(request, round_, data["json"][-1])
+    choice = data.get("policy-choice", [""])[0]
+    if choice in PRESETS and ("show" in data or [choice] != data.get("policy-shown")):
+        messages.info(
+            request,
+            _("The settings of %(name)s are shown: look at them, then save.") % {"name": PRESETS[choice][0]},
+        )
+        return _page(request, round_, RecipeForm(with_policy(data, choice)))
+    form = RecipeForm(data)
+    if form.recipe is None:
+        return _page(request, round_, form, status=422)
+    return _save(request, round_, form.recipe) or _page(request, round_, form, status=422)
+
+
+def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
+    form = RecipeForm(flattened(round_.parsed_recipe))
+    try:
+        values = json.loads(text)
+        saved = _save(request, round_, Recipe.from_json(values))
+    except ValueError as error:
+        return _page(request, round_, form, text=text, text_error=str(error), status=422)
+    return saved or _page(request, round_, form, text=text, status=422)
+
+
+def _save(request: Request, round_: Round, wanted: Recipe) -> HttpResponse | None:
+    """Save and lead back to the page; None where the service refuses, with its words as a message."""
+    try:
+        changed = change_recipe(round_=round_, recipe=wanted, actor=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return None
+    messages.success(request, _("The recipe is saved.") if changed else _("Nothing was changed."))
+    return redirect("round-recipe", round_.project.slug, round_.number)
+
+
+def _page(
+    request: Request,
+    round_: Round,
+    form: RecipeForm,
+    *,
+    text: str | None = None,
+    text_error: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    shown = form.recipe or round_.parsed_recipe
+    whole = json.dumps(shown.to_json(), indent=2, ensure_ascii=False)
+    context: dict[str, Any] = {
+        "project": round_.project,
+        "round": round_,
+        "sections": [(title, _section(form, names)) for title, names in SECTIONS],
+        "errors": form.errors,
+        "whole_errors": form.whole.errors,
+        "may_change": round_.state in CAN_CHANGE,
+        "text": whole if text is None else text,
+        "text_error": text_error,
+        "method_choices": _method_choices(form),
+        "method": form.sent("policy-choice")[:1],
+        "method_shown": form.sent("policy-shown")[:1],
+        "checkpoints": [
+            POLICY,
+            RIVAL,
+            *checkpoints_of(round_.project, writing=True).values_list("name", flat=True),
+        ],
+        "dry_run": dry_run(round_=round_),
+    }
+    return render(request, "training/recipe.html", context, status=status)
+
+
+def _section(form: RecipeForm, names: tuple[str, ...]) -> Group:
+    """Some of a recipe's fields; a section that is one part alone is that part."""
+    inputs = [one for name in names for one in form.whole.inputs if one.name == name]
+    groups = [one for name in names for one in form.whole.groups if one.name == name]
+    if not inputs and len(groups) == 1:
+        return groups[0]
+    return Group(name="", label="", inputs=inputs, groups=groups)
+
+
+def _method_choices(form: RecipeForm) -> list[tuple[str, str]]:
+    own = (
+        []
+        if form.sent("policy-shown")[:1] != ["policy_gradient"]
+        else [("policy_gradient", _("as it is set below"))]
+    )
+    return [*own, *((name, label) for name, (label, _make) in PRESETS.items())]

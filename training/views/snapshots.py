@@ -1,0 +1,55 @@
+"""What was learned from: a snapshot with its judgments, and a completion with its writer and seed."""
+
+import json
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_safe
+
+from annotation.models import Completion
+from annotation.selectors import projects_for
+from annotation.views.access import Request
+from training.models import Snapshot
+from training.selectors import judgments_in, placed_candidates, request_of
+from training.views.access import require_manager
+
+_ROWS_ON_A_PAGE = 50
+
+
+@require_safe
+def snapshot(request: Request, digest: str) -> HttpResponse:
+    """One snapshot with every judgment in it, page by page. For managers."""
+    own = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
+    found = own.select_related("project", "created_by").first()
+    if found is None:
+        raise Http404
+    require_manager(request.user, found.project)
+    page = Paginator(judgments_in(found), _ROWS_ON_A_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "project": found.project,
+        "snapshot": found,
+        "page": page,
+        "rows": [(judgment, placed_candidates(judgment)) for judgment in page],
+        "runs": found.runs.order_by("pk"),
+    }
+    return render(request, "training/snapshot.html", context)
+
+
+@require_safe
+def completion(request: Request, pk: int) -> HttpResponse:
+    """One answer: who wrote it, with which seed, and how to have it written again. For managers."""
+    related = ("prompt__project", "source__checkpoint")
+    found = get_object_or_404(Completion.objects.select_related(*related), pk=pk)
+    require_manager(request.user, found.prompt.project)
+    asked = request_of(found)
+    context = {
+        "project": found.prompt.project,
+        "completion": found,
+        "writer": getattr(found.source, "checkpoint", None),
+        "places": found.ranks.select_related("judgment__annotator").order_by("judgment_id")[:_ROWS_ON_A_PAGE],
+        "request_body": json.dumps(asked, indent=2, ensure_ascii=False) if asked else "",
+        "server": settings.RONDO_MODEL_SERVER_URL,
+    }
+    return render(request, "training/completion.html", context)

@@ -1,0 +1,16 @@
+"""Everything below /api/v1/."""
+
+from django.urls import URLPattern, path, re_path
+
+from annotation.api.urls import urlpatterns as annotation
+from training.api.urls import urlpatterns as training
+from webapp import api
+
+urlpatterns: list[URLPattern] = [
+    *annotation,
+    *training,
+    path("openapi.json", api.SchemaView.as_view(), name="api-schema"),
+    path("docs/", api.docs, name="api-docs"),
+    # Of any characters, line ends too, which `path` leaves out.
+    re_path(r"^(?P<rest>[\s\S]*)$", api.UnknownView.as_view(), name="api-unknown"),
+]

@@ -1,0 +1,109 @@
+"""What allauth asks Rondo: who may have an account, where one goes next, how secrets are kept."""
+
+import base64
+import hashlib
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from cryptography.fernet import Fernet, MultiFernet
+from django.conf import settings
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import Invitation, User
+from annotation.services.invitations import accept_invitation, good_invitation
+from annotation.views.invitations import INVITATION
+
+
+def invitation_of(request: HttpRequest) -> Invitation | None:
+    """The invitation by which this visitor may make an account, if it still holds."""
+    pk = request.session.get(INVITATION)
+    return good_invitation(pk=pk) if isinstance(pk, int) else None
+
+
+def join(request: HttpRequest, user: User) -> None:
+    """Make the newcomer a member of what they were invited to. Without that there is no new account."""
+    invitation = invitation_of(request)
+    try:
+        if invitation is None:
+            raise Refusal(_("This invitation is used up, expired or revoked. Ask for another one."))
+        accept_invitation(invitation=invitation, user=user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        raise ImmediateHttpResponse(redirect("login")) from refusal
+    del request.session[INVITATION]
+
+
+class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
+    """Accounts are made by invitation alone; wrong passwords are counted in the database (`lockout`)."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return invitation_of(request) is not None
+
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        if not commit:
+            return super().save_user(request, user, form, commit=False)  # type: ignore[no-any-return]
+        with transaction.atomic():
+            made: User = super().save_user(request, user, form, commit=True)
+            join(request, made)
+        return made
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        """Nothing: allauth would count in the cache of this one process."""
+
+    def add_message(
+        self,
+        request: HttpRequest,
+        level: int,
+        message_template: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        # The page that one comes to says enough.
+        if message_template not in ("account/messages/logged_in.txt", "account/messages/logged_out.txt"):
+            super().add_message(request, level, message_template, *args, **kwargs)
+
+    def send_notification_mail(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: Rondo sends no mail."""
+
+
+class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
+    """An account of another site opens the account that it was connected to, and never one by its e-mail."""
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        return invitation_of(request) is not None
+
+    def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> User:
+        with transaction.atomic():
+            made: User = super().save_user(request, sociallogin, form)
+            join(request, made)
+        return made
+
+    def can_authenticate_by_email(self, login: Any, email: str) -> bool:
+        return False
+
+
+class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
+    """Secrets of the second factor are encrypted with a key drawn from the secret key of this Rondo."""
+
+    def _get_site_name(self) -> str:
+        return "Rondo"
+
+    def encrypt(self, text: str) -> str:
+        return _cipher().encrypt(text.encode()).decode()
+
+    def decrypt(self, encrypted_text: str) -> str:
+        return _cipher().decrypt(encrypted_text.encode()).decode()
+
+
+def _cipher() -> MultiFernet:
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    digests = (hashlib.sha256(b"rondo second factor:" + str(key).encode()).digest() for key in keys)
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])

@@ -1,0 +1,43 @@
+"""Signing in and what protects an account. Names without a prefix are ours, the others those of allauth.
+
+Left out of allauth's addresses is what needs mail: Rondo sends none.
+"""
+
+from allauth.account import views as account
+from allauth.socialaccount.providers.github import views as github
+from allauth.socialaccount.providers.google import views as google
+from django.urls import URLPattern, URLResolver, include, path
+
+from webapp.security import pages, views
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("login/", account.login, name="login"),
+    path("login/", account.login, name="account_login"),
+    path("logout/", views.logout, name="logout"),
+    path("logout/", views.logout, name="account_logout"),
+    path("signup/", account.signup, name="account_signup"),
+    path("login/inactive/", account.account_inactive, name="account_inactive"),
+    path("account/", pages.account, name="account"),
+    path("account/sessions/<int:pk>/end/", pages.session_end, name="session-end"),
+    path("account/sessions/end-others/", pages.sessions_end_others, name="sessions-end-others"),
+    path("account/data/", pages.account_export, name="account-export"),
+    path("account/delete/", pages.account_delete, name="account-delete"),
+    path("account/reauthenticate/", account.reauthenticate, name="account_reauthenticate"),
+    path("account/password/", account.password_change, name="account_change_password"),
+    path("account/password/set/", account.password_set, name="account_set_password"),
+    path("account/second-factor/", include("allauth.mfa.urls")),
+    path("account/connections/", include("allauth.socialaccount.urls")),
+    path("login/with/github/", views.provider_page("github", github.oauth2_login), name="github_login"),
+    path(
+        "login/with/github/callback/",
+        views.provider_page("github", github.oauth2_callback),
+        name="github_callback",
+    ),
+    path("login/with/google/", views.provider_page("google", google.oauth2_login), name="google_login"),
+    path(
+        "login/with/google/callback/",
+        views.provider_page("google", google.oauth2_callback),
+        name="google_callback",
+    ),
+    path("login/with/", include("allauth.socialaccount.providers.openid_connect.urls")),
+]
