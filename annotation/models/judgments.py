@@ -102,7 +102,7 @@ class SpanFlag(WrittenOnce):
     note = models.TextField(blank=True)
 
     class Meta:
-        ordering = ["judgment", "completion", "start", "end"]
+        ordering = ["judgment", "completion", "start", "end", "id"]
         constraints = [
             models.CheckConstraint(
                 condition=Q(severity__isnull=True) | Q(severity__range=(1, 9)),

@@ -176,7 +176,8 @@ def test_a_conflict_is_shown_in_words_and_the_other_can_be_taken(items, alice: U
 def test_two_pages_that_submit_leave_the_choice_to_the_person(items, alice: User, open_as: Open):
     first, second = open_as(alice, LABEL), open_as(alice, LABEL)
     first.keyboard.press("2")
-    first.keyboard.press("Control+Enter")
+    with first.expect_response("**/submit/"):
+        first.keyboard.press("Control+Enter")
     expect(first.get_by_text("2 of 2")).to_be_visible()
     second.keyboard.press("-")
     second.keyboard.press("Control+Enter")
@@ -184,7 +185,9 @@ def test_two_pages_that_submit_leave_the_choice_to_the_person(items, alice: User
     expect(dialog).to_contain_text("Both bad")
     expect(dialog).to_contain_text("A is better")
     assert Judgment.objects.get().verdict == Verdict.RANKED
-    second.get_by_role("button", name="Keep mine").click()
+    # The next page is shown before the answer has come.
+    with second.expect_response("**/submit/"):
+        second.get_by_role("button", name="Keep mine").click()
     expect(second.get_by_text("2 of 2")).to_be_visible()
     before, after = Judgment.objects.order_by("pk")
     assert (after.verdict, after.supersedes) == (Verdict.BOTH_BAD, before)

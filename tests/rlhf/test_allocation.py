@@ -34,9 +34,11 @@ def faults(*arguments: str, **environment: str) -> str:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to hand out memory")
 def test_memory_that_tensors_leave_free_is_used_again_without_a_page_fault() -> None:
-    # 28 MB are 7,168 pages of 4 KB, or 14 of 2 MB: where they are large there are few, and never almost none.
-    assert int(faults()) > 400
-    assert int(faults("keep")) < 100
+    # 36 tensors of 28 MB: each is 7,168 pages of 4 KB, or 14 of 2 MB. Where the trimmed top of the heap is split
+    # by a small block, one tensor of the 36 may be touched anew though memory is kept; without it all of them are.
+    anew, kept = int(faults()), int(faults("keep"))
+    assert anew > 400
+    assert kept * 10 < anew
 
 
 def test_what_the_environment_says_of_memory_stands() -> None:

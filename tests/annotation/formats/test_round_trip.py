@@ -202,6 +202,26 @@ def test_out_and_in_again_gives_the_same_rows(format_name: str, stored: list[Imp
     assert spelled(out, format_name) == spelled(again, format_name)
 
 
+@pytest.mark.parametrize("keys", [("vague", "Wrong-Fact"), ("Wrong-Fact", "vague")])
+@pytest.mark.parametrize("known_first", ["vague", "Wrong-Fact"])
+def test_marks_of_the_same_words_go_out_in_the_order_in_which_they_were_made(
+    keys: tuple[str, str], known_first: str, tmp_path: Path
+):
+    def item(text: str, *marks: str) -> ImportedItem:
+        spans = tuple(ImportedSpan(completion=0, category=key, start=0, end=1) for key in marks)
+        judgment = ImportedJudgment(verdict=Verdict.CANNOT_JUDGE, annotator=PEOPLE[NAMES[0]], spans=spans)
+        return ImportedItem(
+            messages=[{"role": "user", "content": text}],
+            completions=(ImportedCompletion(text="tea"),),
+            judgments=(checked_judgment(["tea"], judgment),),
+        )
+
+    project = project_with([item("which is known first", known_first), item("both", *keys)])
+    rows = export_to(project, "jsonl", tmp_path / "x.jsonl")
+    both = next(row for row in rows if row["messages"][0]["content"] == "both")
+    assert tuple(span["category"] for span in both["spans"]) == keys
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stored=items(), format_name=st.sampled_from(sorted(WRITERS)))
 def test_every_judgment_gives_rows_or_is_told_as_dropped(stored: list[ImportedItem], format_name: str):
