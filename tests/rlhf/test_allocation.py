@@ -34,7 +34,7 @@ def faults(*arguments: str, **environment: str) -> str:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to hand out memory")
 def test_memory_that_tensors_leave_free_is_used_again_without_a_page_fault() -> None:
-    # 36 tensors of 28 MB: each is 7,168 pages of 4 KB, or 14 of 2 MB. Where a small block splits the heap, one
+    # 36 tensors of 28 MB: each is 7,168 pages of 4 KB, or 14 of 2 MB. Where a block splits the heap, one
     # tensor of the 36 may be touched anew though memory is kept; without it all of them are.
     anew, kept = int(faults()), int(faults("keep"))
     assert anew > 400
