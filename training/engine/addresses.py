@@ -1,169 +1,39 @@
-"""Which addresses other model servers may have: no one may make Rondo ask a host inside its own network.
-
-A name is resolved when the connection is made and the very address that was checked is connected to, so a
-name that changes its mind between the two gains nothing. Redirects are never followed (httpx's default).
-"""
+"""Which addresses other model servers may have: no one may make Rondo ask a host inside its own network."""
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import socket
-from collections.abc import Callable
-from urllib.parse import urlsplit
-
 import httpx
-from django.conf import settings
 
+from annotation import addresses
+from annotation.addresses import Policy, Resolve, is_public
 from training.engine.errors import EngineError
 
-Resolve = Callable[[str, int], list[str]]
-"""(host, port) to the addresses of the host. Raises `OSError` where there are none."""
-
-_PORTS = {"http": 80, "https": 443}
+__all__ = ["AddressError", "AsyncGuardedTransport", "GuardedTransport", "check_url", "is_public"]
 
 
 class AddressError(EngineError):
     """An address that is not asked. The message says why and what to do."""
 
 
+_MODEL_SERVERS = Policy(setting="RONDO_MODEL_SERVER_HOSTS", what="server", error=AddressError)
+
+
 def check_url(url: str) -> None:
-    """Refuse a URL that cannot be another model server's; what its name resolves to is checked later.
-
-    Raises `AddressError`: another scheme than http and https, no host, a name and password, a query,
-    or an address within private or link-local ranges that RONDO_MODEL_SERVER_HOSTS does not list.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise AddressError(f"{url!r} is no address of a server. Write http://host:port.") from None
-    if parts.scheme not in _PORTS or not parts.hostname or port == 0:
-        raise AddressError(f"{url!r} is no address of a server. Write http://host:port.")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise AddressError("The address must hold neither name, password, query nor fragment.")
-    try:
-        address = ipaddress.ip_address(parts.hostname)
-    except ValueError:
-        return
-    if not is_public(str(address)) and not is_listed(parts.hostname, port or _PORTS[parts.scheme]):
-        raise _inside(parts.hostname)
+    """Refuse a URL that cannot be another model server's (`Policy.check_url`). Raises `AddressError`."""
+    _MODEL_SERVERS.check_url(url)
 
 
-def is_listed(host: str, port: int) -> bool:
-    """Whether an administrator lists the host, alone or with this port, in RONDO_MODEL_SERVER_HOSTS."""
-    listed = {str(one).strip().lower() for one in settings.RONDO_MODEL_SERVER_HOSTS}
-    name = host.lower()
-    bracketed = f"[{name}]" if ":" in name else name
-    return not listed.isdisjoint({name, bracketed, f"{bracketed}:{port}"})
+class GuardedTransport(addresses.GuardedTransport):
+    """Connects to hosts of the public internet and to those of RONDO_MODEL_SERVER_HOSTS, to no other."""
+
+    def __init__(self, *, inner: httpx.BaseTransport | None = None, resolve: Resolve | None = None) -> None:
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
 
 
-def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet, also where IPv6 only wraps one of IPv4."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if ip.is_multicast or not ip.is_global:
-        return False
-    return isinstance(ip, ipaddress.IPv4Address) or all(map(_is_public_v4, _wrapped(ip)))
-
-
-def _is_public_v4(ip: ipaddress.IPv4Address) -> bool:
-    return ip.is_global and not ip.is_multicast
-
-
-def _wrapped(ip: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """Addresses of IPv4 to which a packet for `ip` may be sent on: mapped, 6to4, Teredo, NAT64."""
-    found = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
-    found += ip.teredo or ()
-    if ip in ipaddress.ip_network("64:ff9b::/96"):
-        found.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    return found
-
-
-def addresses_of(host: str, port: int) -> list[str]:
-    """What a host's name resolves to now, in the order in which the system would try them."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
-
-
-class GuardedTransport(httpx.BaseTransport):
-    """Connects to hosts of the public internet and to those that an administrator lists, to no other."""
-
-    def __init__(self, *, inner: httpx.BaseTransport | None = None, resolve: Resolve = addresses_of) -> None:
-        self._inner = inner or httpx.HTTPTransport(trust_env=False)
-        self._resolve = resolve
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to the first checked address that takes the connection."""
-        problem: httpx.ConnectError | None = None
-        for address in _checked(request, self._resolve):
-            try:
-                return self._inner.handle_request(_pinned(request, address))
-            except httpx.ConnectError as error:
-                problem = error
-        raise problem or _nowhere(request)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._inner.close()
-
-
-class AsyncGuardedTransport(httpx.AsyncBaseTransport):
+class AsyncGuardedTransport(addresses.AsyncGuardedTransport):
     """`GuardedTransport` for an event loop."""
 
     def __init__(
-        self, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve = addresses_of
+        self, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve | None = None
     ) -> None:
-        self._inner = inner or httpx.AsyncHTTPTransport(trust_env=False)
-        self._resolve = resolve
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to the first checked address that takes the connection."""
-        problem: httpx.ConnectError | None = None
-        for address in await asyncio.to_thread(_checked, request, self._resolve):
-            try:
-                return await self._inner.handle_async_request(_pinned(request, address))
-            except httpx.ConnectError as error:
-                problem = error
-        raise problem or _nowhere(request)
-
-    async def aclose(self) -> None:
-        """Give the connections back."""
-        await self._inner.aclose()
-
-
-def _checked(request: httpx.Request, resolve: Resolve) -> list[str]:
-    """The addresses of the request's host, none of which is inside unless the host is listed."""
-    host = request.url.host
-    port = request.url.port or _PORTS[request.url.scheme]
-    try:
-        addresses = resolve(host, port)
-    except OSError as error:
-        raise httpx.ConnectError(f"the name {host} is not known", request=request) from error
-    if not is_listed(host, port) and not all(map(is_public, addresses)):
-        raise _inside(host)
-    return addresses
-
-
-def _pinned(request: httpx.Request, address: str) -> httpx.Request:
-    """The request to one address. The certificate is the name's, and the header `Host` was set from it."""
-    return httpx.Request(
-        request.method,
-        request.url.copy_with(host=address.partition("%")[0]),
-        headers=request.headers,
-        stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": request.url.host},
-    )
-
-
-def _nowhere(request: httpx.Request) -> httpx.ConnectError:
-    return httpx.ConnectError(f"the name {request.url.host} has no address", request=request)
-
-
-def _inside(host: str) -> AddressError:
-    return AddressError(
-        f"{host} is an address inside a private network, which Rondo does not ask. An administrator can "
-        f"allow it: put {host} into RONDO_MODEL_SERVER_HOSTS and start Rondo again."
-    )
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)

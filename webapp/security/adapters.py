@@ -1,15 +1,11 @@
 """What allauth asks Rondo: who may have an account, where one goes next, how secrets are kept."""
 
-import base64
-import hashlib
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
-from cryptography.fernet import Fernet, MultiFernet
-from django.conf import settings
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest
@@ -18,8 +14,11 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Invitation, User
+from annotation.sealed import seal, unseal
 from annotation.services.invitations import accept_invitation, good_invitation
 from annotation.views.invitations import INVITATION
+
+_SECOND_FACTOR = "second factor"
 
 
 def invitation_of(request: HttpRequest) -> Invitation | None:
@@ -97,13 +96,7 @@ class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
         return "Rondo"
 
     def encrypt(self, text: str) -> str:
-        return _cipher().encrypt(text.encode()).decode()
+        return seal(text, purpose=_SECOND_FACTOR)
 
     def decrypt(self, encrypted_text: str) -> str:
-        return _cipher().decrypt(encrypted_text.encode()).decode()
-
-
-def _cipher() -> MultiFernet:
-    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-    digests = (hashlib.sha256(b"rondo second factor:" + str(key).encode()).digest() for key in keys)
-    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
+        return unseal(encrypted_text, purpose=_SECOND_FACTOR)
