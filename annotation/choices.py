@@ -189,3 +189,44 @@ class ImportState(models.TextChoices):
     RUNNING = "running", _("running")
     FINISHED = "finished", _("finished")
     FAILED = "failed", _("failed")
+
+
+class WebhookEvent(models.TextChoices):
+    """What a webhook tells of. Each state of a round is an event of its own, under the round's own words."""
+
+    JUDGMENT_SUBMITTED = "judgment.submitted", _("somebody judged a comparison")
+    JUDGMENT_CHANGED = "judgment.changed", _("somebody changed a judgment of theirs")
+    ROUND_DRAFT = "round.draft", _("a round was drafted, or taken back to its draft")
+    ROUND_SAMPLING = "round.sampling", _("a round has its prompts answered")
+    ROUND_LABELLING = "round.labelling", _("a round can be labelled")
+    ROUND_TRAINING_REWARD_MODELS = "round.training_reward_models", _("a round trains its reward models")
+    ROUND_TRAINING_POLICY = "round.training_policy", _("a round trains its policy")
+    ROUND_EVALUATING = "round.evaluating", _("a round evaluates its new policy")
+    ROUND_DECIDING = "round.deciding", _("a round waits for its decision")
+    ROUND_PROMOTED = "round.promoted", _("a round's new policy was promoted")
+    ROUND_REJECTED = "round.rejected", _("a round's new policy was rejected")
+    ROUND_PAUSED = "round.paused", _("a round was paused")
+    ROUND_FAILED = "round.failed", _("a round failed")
+    ROUND_CANCELLED = "round.cancelled", _("a round was cancelled")
+    RUN_CREATED = "run.created", _("a run was written down and waits for its trainer")
+    RUN_STARTED = "run.started", _("a run's trainer started, or went on")
+    RUN_FINISHED = "run.finished", _("a run finished")
+    RUN_STOPPED = "run.stopped", _("a run stopped and can go on")
+    RUN_FAILED = "run.failed", _("a run failed")
+    CHECKPOINT_REGISTERED = "checkpoint.registered", _("a checkpoint entered the collection")
+    CHECKPOINT_DELETED = "checkpoint.deleted", _("a checkpoint's files were deleted")
+
+
+class DeliveryState(models.TextChoices):
+    """Life of a webhook's delivery: waiting → delivered or given up; sent again by hand it waits again."""
+
+    WAITING = "waiting", _("waiting")
+    DELIVERED = "delivered", _("delivered")
+    GIVEN_UP = "given_up", _("given up")
+
+
+class WhyDisabled(models.TextChoices):
+    """Why Rondo itself switched a webhook off."""
+
+    FAILING = "failing", _("nothing could be delivered for days")
+    GONE = "gone", _("its receiver said that it is gone for good (410)")

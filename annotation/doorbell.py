@@ -8,6 +8,7 @@ from kombu.exceptions import KombuError, OperationalError
 logger = logging.getLogger(__name__)
 
 DO_IMPORT = "annotation.tasks.do_import"
+DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
 
 
 def send(task: str, *args: object) -> None:

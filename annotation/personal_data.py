@@ -10,7 +10,7 @@ from django.db import models
 
 from annotation.models import Judgment, User
 
-_SECRETS = {"password", "digest", "session_key", "token", "token_secret", "secret"}
+_SECRETS = {"password", "digest", "session_key", "token", "token_secret", "secret", "previous_secret"}
 """Fields that open something: whoever finds the file could use them."""
 
 _SECRET_DATA = {"mfa.authenticator"}

@@ -6,6 +6,7 @@ from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
 
 from annotation.services import kept_answers
+from annotation.services.webhooks import deliveries
 from training.services import (
     arena,
     drift,
@@ -68,6 +69,7 @@ def keep_what_is_kept() -> None:
     """Once a day, delete the files that this installation does not keep."""
     retention.apply_retention()
     kept_answers.forget_answers()
+    deliveries.forget_messages()
 
 
 @worker_ready.connect

@@ -138,7 +138,8 @@ def listed_hosts_are_hosts(app_configs: Any, **_: Any) -> list[CheckMessage]:
             hint="Write hosts alone or with a port, commas between them: gpu-box,10.0.0.7:8000",
             id="rondo.E020",
         )
-        for host in settings.RONDO_MODEL_SERVER_HOSTS
+        for name in ("RONDO_MODEL_SERVER_HOSTS", "RONDO_WEBHOOK_HOSTS")
+        for host in getattr(settings, name)
         if "/" in host or not host.strip()
     ]
 

@@ -42,6 +42,8 @@ RONDO_MODEL_SERVER_URL = env.str(
 # the public internet may be named; any other would let a page of Rondo reach into the network it runs in.
 RONDO_MODEL_SERVER_HOSTS = env.list("RONDO_MODEL_SERVER_HOSTS", default=[])
 # What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
+# The same for webhooks, which every manager of a project may set up: a list of its own.
+RONDO_WEBHOOK_HOSTS = env.list("RONDO_WEBHOOK_HOSTS", default=[])
 RONDO_REWARD_FUNCTIONS = env.list("RONDO_REWARD_FUNCTIONS", default=[])
 RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
 RONDO_JUDGE_KEY = env.str("RONDO_JUDGE_KEY", default="")

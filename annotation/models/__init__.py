@@ -19,6 +19,7 @@ from annotation.models.reviews import Review
 from annotation.models.texts import Completion, CompletionScore, CompletionSource, Prompt
 from annotation.models.tokens import ApiToken
 from annotation.models.transfers import FileImport
+from annotation.models.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 from annotation.models.work import (
     AnnotatorTally,
     Assignment,
@@ -65,5 +66,9 @@ __all__ = [
     "Review",
     "SpanFlag",
     "User",
+    "WebhookAttempt",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "WebhookMessage",
     "Withholding",
 ]

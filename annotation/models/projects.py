@@ -110,6 +110,11 @@ class Project(models.Model):
         editable=False,
         help_text="Drawn anew when a category, a criterion or the guidelines change.",
     )
+    has_webhooks = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Whether a webhook is switched on: who has none pays nothing for them.",
+    )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
     )

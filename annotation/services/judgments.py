@@ -43,7 +43,8 @@ from annotation.services.drafts import discard_draft
 from annotation.services.projects import note_guideline_on_screen
 from annotation.services.qualification import settle_qualification
 from annotation.services.reviews import review_after_judgment
-from annotation.services.tallies import count_submission, take_turn
+from annotation.services.tallies import Turn, count_submission, take_turn
+from annotation.services.webhooks.messages import tell_of_judgment
 
 __all__ = [
     "CorrectionInput",
@@ -222,6 +223,8 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
         return
     SpanFlag.objects.bulk_create(
         SpanFlag(
+    if imported_from is None:
+        tell_of_judgment(judgment=judgment, comparison=assignment.comparison)
             judgment=judgment,
             completion_id=span.completion_id,
             category_id=span.category_id,

@@ -9,12 +9,13 @@ from pathlib import Path
 from django.conf import settings
 from django.db import transaction
 
-from annotation.choices import SourceKind
+from annotation.choices import SourceKind, WebhookEvent
 from annotation.errors import Refusal
 from annotation.models import CompletionSource
 from training.choices import CheckpointKind, Method
 from training.contract import CHECKPOINT_FOLDER, ContractError, manifest_digest, read_manifest
 from training.models import Checkpoint, Run
+from training.services.telling import tell_of_checkpoint
 
 
 def register_starter(*, name: str | None = None) -> Checkpoint:
@@ -73,7 +74,7 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
             source, _ = CompletionSource.objects.get_or_create(
                 name=run.name, defaults={"kind": SourceKind.CHECKPOINT}
             )
-        checkpoint, _ = Checkpoint.objects.get_or_create(
+        checkpoint, created = Checkpoint.objects.get_or_create(
             run=run,
             defaults={
                 "name": run.name,
@@ -87,6 +88,8 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
                 "source": source,
             },
         )
+        if created:
+            tell_of_checkpoint(checkpoint, WebhookEvent.CHECKPOINT_REGISTERED)
     return checkpoint
 
 

@@ -10,11 +10,13 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from annotation.choices import WebhookEvent
 from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services import audit
 from training.models import Checkpoint
 from training.selectors_checkpoints import uses_of
+from training.services.telling import tell_of_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ def delete_files(*, checkpoint: Checkpoint, deleted_by: User | None, reason: str
             project=held.project,
             details={"digest": held.digest, **({"reason": reason} if reason else {})},
         )
+        tell_of_checkpoint(held, WebhookEvent.CHECKPOINT_DELETED)
         transaction.on_commit(lambda: remove_folder(held.path))
     checkpoint.files_deleted_at = held.files_deleted_at
 

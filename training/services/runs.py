@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
+from annotation.choices import WebhookEvent
 from annotation.errors import Refusal
 from training import launcher
 from training.choices import RunState
@@ -15,6 +17,7 @@ from training.contract import RunSpec, RunStatus, Settings, write_spec
 from training.models import Checkpoint, Run, Snapshot
 from training.selectors_runs import folded_of
 from training.services.claims import InterruptedStepError, Pulse, StopAskedError
+from training.services.telling import tell_of_run
 
 
 def create_run(
@@ -42,14 +45,17 @@ def create_run(
         commit=version_of_rondo(),
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
-    return Run.objects.create(
-        name=name,
-        method=settings_of_method.method,
-        snapshot=snapshot,
-        parent=parent,
-        spec=spec.to_json(),
-        folder=str(folder.relative_to(settings.RONDO_HOME)),
-    )
+    with transaction.atomic():
+        run = Run.objects.create(
+            name=name,
+            method=settings_of_method.method,
+            snapshot=snapshot,
+            parent=parent,
+            spec=spec.to_json(),
+            folder=str(folder.relative_to(settings.RONDO_HOME)),
+        )
+        tell_of_run(run, WebhookEvent.RUN_CREATED)
+    return run
 
 
 def unused_name(wanted: str) -> str:
@@ -73,13 +79,15 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
         return
     run.path.mkdir(parents=True, exist_ok=True)
     write_spec(run.path, RunSpec.from_json(run.spec))
-    Run.objects.filter(pk=run.pk).update(
-        state=RunState.STARTING,
-        error="",
-        worker=pulse.step.worker,
-        heartbeat_at=Now(),
-        started_at=Coalesce("started_at", Now()),
-    )
+    with transaction.atomic():
+        Run.objects.filter(pk=run.pk).update(
+            state=RunState.STARTING,
+            error="",
+            worker=pulse.step.worker,
+            heartbeat_at=Now(),
+            started_at=Coalesce("started_at", Now()),
+        )
+        tell_of_run(run, WebhookEvent.RUN_STARTED)
     ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, pulse))
     _mirror(run, ending.status)
     if ending.finished:
@@ -126,9 +134,11 @@ def _mirror(run: Run, status: RunStatus | None) -> None:
 
 
 def _settle(run: Run, state: RunState, *, error: str = "") -> None:
-    Run.objects.filter(pk=run.pk).update(
-        state=state, error=error, worker="", seconds_left=None, finished_at=Now()
-    )
+    with transaction.atomic():
+        Run.objects.filter(pk=run.pk).update(
+            state=state, error=error, worker="", seconds_left=None, finished_at=Now()
+        )
+        tell_of_run(run, WebhookEvent(f"run.{state.value}"))
     run.refresh_from_db()
 
 

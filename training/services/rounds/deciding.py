@@ -21,6 +21,7 @@ from training.selectors import checkpoints_of
 from training.selectors_evaluation import trained_by
 from training.services.promotion import Decision, decision_of
 from training.services.rounds.transitions import move, unfinished
+from training.services.telling import tell_of_round
 
 CAN_ROLL_BACK = (RoundState.DRAFT, *CAN_START)
 _SEEDS = 2**31
@@ -168,7 +169,7 @@ def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> 
     recipe = _with_fresh_seed(round_.recipe, round_, policy)
     if recipe.get("start"):
         recipe["start"] = {**recipe["start"], "at": None}
-    following, _created = Round.objects.get_or_create(
+    following, created = Round.objects.get_or_create(
         project=round_.project,
         number=round_.number + 1,
         defaults={
@@ -179,6 +180,8 @@ def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> 
         },
     )
     RoundStep.objects.get_or_create(round=following, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
+    if created:
+        tell_of_round(following, RoundState.SAMPLING)
     ring_after_commit(following.pk)
 
 

@@ -19,6 +19,7 @@ from training.services.checkpoints import register_starter
 from training.services.dry_run import refuse_unless_fits
 from training.services.rounds.transitions import TRAINING_STEPS, alone_in_training, move, unfinished
 from training.services.snapshots import refuse_unless_learnable
+from training.services.telling import tell_of_round
 
 
 def draft_first_round(
@@ -39,6 +40,7 @@ def draft_first_round(
             },
         )
         if created:
+            tell_of_round(round_, RoundState.DRAFT)
             audit.record(action="round.draft", subject=round_, actor=created_by, project=project)
     return round_
 

@@ -11,6 +11,7 @@ from annotation.errors import Refusal
 from annotation.models import Comparison
 from training.choices import CAN_START_AGAIN, TRAINS, RoundState, StepKind, StepState
 from training.models import Round, RoundStep
+from training.services.telling import tell_of_round
 
 _ENDS_EARLY = frozenset({RoundState.PAUSED, RoundState.FAILED, RoundState.CANCELLED})
 _ENDED = (StepState.FAILED, StepState.CANCELLED)
@@ -66,7 +67,11 @@ def move(
     It is moved only from a state of `sources` after which `to` may come: of any that try at once, one does.
     """
     may_precede = [state for state, following in MAY_FOLLOW.items() if to in following and state in sources]
-    return bool(Round.objects.filter(pk=round_.pk, state__in=may_precede).update(state=to, **values))
+    with transaction.atomic():
+        moved = Round.objects.filter(pk=round_.pk, state__in=may_precede).update(state=to, **values)
+        if moved:
+            tell_of_round(round_, to)
+    return bool(moved)
 
 
 def enter(step: RoundStep) -> bool:

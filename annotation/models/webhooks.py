@@ -1,0 +1,165 @@
+"""Addresses of other programs that are told what happens, what they are told, and how that went."""
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from annotation.choices import DeliveryState, WhyDisabled
+from annotation.sealed import unseal
+
+SEALED_FOR = "webhook secret"
+MOST_TRIES = 10
+"""How often a message is sent before it is given up: at once, and after each of nine pauses."""
+
+
+class WebhookEndpoint(models.Model):
+    """One address that is told of a project's events. Written by `annotation.services.webhooks` alone.
+
+    Its secrets are needed to sign, so they are kept, sealed with a key drawn from this Rondo's secret key.
+    """
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="webhooks")
+    url = models.CharField(max_length=500, help_text="Where messages are sent.")
+    description = models.CharField(max_length=200, blank=True, help_text="What it is for.")
+    events = models.JSONField(default=list, help_text="What it is told of: names of `WebhookEvent`.")
+    is_enabled = models.BooleanField(default=True)
+    why_disabled = models.CharField(
+        max_length=10,
+        choices=WhyDisabled,
+        blank=True,
+        help_text="Why Rondo switched it off; empty where a person did.",
+    )
+    secret = models.TextField(editable=False, help_text="Sealed. Signs every message.")
+    previous_secret = models.TextField(
+        blank=True, editable=False, help_text="Sealed. Signs beside the new one until receivers know that."
+    )
+    previous_secret_until = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0, help_text="Attempts that failed since one succeeded.")
+    failing_since = models.DateTimeField(null=True, blank=True, help_text="When the first of them failed.")
+    rests_until = models.DateTimeField(
+        null=True, blank=True, help_text="Until then nothing is sent, so that others need not wait for it."
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="webhooks"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(why_disabled__in=["", *WhyDisabled.values]), name="webhook_why_disabled_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(is_enabled=False) | Q(why_disabled=""), name="webhook_enabled_has_no_reason"
+            ),
+            models.CheckConstraint(
+                condition=Q(previous_secret="") | Q(previous_secret_until__isnull=False),
+                name="webhook_previous_secret_ends",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.description or f"webhook {self.pk} of {self.project}"
+
+    def open_secrets(self, now: datetime) -> list[str]:
+        """The secrets that sign at this moment, the newest first. Raises `SealBrokenError`."""
+        sealed = [self.secret]
+        if self.previous_secret and self.previous_secret_until and self.previous_secret_until > now:
+            sealed.append(self.previous_secret)
+        return [unseal(one, purpose=SEALED_FOR) for one in sealed]
+
+
+class WebhookMessage(models.Model):
+    """One thing that happened, in the bytes in which it is told. Written once, in the deed's transaction.
+
+    It names no person: what a receiver should know of people it asks the API for, in somebody's name.
+    """
+
+    project = models.ForeignKey(
+        "annotation.Project", on_delete=models.CASCADE, related_name="webhook_messages"
+    )
+    key = models.CharField(
+        max_length=40, unique=True, help_text="`webhook-id`: the same however often it is sent."
+    )
+    event = models.CharField(max_length=40, help_text="A name of `WebhookEvent`, or `webhook.test`.")
+    body = models.TextField(help_text="JSON, as it is signed and sent.")
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.key}"
+
+
+class WebhookDelivery(models.Model):
+    """One message on its way to one address. The row is what is to be done; a worker's claim on it ends by
+    itself, so that what a dead worker held is sent again under the same `webhook-id`."""
+
+    message = models.ForeignKey(WebhookMessage, on_delete=models.CASCADE, related_name="deliveries")
+    # No index of its own: one below begins with it.
+    endpoint = models.ForeignKey(
+        WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries", db_index=False
+    )
+    state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.WAITING)
+    tries_left = models.PositiveSmallIntegerField(default=MOST_TRIES)
+    next_attempt_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it is due; while a worker has it, when that claim ends."
+    )
+    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "webhook deliveries"
+        constraints = [
+            models.UniqueConstraint(fields=["message", "endpoint"], name="webhook_delivery_once"),
+            models.CheckConstraint(
+                condition=Q(state__in=DeliveryState.values), name="webhook_delivery_state_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(state=DeliveryState.WAITING, next_attempt_at__isnull=False)
+                | (~Q(state=DeliveryState.WAITING) & Q(next_attempt_at__isnull=True)),
+                name="webhook_delivery_waiting_is_due",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["endpoint", "-id"], name="webhook_delivery_by_endpoint"),
+            models.Index(
+                fields=["next_attempt_at"],
+                condition=Q(state=DeliveryState.WAITING),
+                name="webhook_delivery_due",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.message} to {self.endpoint}"
+
+
+class WebhookAttempt(models.Model):
+    """One time that a message was sent, and what came back. Written once."""
+
+    delivery = models.ForeignKey(WebhookDelivery, on_delete=models.CASCADE, related_name="attempts")
+    started_at = models.DateTimeField()
+    milliseconds = models.PositiveIntegerField(help_text="From the first look at the name to the answer.")
+    status = models.PositiveSmallIntegerField(null=True, blank=True, help_text="HTTP; none where none came.")
+    error = models.TextField(blank=True, help_text="Why it failed; empty where it succeeded.")
+    answer = models.TextField(
+        blank=True, help_text="The beginning of what the receiver answered, as untrusted as any such text."
+    )
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.delivery}: {self.status or self.error}"
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the receiver took the message."""
+        return not self.error
