@@ -1,0 +1,17 @@
+"""What may be wrong with a store."""
+
+
+class StoreError(OSError):
+    """The store cannot give or take what it was asked for."""
+
+
+class StoreUnreachableError(StoreError):
+    """The store does not answer, or lets us not in: the same may be tried again later."""
+
+
+class NotInStoreError(StoreError):
+    """There is nothing of that name."""
+
+
+class DamagedError(StoreError):
+    """What the store holds is not what was put there."""

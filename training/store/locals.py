@@ -1,0 +1,68 @@
+"""What a machine keeps beside its copy of a folder: a lock, and which listings the copy is at least as new as."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.contract import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a copy is."""
+
+    digests: tuple[str, ...] = ()
+    """The copy holds all that these listings name, or more: it was sent or fetched so."""
+    left_out: tuple[str, ...] = ()
+    """What of them was not fetched: names at the top of the folder."""
+
+    def covers(self, digest: str, left_out: Sequence[str]) -> bool:
+        """Whether nothing of a listing is new to the copy, but for what is left out."""
+        return digest in self.digests and set(self.left_out) <= set(left_out)
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a copy alone, among all processes of this machine; whether it was to be had."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(folder, "lock").open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def known_of(folder: Path) -> Known:
+    """What is remembered of a copy; nothing where there is none."""
+    try:
+        found = json.loads(_beside(folder, "store.json").read_text(encoding="utf-8"))
+        return Known(tuple(found["digests"]), tuple(found["left_out"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Known()
+
+
+def remember(folder: Path, known: Known) -> None:
+    """Write down what a copy is."""
+    plain = {"digests": known.digests, "left_out": known.left_out}
+    write_atomically(_beside(folder, "store.json"), json.dumps(plain) + "\n")
+
+
+def forget(folder: Path) -> None:
+    """The copy is gone, or is to be fetched anew."""
+    _beside(folder, "store.json").unlink(missing_ok=True)
+
+
+def draft_of(folder: Path) -> Path:
+    """Where a folder is fetched to before it is there."""
+    return _beside(folder, "fetching")
+
+
+def _beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f".{folder.name}.{what}")
