@@ -4,6 +4,7 @@ The trainer's standard input is a pipe that this process holds open. When this p
 dies, however it dies, the pipe closes, and the trainer saves its state and stops.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from django.conf import settings
 
 from training.contract import CANCEL_FILE, EXIT_FINISHED, EXIT_STOPPED, ContractError, RunStatus, read_status
 
+logger = logging.getLogger(__name__)
+
 TRAINER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf")
 OUTPUT_FILE = "output.txt"
 """What the trainer's process itself says, apart from its log: warnings of libraries, a traceback."""
@@ -24,6 +27,9 @@ _POLL_SECONDS = 0.2
 _LEAVE_AFTER_CANCEL_SECONDS = 180.0
 _LOCK_WAIT_SECONDS = 300
 """An earlier trainer of the same folder may still finish its step and save."""
+_DEATHS_WITHOUT_PROGRESS = 3
+"""Killed so often in a row without having come further, a trainer is not started again: it may want too much
+memory, and then it dies each time at the same place."""
 _INHERITED = (
     "PATH",
     "HOME",
@@ -83,13 +89,18 @@ class TrainerExit:
         return self.code == EXIT_STOPPED
 
     @property
+    def killed(self) -> bool:
+        """Whether a signal ended it before it could save: the system's, out of memory, or somebody's."""
+        return self.code < 0
+
+    @property
     def message(self) -> str:
         """Why it ended as it did, for people."""
         if self.status and self.status.message and self.status.state == "failed":
             return self.status.message
-        if self.code < 0:
+        if self.killed:
             return (
-                f"The trainer was killed by signal {-self.code}. If the machine ran out of memory, lower "
+                f"The trainer was killed by signal {-self.code}, again and again. If the machine ran out of memory, lower "
                 "micro_batch_tokens or max_tokens in the recipe; otherwise start again: training goes on "
                 "from the last saved step."
             )
@@ -103,8 +114,26 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
     the trainer is asked to save and stop. When `watch` raises, the trainer is told to save
     and stop too, is not waited for, and the exception goes on: the run's own lock keeps the
     next trainer of this folder waiting until this one has ended.
+
+    One that is killed by a signal is started again and goes on from the last saved step, unless it was asked
+    to stop or dies three times in a row without coming further.
     """
     (folder / CANCEL_FILE).unlink(missing_ok=True)
+    furthest = deaths = 0
+    while True:
+        ending, was_asked_to_stop = _run_once(folder, watch)
+        reached = ending.status.step if ending.status else 0
+        deaths = 1 if reached > furthest else deaths + 1
+        furthest = max(furthest, reached)
+        if not ending.killed or was_asked_to_stop or deaths >= _DEATHS_WITHOUT_PROGRESS:
+            return ending
+        logger.warning(
+            "%s: killed by signal %d at step %d; started again", folder.name, -ending.code, reached
+        )
+
+
+def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[TrainerExit, bool]:
+    """One trainer from its start to its end; how it ended, and whether it was asked to stop."""
     started_at = time.time()
     asked_to_stop: float | None = None
     with (folder / OUTPUT_FILE).open("wb") as output:
@@ -127,11 +156,12 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
             if asked_to_stop is not None and time.monotonic() - asked_to_stop > _LEAVE_AFTER_CANCEL_SECONDS:
                 process.kill()
             _wait(process, _POLL_SECONDS)
-    return TrainerExit(
+    ending = TrainerExit(
         code=process.returncode,
         status=_fresh_status(folder, started_at),
         output_tail=tail(folder / OUTPUT_FILE, lines=5),
     )
+    return ending, asked_to_stop is not None
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -3,12 +3,13 @@
 It keeps to the contract: spec and snapshot in, status and checkpoint out, stops on `cancel`
 and at the end of its standard input, resumes from `state/`. `fake_trainer.json` beside the
 runs folder tells it how to behave: `steps`, `seconds` per step, `fail_at` a step,
-`interrupted_at` a step, once.
+`interrupted_at` a step, once; `killed_at` a step by SIGKILL in each of its first `kills` starts.
 """
 
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -70,6 +71,9 @@ def train(folder: Path, *, parent_is_gone: Callable[[], bool] = lambda: False) -
             (folder / "interrupted").touch()
             tell("stopped", "stopped by SIGTERM")
             return EXIT_STOPPED
+        starts = len((folder / "starts").read_text().splitlines())
+        if behaviour.get("killed_at") == done and starts <= behaviour["kills"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         if fail_at == done:
             tell("failed", f"Loss was not finite at step {done}. Lower the learning rate.")
             return EXIT_FAILED

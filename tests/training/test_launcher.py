@@ -116,6 +116,42 @@ def test_a_trainer_that_the_system_kills_is_told_apart(run_folder: Path, monkeyp
     assert "goes on from the last saved step" in ending.message
 
 
+def starts_of(folder: Path) -> list[str]:
+    """From which step each trainer of a run went on."""
+    return [line.partition(" ")[2] for line in (folder / "starts").read_text().splitlines()]
+
+
+def test_a_trainer_that_was_killed_is_started_again_and_goes_on(run_folder: Path):
+    behave(run_folder, '{"steps": 4, "killed_at": 2, "kills": 2}')
+    assert run_trainer(run_folder, watch=lambda status: False).finished
+    assert starts_of(run_folder) == ["from 0", "from 2", "from 2"]
+
+
+def test_a_trainer_that_dies_each_time_at_the_same_place_is_given_up(run_folder: Path):
+    behave(run_folder, '{"steps": 4, "killed_at": 2, "kills": 9}')
+    ending = run_trainer(run_folder, watch=lambda status: False)
+    assert ending.killed
+    assert "lower micro_batch_tokens" in ending.message
+    assert starts_of(run_folder) == ["from 0", "from 2", "from 2"]
+
+
+def test_a_trainer_that_is_killed_once_it_was_asked_to_stop_is_not_started_again(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = """if True:
+        import os, pathlib, signal, sys, time
+        folder = pathlib.Path(sys.argv[1])
+        (folder / "starts").open("a").write("1 from 0\\n")
+        while not (folder / "cancel").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-c", program))
+    ending = run_trainer(run_folder, watch=lambda status: (run_folder / "starts").exists())
+    assert ending.killed
+    assert starts_of(run_folder) == ["from 0"]
+
+
 def test_an_error_of_the_watcher_stops_the_trainer_too(run_folder: Path):
     behave(run_folder, '{"steps": 100000, "seconds": 0.01}')
 
