@@ -36,10 +36,13 @@ FAILING_DAYS = 5
 """For how long nothing may arrive before a webhook is switched off."""
 CLAIM = timedelta(seconds=60)
 """For how long a worker has a delivery to itself; longer than an attempt may take."""
+REST = timedelta(seconds=2)
+"""For how long an address that failed once is left alone; twice as long after each further failure, so that
+one that takes fifteen seconds to say nothing does not hold up what others wait for."""
+LONGEST_REST = timedelta(minutes=5)
 KEPT_DAYS = 30
 """For how long messages and attempts are kept."""
 
-_LONGEST_REST = 300
 _GONE = 410
 _AT_A_TIME_SECONDS = 30.0
 
@@ -205,9 +208,8 @@ def _failed(delivery: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outco
         mine.update(state=DeliveryState.GIVEN_UP, next_attempt_at=None, worker="", finished_at=now)
     endpoint.failures += 1
     endpoint.failing_since = endpoint.failing_since or now
-    # One address that takes fifteen seconds to say nothing must not hold up what others wait for.
-    rest = min(2 ** min(endpoint.failures, 16), _LONGEST_REST)
-    endpoint.rests_until = now + timedelta(seconds=max(rest, outcome.retry_after or 0))
+    rest = min(REST * 2 ** min(endpoint.failures - 1, 16), LONGEST_REST)
+    endpoint.rests_until = now + max(rest, timedelta(seconds=outcome.retry_after or 0))
     endpoint.save(update_fields=["failures", "failing_since", "rests_until"])
     if not endpoint.is_enabled:
         return
