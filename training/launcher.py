@@ -101,8 +101,8 @@ class TrainerExit:
         if self.killed:
             return (
                 f"The trainer was killed by signal {-self.code}, again and again. If the machine ran out of "
-                "memory, lower micro_batch_tokens or max_tokens in the recipe; otherwise start again: training "
-                "goes on from the last saved step."
+                "memory, lower micro_batch_tokens or max_tokens in the recipe; otherwise start again: "
+                "training goes on from the last saved step."
             )
         return f"The trainer ended with status {self.code}. It said last: {self.output_tail or 'nothing'}"
 
