@@ -14,6 +14,7 @@ import environ
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
+from training import log_lines
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -49,6 +50,8 @@ RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
 RONDO_JUDGE_KEY = env.str("RONDO_JUDGE_KEY", default="")
 RONDO_TOKEN_REQUESTS_PER_MINUTE = env.int("RONDO_TOKEN_REQUESTS_PER_MINUTE", default=60)
 RONDO_API_REQUESTS_PER_MINUTE = env.int("RONDO_API_REQUESTS_PER_MINUTE", default=600)
+# With it a program may read /metrics; without it only this machine and administrators may.
+RONDO_METRICS_TOKEN = env.str("RONDO_METRICS_TOKEN", default="")
 RONDO_STARTER_MODEL_NAME = env.str("RONDO_STARTER_MODEL_NAME", default="SmolLM2-135M-Instruct")
 
 
@@ -128,6 +131,9 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    # Outermost, so that what it times and what it writes of a request is the whole of it.
+    "webapp.operations.requests.RequestLine",
+    "webapp.operations.probes.Probes",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "webapp.turns.LabellingTakesTurns",
@@ -390,10 +396,22 @@ STORAGES = {
     },
 }
 
+RONDO_LOG_FORMAT = env.str("RONDO_LOG_FORMAT", default="text")
+if RONDO_LOG_FORMAT not in log_lines.FORMATS:
+    raise ImproperlyConfigured(
+        f"RONDO_LOG_FORMAT is {RONDO_LOG_FORMAT!r}. Write text (for people) or json (for programs)."
+    )
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "formatters": {
+        "line": {
+            "()": "training.log_lines.formatter",
+            "kind": RONDO_LOG_FORMAT,
+            # Blotted out wherever they stand, whatever stands around them.
+            "known": [SECRET_KEY, RONDO_MODEL_SERVER_KEY, *log_lines.secrets_of_environment()],
+        }
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("RONDO_LOG_LEVEL", default="INFO")},
     "loggers": {

@@ -9,6 +9,7 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("webapp.operations.urls")),
     path("", include("webapp.security.urls")),
     path("api/v1/", include("webapp.api_urls")),
     path("", include("training.urls")),

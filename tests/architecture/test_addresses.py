@@ -90,6 +90,9 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "openid_connect_login": ("GET", (404,) * 6),
     "openid_connect_callback": ("GET", (404,) * 6),
     "language": ("POST", (302, 302, 302, 302, 302, 302)),
+    # A load balancer and whoever restarts processes ask these; they say nothing of why.
+    "health-live": ("GET", (200,) * 6),
+    "health-ready": ("GET", (200,) * 6),
     "projects": ("GET", EVERYONE),
     "keys": ("GET", EVERYONE),
     "tokens": ("GET", EVERYONE),

@@ -1,0 +1,56 @@
+"""How many messages wait in each queue, whichever broker carries them."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from celery import current_app
+from kombu import Connection
+
+
+@contextmanager
+def open_broker(seconds: float) -> Iterator[Connection]:
+    """A connection to the broker; waits so long for it. Raises `OSError` or an error of the transport."""
+    options = {
+        **current_app.conf.broker_transport_options,
+        "socket_connect_timeout": seconds,
+        "socket_timeout": seconds,
+        "max_retries": 0,
+    }
+    connection: Connection = current_app.connection_for_read(
+        connect_timeout=seconds, transport_options=options
+    )
+    try:
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=math.ceil(seconds))
+        # Redis connects only when something is asked.
+        connection.default_channel  # noqa: B018
+        yield connection
+    finally:
+        connection.release()
+
+
+def known_queues() -> set[str]:
+    """The queues that this installation's settings name."""
+    return set(current_app.amqp.queues) or {current_app.conf.task_default_queue}
+
+
+def depths(names: set[str], *, seconds: float) -> dict[str, int]:
+    """Queue → messages that nobody took yet; a queue that the broker does not know is empty."""
+    found = {}
+    with open_broker(seconds) as connection:
+        for name in sorted(names):
+            # Channels of transports share an interface that kombu's types do not tell.
+            channel: Any = connection.channel()
+            try:
+                found[name] = int(channel.queue_declare(name, passive=True).message_count)
+            except _errors_of_channel(connection):
+                # AMQP has closed the channel.
+                found[name] = 0
+            else:
+                channel.close()
+    return found
+
+
+def _errors_of_channel(connection: Connection) -> tuple[type[Exception], ...]:
+    return cast(tuple[type[Exception], ...], connection.channel_errors)

@@ -1,0 +1,221 @@
+"""Whether what Rondo needs can be reached: database, migrations, broker, model server, disk."""
+
+import functools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from training import log_lines
+from training.engine import Engine
+from training.engine.results import Health
+from webapp.operations.deadlines import OverdueError, within
+from webapp.operations.findings import Finding, attention, fine, wrong
+from webapp.operations.queues import open_broker
+
+SECONDS = 2.0
+"""How long each question may take."""
+DISK_WRONG_BYTES = 1 << 30
+DISK_ATTENTION_BYTES = 5 << 30
+
+Answer = TypeVar("Answer")
+_blot = log_lines.Blotter()
+
+
+def database() -> Finding:
+    """Whether the database answers, and how large it is."""
+    try:
+        version, size = _asked_of_database("database", _version_and_size)
+    except (DatabaseError, OverdueError) as error:
+        return wrong(
+            "database",
+            _("The database does not answer: %(why)s.") % {"why": _why(error)},
+            _("See that its server runs, that DATABASE_URL is right, and that it lets this user in."),
+        )
+    return fine(
+        "database",
+        _("%(version)s answers; it holds %(size)s.") % {"version": version, "size": megabytes(size)},
+    )
+
+
+def migrations() -> Finding:
+    """Whether every migration of this code is applied."""
+    try:
+        applied = _asked_of_database("migrations", _applied_migrations)
+    except (DatabaseError, OverdueError) as error:
+        return wrong(
+            "migrations",
+            _("It is not known which migrations are applied: %(why)s.") % {"why": _why(error)},
+            _("See to the database first."),
+        )
+    if missing := sorted(_migrations_of_the_code() - applied):
+        return wrong(
+            "migrations",
+            ngettext(
+                "%(count)d migration is not applied: %(first)s.",
+                "%(count)d migrations are not applied, the first of them %(first)s.",
+                len(missing),
+            )
+            % {"count": len(missing), "first": ".".join(missing[0])},
+            _("Run manage.py migrate; manage.py up does so by itself."),
+        )
+    return fine("migrations", _("All migrations are applied."))
+
+
+def broker() -> Finding:
+    """Whether messages to the workers go through."""
+    where = _blot(str(settings.CELERY_BROKER_URL))
+    try:
+        within(SECONDS, "broker", _open_and_close_broker)
+    except Exception as error:  # every transport has exceptions of its own
+        return wrong(
+            "broker",
+            _("The message broker at %(where)s does not answer: %(why)s.")
+            % {"where": where, "why": _why(error)},
+            _(
+                "See that it runs and that RONDO_BROKER_URL is right. Until then workers find their work a "
+                "few seconds later, by looking."
+            ),
+        )
+    if where.startswith("filesystem:"):
+        return fine("broker", _("Messages go through a folder of this machine."))
+    return fine("broker", _("The message broker at %(where)s answers.") % {"where": where})
+
+
+def model_server() -> Finding:
+    """Whether the model server answers questions, and for how many models."""
+    url = str(settings.RONDO_MODEL_SERVER_URL)
+    try:
+        health, models = within(SECONDS + 1, "model server", _ask_model_server)
+    except OverdueError as error:
+        return wrong(
+            "model_server",
+            _("The model server at %(url)s does not answer: %(why)s.") % {"url": url, "why": _why(error)},
+            _no_model_server(),
+        )
+    if not health.ready:
+        says = _("The model server at %(url)s cannot answer: %(why)s.") % {"url": url, "why": health.message}
+        if health.progress is not None:
+            return attention("model_server", says, _("Wait: it is on its way."))
+        return wrong("model_server", says, _no_model_server())
+    return fine(
+        "model_server",
+        ngettext(
+            "The model server answers for %(count)d model.",
+            "The model server answers for %(count)d models.",
+            len(models),
+        )
+        % {"count": len(models)},
+    )
+
+
+def disk() -> Finding:
+    """How much room is left where Rondo keeps its files."""
+    home = Path(settings.RONDO_HOME)
+    try:
+        usage = shutil.disk_usage(home)
+    except OSError as error:
+        return wrong(
+            "disk",
+            _("RONDO_HOME (%(home)s) cannot be used: %(why)s.") % {"home": home, "why": error.strerror},
+            _("Make the folder, change its owner, or set RONDO_HOME to another one."),
+        )
+    says = _("%(free)s of %(total)s are free where Rondo keeps its files.") % {
+        "free": megabytes(usage.free),
+        "total": megabytes(usage.total),
+    }
+    remedy = _("Make room: manage.py retention --dry-run lists what the settings do not keep.")
+    if usage.free < DISK_WRONG_BYTES:
+        return wrong("disk", says, remedy)
+    return attention("disk", says, remedy) if usage.free < DISK_ATTENTION_BYTES else fine("disk", says)
+
+
+def megabytes(size: float) -> str:
+    """A size in bytes for people: MB below 10 GB, else GB."""
+    if size < 10 * (1 << 30):
+        return f"{number_format(size / (1 << 20), 0)} MB"
+    return f"{number_format(size / (1 << 30), 0)} GB"
+
+
+def _why(error: Exception) -> str:
+    """An error in a few words, on one line, without what is secret in it."""
+    if isinstance(error, OverdueError):
+        return _("no answer within %(seconds)d seconds") % {"seconds": SECONDS}
+    words = " ".join(_blot(str(error)).split()).rstrip(".")
+    return words[:300] or type(error).__name__
+
+
+def _no_model_server() -> str:
+    return _(
+        "See that it runs and that RONDO_MODEL_SERVER_URL is right; what it says stands in its log. "
+        "Labelling goes on without it."
+    )
+
+
+# ── Asking ────────────────────────────────────────────────────────────────────────────
+
+
+def _asked_of_database(name: str, ask: Callable[[BaseDatabaseWrapper], Answer]) -> Answer:
+    """Ask on a connection of its own where a server may hang; a file is read at once."""
+    connection = connections["default"]
+    if connection.vendor != "postgresql":
+        return ask(connection)
+
+    def on_a_connection_of_its_own() -> Answer:
+        own = connection.copy()
+        options = own.settings_dict.get("OPTIONS", {})
+        limits = f"-c statement_timeout={int(1000 * SECONDS)}"
+        own.settings_dict["OPTIONS"] = {**options, "connect_timeout": int(SECONDS), "options": limits}
+        try:
+            return ask(own)
+        finally:
+            own.close()
+
+    return within(SECONDS, name, on_a_connection_of_its_own)
+
+
+def _version_and_size(connection: BaseDatabaseWrapper) -> tuple[str, int]:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT current_setting('server_version'), pg_database_size(current_database())")
+            version, size = cursor.fetchone()
+            return f"PostgreSQL {str(version).split()[0]}", int(size)
+        cursor.execute(
+            "SELECT sqlite_version(), page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
+        version, size = cursor.fetchone()
+        return f"SQLite {version}", int(size)
+
+
+def _applied_migrations(connection: BaseDatabaseWrapper) -> set[tuple[str, str]]:
+    return set(MigrationRecorder(connection).applied_migrations())
+
+
+@functools.cache
+def _migrations_of_the_code() -> frozenset[tuple[str, str]]:
+    """Every migration that a database of this code has; one that replaces others may stand for them."""
+    loader = MigrationLoader(None, load=False)
+    loader.load_disk()
+    return frozenset(
+        name for name, migration in (loader.disk_migrations or {}).items() if not migration.replaces
+    )
+
+
+def _open_and_close_broker() -> None:
+    with open_broker(SECONDS):
+        return
+
+
+def _ask_model_server() -> tuple[Health, list[str]]:
+    with Engine(timeout=SECONDS) as engine:
+        health = engine.health(timeout=SECONDS)
+        return health, engine.models() if health.ready else []

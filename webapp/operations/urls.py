@@ -1,0 +1,10 @@
+"""Addresses of who runs Rondo. Those under /health/ are answered by a middleware, with the same views."""
+
+from django.urls import path
+
+from webapp.operations import probes
+
+urlpatterns = [
+    path("health/live", probes.live, name="health-live"),
+    path("health/ready", probes.ready, name="health-ready"),
+]
