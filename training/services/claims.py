@@ -6,10 +6,12 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import OperationalError, close_old_connections, connection
+from django.db import OperationalError, close_old_connections, connection, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
@@ -105,6 +107,20 @@ class Pulse:
         if self._ends_at is not None and time.monotonic() > self._ends_at:
             raise BudgetSpentError
         return True
+
+
+@contextmanager
+def still_held(step: RoundStep) -> Iterator[None]:
+    """A transaction in which a claim stands: until its end nobody else takes the step.
+
+    For what a step writes beside its own row. A worker that was cut off or stood still, and comes back when
+    another has taken its step, writes nothing over what that one did: raises `ClaimLostError`.
+    """
+    with transaction.atomic():
+        # An UPDATE and no mere look: it holds the row.
+        if not _held(step).update(heartbeat_at=Now()):
+            raise ClaimLostError
+        yield
 
 
 def claim_step(step_id: int) -> RoundStep | None:

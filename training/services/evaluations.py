@@ -33,7 +33,7 @@ from training.selectors_evaluation import (
     trained_by,
 )
 from training.services.asking import Asking, Draw, Question
-from training.services.claims import Pulse
+from training.services.claims import Pulse, still_held
 from training.services.patience import patiently
 from training.services.rules import RuledText, score_by_rules
 
@@ -101,8 +101,9 @@ class _Work:
 
     def note(self, row: EvaluatedPrompt, **found: Any) -> None:
         """Keep what was found of one row: it is not asked for again."""
-        row.figures = {**row.figures, **found}
-        row.save(update_fields=["figures"])
+        with still_held(self._pulse.step):
+            row.figures = {**row.figures, **found}
+            row.save(update_fields=["figures"])
 
 
 def _answer(evaluation: Evaluation, pulse: Pulse, engine: Engine) -> None:

@@ -9,7 +9,7 @@ from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.answers import answer_prompts
 from training.services.checkpoints import register_checkpoint
-from training.services.claims import Pulse
+from training.services.claims import Pulse, still_held
 from training.services.evaluations import evaluate_round
 from training.services.reward_models import with_reward_models
 from training.services.rounds.deciding import note_decision
@@ -28,7 +28,7 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
     """Export the judgments of this round and all before it."""
     round_ = step.round
     if round_.snapshot is None:
-        round_.snapshot = freeze_snapshot(
+        snapshot = freeze_snapshot(
             project=round_.project,
             rounds=list(range(1, round_.number + 1)),
             created_by=round_.started_by,
@@ -36,7 +36,9 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
             ai_feedback=round_.parsed_recipe.ai_feedback,
             on_row=lambda done, total: pulse(current=done, total=total, message="writing judgments"),
         )
-        round_.save(update_fields=["snapshot"])
+        with still_held(step):
+            round_.snapshot = snapshot
+            round_.save(update_fields=["snapshot"])
     counts = round_.snapshot.counts
     return f"{counts['judgments']} judgments, {sum(counts['decided_pairs'].values())} decided pairs"
 
@@ -130,15 +132,16 @@ def _run_of(
     """The step's run, written down when there is none yet."""
     if step.run is None:
         round_ = step.round
-        step.run = create_run(
-            name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
-            snapshot=_snapshot(round_),
-            settings_of_method=settings,
-            base_model=round_.policy.base_model,
-            parent=parent,
-            seed=round_.parsed_recipe.seed,
-        )
-        step.save(update_fields=["run"])
+        with still_held(step):
+            step.run = create_run(
+                name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
+                snapshot=_snapshot(round_),
+                settings_of_method=settings,
+                base_model=round_.policy.base_model,
+                parent=parent,
+                seed=round_.parsed_recipe.seed,
+            )
+            step.save(update_fields=["run"])
     return step.run
 
 
