@@ -7,6 +7,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from annotation.choices import WebhookEvent
@@ -16,7 +17,13 @@ from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
 from training.models import Checkpoint, Run, Snapshot
 from training.selectors_runs import folded_of
-from training.services.claims import InterruptedStepError, Pulse, StopAskedError
+from training.services.claims import (
+    ClaimLostError,
+    InterruptedStepError,
+    Pulse,
+    StopAskedError,
+    still_held,
+)
 from training.services.telling import tell_of_run
 
 
@@ -79,7 +86,7 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
         return
     run.path.mkdir(parents=True, exist_ok=True)
     write_spec(run.path, RunSpec.from_json(run.spec))
-    with transaction.atomic():
+    with still_held(pulse.step):
         Run.objects.filter(pk=run.pk).update(
             state=RunState.STARTING,
             error="",
@@ -88,6 +95,7 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
             started_at=Coalesce("started_at", Now()),
         )
         tell_of_run(run, WebhookEvent.RUN_STARTED)
+    run.worker = pulse.step.worker
     ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, pulse))
     _mirror(run, ending.status)
     if ending.finished:
@@ -110,7 +118,7 @@ def _watch(run: Run, pulse: Pulse, status: RunStatus | None) -> bool:
         else:
             written = pulse(current=status.step, total=status.total_steps, message=status.message)
     except StopAskedError:
-        Run.objects.filter(pk=run.pk).update(message="stopping: the trainer saves its state")
+        _held(run).update(message="stopping: the trainer saves its state")
         return True
     if written:
         _mirror(run, status)
@@ -119,9 +127,9 @@ def _watch(run: Run, pulse: Pulse, status: RunStatus | None) -> bool:
 
 def _mirror(run: Run, status: RunStatus | None) -> None:
     if status is None:
-        Run.objects.filter(pk=run.pk).update(heartbeat_at=Now())
+        _held(run).update(heartbeat_at=Now())
         return
-    Run.objects.filter(pk=run.pk).update(
+    _held(run).update(
         heartbeat_at=Now(),
         step=status.step,
         total_steps=status.total_steps,
@@ -135,11 +143,15 @@ def _mirror(run: Run, status: RunStatus | None) -> None:
 
 def _settle(run: Run, state: RunState, *, error: str = "") -> None:
     with transaction.atomic():
-        Run.objects.filter(pk=run.pk).update(
-            state=state, error=error, worker="", seconds_left=None, finished_at=Now()
-        )
+        if not _held(run).update(state=state, error=error, worker="", seconds_left=None, finished_at=Now()):
+            raise ClaimLostError
         tell_of_run(run, WebhookEvent(f"run.{state.value}"))
     run.refresh_from_db()
+
+
+def _held(run: Run) -> QuerySet[Run]:
+    """The run, as long as it is this worker's: one that was cut off writes nothing over what another does."""
+    return Run.objects.filter(pk=run.pk, worker=run.worker)
 
 
 @functools.cache
