@@ -1,4 +1,4 @@
-"""A worker that was cut off or stood still comes back when another has done its work: it writes over nothing."""
+"""A worker that was cut off or stood still, and comes back when its work is done, writes over nothing."""
 
 from datetime import timedelta
 from pathlib import Path
