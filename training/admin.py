@@ -18,7 +18,7 @@ from training import admin_comparing as admin_comparing
 from training import admin_evaluations as admin_evaluations
 from training import admin_judges as admin_judges
 from training import admin_registry as admin_registry
-from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.models import Checkpoint, Round, RoundStep, Run, Snapshot, Worker
 from training.recipe import Recipe
 from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
 from training.selectors_rounds import audit_of, round_view
@@ -52,6 +52,13 @@ class CheckpointAdmin(WrittenOnceAdmin):
     list_filter = ["kind", "project", "base_model", "created_at"]
     list_select_related = ["project", "parent"]
     search_fields = ["name", "digest", "base_model"]
+
+
+@admin.register(Worker)
+class WorkerAdmin(WrittenOnceAdmin):
+    list_display = ["name", "queues", "concurrency", "version", "started_at", "heartbeat_at"]
+    list_filter = ["version", "heartbeat_at"]
+    search_fields = ["name", "version"]
 
 
 class IndentedJSONField(forms.JSONField):

@@ -18,6 +18,7 @@ from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluat
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
 from training.models.judges import Judge, JudgeVerdict
 from training.models.rounds import Round, RoundStep, validate_recipe
+from training.models.workers import Worker
 
 __all__ = [
     "FIGURES_FORMAT",
@@ -44,6 +45,7 @@ __all__ = [
     "VoteLedger",
     "VoteTotals",
     "Voters",
+    "Worker",
     "validate_checkpoint_name",
     "validate_recipe",
 ]

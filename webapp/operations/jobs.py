@@ -1,14 +1,20 @@
-"""Lines that a job writes bear the job, and the request that caused it. Loaded when the apps are ready.
+"""Lines that a job writes bear the job, and the request that caused it; a worker says that it lives.
 
 A message to the workers takes the request's id along in its headers; whoever carries it out writes under it.
+Loaded when the apps are ready.
 """
 
-from contextvars import Token
-from typing import Any
+from __future__ import annotations
 
-from celery.signals import before_task_publish, task_postrun, task_prerun
+from contextvars import Token
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import before_task_publish, task_postrun, task_prerun, worker_ready, worker_shutdown
 
 from training import log_lines
+
+if TYPE_CHECKING:
+    from training.services.workers import Pulse
 
 REQUEST_ID = "rondo_request_id"
 _NAMED_AFTER = {
@@ -48,3 +54,22 @@ def _leave(task_id: str, **_: Any) -> None:
     token = _entered.pop(task_id, None)
     if token is not None:
         log_lines.leave(token)
+
+
+_pulses: list[Pulse] = []
+
+
+@worker_ready.connect
+def _begin_to_say_so(sender: Any, **_: Any) -> None:
+    # Not before: this module is loaded by the web process too, which needs nothing of it.
+    from training.services.workers import Pulse
+
+    pulse = Pulse(queues=list(sender.app.amqp.queues.consume_from), concurrency=sender.controller.concurrency)
+    pulse.start()
+    _pulses.append(pulse)
+
+
+@worker_shutdown.connect
+def _end(**_: Any) -> None:
+    while _pulses:
+        _pulses.pop().stop()
