@@ -27,6 +27,11 @@ RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
 RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"
 RONDO_IMPORTS = RONDO_HOME / "imports"
+# Where machines share their files; each keeps in RONDO_HOME what it works with. Empty: RONDO_HOME is all.
+RONDO_STORE_URL = env.str("RONDO_STORE_URL", default="").rstrip("/")
+RONDO_UPLOADED_FILES = (
+    "training.uploads.SharedUploads" if RONDO_STORE_URL else "annotation.uploaded_files.UploadedFiles"
+)
 RONDO_HOST = env.str("RONDO_HOST", default="127.0.0.1")
 RONDO_PORT = env.int("RONDO_PORT", default=8000)
 # Python uses one core per process; more than two at work leave none to the model on a small machine. With
