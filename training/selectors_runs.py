@@ -29,6 +29,7 @@ from training.curves import MOST_LINES, Curve, Panel, panel, points_since
 from training.launcher import tail
 from training.metrics import Folded, folded_metrics
 from training.models import Run
+from training.run_folders import folder_of
 from training.samples import Measure, Samples, shaded
 
 DRAWN_METRICS = (
@@ -91,7 +92,7 @@ class Plots:
 def folded_of(run: Run, *, most_seconds: float = _MOST_SECONDS) -> Folded:
     """A run's metrics, folded; what was folded is kept in `cache/metrics`."""
     kept = Path(settings.RONDO_HOME) / "cache" / "metrics" / f"{run.name}.json"
-    return folded_metrics(run.path, kept=kept, most_seconds=most_seconds)
+    return folded_metrics(folder_of(run), kept=kept, most_seconds=most_seconds)
 
 
 def run_view(run: Run, *, log_lines: int = 8) -> RunView:
@@ -101,7 +102,7 @@ def run_view(run: Run, *, log_lines: int = 8) -> RunView:
     return RunView(
         run=run,
         curves=[one.lines[0] for one in drawn if one is not None],
-        log=tail(run.path / LOG_FILE, lines=log_lines),
+        log=tail(folder_of(run) / LOG_FILE, lines=log_lines),
     )
 
 
@@ -180,13 +181,13 @@ def overlay_choices(run: Run, chosen: Sequence[Run]) -> list[Run]:
 def samples_of(run: Run, *, step: int | None, measure: Measure) -> Samples | None:
     """What the policy answered at a step, the last one unless another that was taken is named; None for a
     run that writes no samples."""
-    if not (run.path / SAMPLES_FILE).is_file():
+    if not (folder_of(run) / SAMPLES_FILE).is_file():
         return None
     last = folded_of(run).last_step
     if last < 0:
         return None
     shown = step if step is not None and 1 <= step <= last else last
-    answers = read_samples(run.path, shown)
+    answers = read_samples(folder_of(run), shown)
     return shaded(answers, step=shown, last_step=last, measure=measure) if answers else None
 
 
@@ -194,23 +195,23 @@ def watch_warnings_of(run: Run) -> list[str]:
     """What the reward-hacking watch of a run said; only learning from samples is watched."""
     if run.method != Method.POLICY_GRADIENT:
         return []
-    return read_watch_warnings(run.path / LOG_FILE)
+    return read_watch_warnings(folder_of(run) / LOG_FILE)
 
 
 def log_of(run: Run) -> str:
     """The end of a run's log."""
-    return tail(run.path / LOG_FILE, lines=_LOG_LINES)
+    return tail(folder_of(run) / LOG_FILE, lines=_LOG_LINES)
 
 
 def machine_of(run: Run) -> MachineUse | None:
     """What the run used of its machine when it last said so."""
-    told = read_machine_use(run.path)
+    told = read_machine_use(folder_of(run))
     return told[-1] if told else None
 
 
 def dropped_of(run: Run) -> Dropped | None:
     """What the run could not learn from; None before it has said so. Counted once for each file."""
-    path = run.path / DROPPED_FILE
+    path = folder_of(run) / DROPPED_FILE
     try:
         stat = path.stat()
     except OSError:
@@ -240,7 +241,7 @@ def state_mark(run: Run) -> str:
     told = [run.state, run.step, run.message, run.error, run.seconds_left, run.total_steps]
     for name in (STATUS_FILE, LOG_FILE, METRICS_FILE, MACHINE_FILE):
         try:
-            stat = (run.path / name).stat()
+            stat = (folder_of(run) / name).stat()
         except OSError:
             continue
         told.append((name, stat.st_size, stat.st_mtime_ns))

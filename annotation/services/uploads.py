@@ -26,6 +26,7 @@ from annotation.formats.rows import read_rows
 from annotation.models import FileImport, Project, User
 from annotation.services import audit
 from annotation.services.file_imports import ImportLostError, carry_out, plan_of, record_for
+from annotation.uploaded_files import UploadsAwayError, uploaded_files
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +55,13 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
                 stream.write(part)
         return _recorded(project, path, (upload.name or stored_as)[-255:], user)
     except BaseException:
-        path.unlink(missing_ok=True)
+        uploaded_files().remove(path)
         raise
 
 
 def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport:
     plan = plan_of(path, unpack=False)
+    uploaded_files().keep(path)
     with transaction.atomic():
         record = record_for(project=project, path=path, name=name, created_by=user)
         record = FileImport.objects.select_for_update().get(pk=record.pk)
@@ -72,7 +74,7 @@ def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport
         record.errors, record.errors_total, record.counts = [], 0, {}
         record.save()
     if before:
-        (_folder() / before).unlink(missing_ok=True)
+        uploaded_files().remove(_folder() / before)
     return record
 
 
@@ -131,7 +133,7 @@ def discard_upload(*, record: FileImport, user: User) -> None:
     if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
         raise Refusal(_("This very file is being imported already."), field="file")
     if record.stored_as:
-        path_of(record).unlink(missing_ok=True)
+        uploaded_files().remove(_folder() / record.stored_as)
     if record.state == ImportState.UPLOADED:
         record.delete()
 
@@ -146,6 +148,11 @@ def do_import(import_id: int) -> None:
         carry_out(record, path_of(record), unpack=False)
     except ImportLostError:
         return
+    except UploadsAwayError as away:
+        logger.warning("%s waits: %s", record, away)
+        FileImport.objects.filter(pk=record.pk, worker=record.worker).update(
+            state=ImportState.WAITING, worker="", heartbeat_at=None
+        )
     except Refusal as refusal:
         _failed(record, record.errors or [refusal.message])
     except Exception as error:
@@ -153,7 +160,7 @@ def do_import(import_id: int) -> None:
         _failed(record, [f"{type(error).__name__}; see the log"])
     else:
         FileImport.objects.filter(pk=record.pk, worker=record.worker).update(stored_as="", worker="")
-        path_of(record).unlink(missing_ok=True)
+        uploaded_files().remove(_folder() / record.stored_as)
 
 
 def sweep_imports() -> None:
@@ -163,8 +170,11 @@ def sweep_imports() -> None:
 
 
 def path_of(record: FileImport) -> Path:
-    """Where an uploaded file lies."""
-    return _folder() / record.stored_as
+    """Where an uploaded file lies on this machine, brought here where another one received it.
+
+    Raises `UploadsAwayError`, a refusal, where that cannot be done now.
+    """
+    return uploaded_files().here(_folder() / record.stored_as)
 
 
 def _claimed(pk: int) -> FileImport | None:

@@ -32,10 +32,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-class Cut(Exception):
-    """The connection is gone."""
-
-
 def cut_after(store: Store, monkeypatch: pytest.MonkeyPatch, what: str, count: int) -> None:
     """After so many calls the store does not answer any more."""
     real: Callable[..., object] = getattr(store._objects, what)
@@ -48,6 +44,19 @@ def cut_after(store: Store, monkeypatch: pytest.MonkeyPatch, what: str, count: i
         return real(*arguments)
 
     monkeypatch.setattr(store._objects, what, call)
+
+
+def noted(store: Store, monkeypatch: pytest.MonkeyPatch, what: str) -> list[str]:
+    """The names with which the store is asked from now on."""
+    names: list[str] = []
+    real: Callable[..., object] = getattr(store._objects, what)
+
+    def call(name: str, *arguments: object) -> object:
+        names.append(name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(store._objects, what, call)
+    return names
 
 
 def test_a_folder_comes_out_as_it_went_in(store: Store, tmp_path: Path):
@@ -104,11 +113,7 @@ def test_a_folder_that_is_half_sent_is_not_there_and_goes_on_where_it_stopped(
         store.fetch("checkpoints/kept", tmp_path / "two" / "kept")
     assert not (tmp_path / "two" / "kept").exists()
 
-    sent: list[str] = []
-    real = store._objects.write
-    monkeypatch.setattr(
-        store._objects, "write", lambda name, data: (sent.append(name), real(name, data))[1]
-    )
+    sent = noted(store, monkeypatch, "write")
     store.publish("checkpoints/kept", origin)
     # Two pieces were missing, and the listing comes last.
     assert len(sent) == 3
@@ -132,9 +137,7 @@ def test_a_folder_that_is_half_fetched_is_not_there_and_goes_on_where_it_stopped
             store.fetch("checkpoints/kept", into)
     assert not into.exists()
 
-    got: list[str] = []
-    real = store._objects.read
-    monkeypatch.setattr(store._objects, "read", lambda name: (got.append(name), real(name))[1])
+    got = noted(store, monkeypatch, "read")
     assert contents(store.fetch("checkpoints/kept", into)) == contents(origin)
     assert len(got) == 4  # the listing and the three that were missing
 
@@ -166,7 +169,9 @@ def test_a_piece_that_is_gone_is_told(store: Store, tmp_path: Path):
     assert store.damaged("checkpoints/kept") == ["weights.bin"]
 
 
-@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../out", "a\\..\\out", "", ".", "a//b", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../out", "/etc/passwd", "a/../../out", "a\\..\\out", "", ".", "a//b", "a\0b"]
+)
 def test_a_listing_that_leads_out_of_its_folder_is_refused(store: Store, tmp_path: Path, name: str):
     origin = written(tmp_path / "one" / "kept", a_txt="a")
     entry = store.publish("checkpoints/kept", origin).files["a.txt"]

@@ -229,7 +229,7 @@ class VerificationView(OfCheckpoint):
     )
     def post(self, request: Request, name: str) -> Response:
         """Read every file and tell what was found of each by its digest."""
-        return Response(FileSerializer(check_files(self.checkpoint(name)), many=True).data)
+        return Response(FileSerializer(check_files(self.checkpoint(name), in_store=True), many=True).data)
 
 
 class ExportsView(ListView, OfCheckpoint):

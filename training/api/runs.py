@@ -22,6 +22,7 @@ from training.choices import Method, RunState
 from training.contract import read_samples
 from training.metrics import standing_rows
 from training.models import Run, Snapshot
+from training.run_folders import folder_of
 from training.selectors_runs import folded_of, log_of, machine_of
 from training.views.access import require_manager
 
@@ -170,7 +171,7 @@ class MetricsView(OfRun):
         stands once. A number that is none is null."""
         found = self.run(pk)
         after = _asked(MetricsFilters, request)["after"]
-        standing = standing_rows(found.path, folded_of(found, most_seconds=math.inf))
+        standing = standing_rows(folder_of(found), folded_of(found, most_seconds=math.inf))
         rows = list(itertools.islice((row for row in standing if row["step"] > after), _MOST_ROWS))
         more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
         return Response({"rows": [_finite(row) for row in rows], "next_after": more})
@@ -197,7 +198,7 @@ class SamplesView(OfRun):
         found = self.run(pk)
         last = folded_of(found).last_step
         step = _asked(SamplesFilters, request).get("step") or last
-        answers = read_samples(found.path, step) if 1 <= step <= last else []
+        answers = read_samples(folder_of(found), step) if 1 <= step <= last else []
         if not answers:
             raise Http404
         told = [_finite(dataclasses.asdict(answer)) for answer in answers]

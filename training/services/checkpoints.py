@@ -12,9 +12,11 @@ from django.db import transaction
 from annotation.choices import SourceKind, WebhookEvent
 from annotation.errors import Refusal
 from annotation.models import CompletionSource
+from training import files
 from training.choices import CheckpointKind, Method
-from training.contract import CHECKPOINT_FOLDER, ContractError, manifest_digest, read_manifest
+from training.contract import ContractError, manifest_digest, read_manifest
 from training.models import Checkpoint, Run
+from training.services.run_files import of_finished
 from training.services.telling import tell_of_checkpoint
 
 
@@ -46,14 +48,16 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
 
     Every file is checked against the manifest after it was copied; the folder appears whole
     or not at all. Calling it again changes nothing. Refuses a damaged folder, one that
-    another run wrote, and a name whose folder holds something else.
+    another run wrote, and a name whose folder holds something else. Where machines share a store, the files
+    are there before the row is, so that whoever sees the row can have them.
     """
     if existing := Checkpoint.objects.filter(run=run).first():
         return existing
     kind = CheckpointKind.REWARD if run.method == Method.REWARD else CheckpointKind.POLICY
     folder = Path(settings.RONDO_CHECKPOINTS) / run.name
     try:
-        _copy_whole(run.path / CHECKPOINT_FOLDER, folder)
+        files.fetched(folder)
+        _copy_whole(of_finished(run), folder)
         manifest = read_manifest(folder, verify=True)
     except (ContractError, FileNotFoundError) as error:
         raise Refusal(
@@ -68,6 +72,7 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
             f"{folder} holds {manifest.kind} {manifest.name!r}, not {kind} {run.name!r}. "
             "Move it away, then start again."
         )
+    files.publish(folder)
     with transaction.atomic():
         source = None
         if kind == CheckpointKind.POLICY:

@@ -30,6 +30,7 @@ from training.contract import (
 from training.memory import Memory, Shape, memory_of, parameters_in
 from training.models import Checkpoint, Round, RoundStep, Run
 from training.recipe import ROUND_REWARD_MODEL
+from training.run_folders import folder_of
 from training.selectors import checkpoints_of
 from training.services.answers import questions_of
 from training.services.snapshots import decided_judgments
@@ -263,7 +264,7 @@ def _pace_of(round_: Round, method: Settings) -> _Pace | None:
         method=method.method, state=RunState.FINISHED, checkpoint__base_model=round_.policy.base_model
     )
     for run in finished.order_by("-pk")[:_RUNS_LOOKED_AT]:
-        uses = read_machine_use(run.path)
+        uses = read_machine_use(folder_of(run))
         paces = [
             (later.time - earlier.time) / (later.step - earlier.step)
             for earlier, later in itertools.pairwise(uses)

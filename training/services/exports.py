@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services import audit
+from training import files
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.launcher import trainer_environment
@@ -109,6 +110,7 @@ def _export(export: CheckpointExport, pulse: JobPulse) -> str:
             shutil.rmtree(home, ignore_errors=True)
         CheckpointExport.objects.filter(pk=export.pk, worker=export.worker).update(url=url)
         return f"pushed to {export.repository}"
+    files.publish(out)
     relative = str(out.relative_to(settings.RONDO_HOME))
     CheckpointExport.objects.filter(pk=export.pk, worker=export.worker).update(folder=relative)
     return "ready"
@@ -116,7 +118,7 @@ def _export(export: CheckpointExport, pulse: JobPulse) -> str:
 
 def _run_process(export: CheckpointExport, out: Path, card: Path, pulse: JobPulse) -> None:
     """Have a process with torch write the folder; progress is what it has written so far."""
-    base = Path(settings.RONDO_MODELS) / export.checkpoint.base_model
+    base = files.both_have(Path(settings.RONDO_MODELS) / export.checkpoint.base_model)
     command = [*EXPORT_COMMAND, str(export.checkpoint.path), "--base", str(base), "--out", str(out)]
     command += ["--card", str(card), *(["--merged"] if export.merged else [])]
     total = _expected_bytes(export, base)

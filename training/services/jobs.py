@@ -18,6 +18,7 @@ from annotation.errors import Refusal
 from training.choices import JobState
 from training.doorbell import DO_JOB, send
 from training.engine import EngineError
+from training.files import StoreAway
 from training.models import CheckpointExport, DriftMeasurement, Judge
 from training.services.claims import worker_is_stopping
 
@@ -84,7 +85,7 @@ def carry_out(job_model: type[Job], pk: int, work: Callable[[Job, JobPulse], str
     """Claim a job and do it; whether it was this worker that did. What comes of it stands in the row.
 
     `work` returns what to say at the end. A `Refusal`, an `EngineError` or an `OSError` fails the job in its
-    own words; anything else fails it too, and is logged.
+    own words; anything else fails it too, and is logged. Where the shared store is away, the job waits.
     """
     job = _claim(job_model, pk)
     if job is None:
@@ -95,6 +96,8 @@ def carry_out(job_model: type[Job], pk: int, work: Callable[[Job, JobPulse], str
         return False
     except JobInterruptedError:
         _end(job, state=JobState.WAITING, message="waiting for a worker")
+    except StoreAway as away:
+        _end(job, state=JobState.WAITING, message=str(away))
     except (Refusal, EngineError, OSError) as error:
         _end(job, state=JobState.FAILED, error=str(error), finished_at=Now())
     except Exception as error:

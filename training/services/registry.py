@@ -14,6 +14,7 @@ from annotation.choices import WebhookEvent
 from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services import audit
+from training import files
 from training.models import Checkpoint
 from training.selectors_checkpoints import uses_of
 from training.services.telling import tell_of_checkpoint
@@ -106,12 +107,26 @@ def sweep_deleted() -> None:
         remove_folder(checkpoint.path)
 
 
+def sweep_store() -> None:
+    """Remove from the store what is left of checkpoints whose files were deleted while it was away."""
+    if (store := files.shared()) is None:
+        return
+    with files.told():
+        there = store.names(Path(settings.RONDO_CHECKPOINTS).name)
+    for checkpoint in Checkpoint.objects.filter(files_deleted_at__isnull=False, name__in=there):
+        files.forget(checkpoint.path)
+
+
 def remove_folder(folder: Path) -> None:
-    """Remove a folder below `RONDO_HOME`; to readers it vanishes at once. One elsewhere is left alone."""
+    """Remove a folder below `RONDO_HOME`, and from the store; to readers it vanishes at once.
+
+    One elsewhere is left alone.
+    """
     home = Path(settings.RONDO_HOME).resolve()
     if folder.is_symlink() or not folder.resolve().is_relative_to(home) or folder.resolve() == home:
         logger.error("%s lies outside %s and is left alone", folder, home)
         return
+    files.forget(folder)
     gone = folder.with_name(f"{_GONE_PREFIX}{folder.name}")
     try:
         shutil.rmtree(gone, ignore_errors=True)

@@ -12,9 +12,10 @@ from annotation.errors import Refusal
 from annotation.services import audit
 from training.choices import CheckpointKind, JobState, RunState
 from training.contract import STATE_FOLDER
+from training.files import size_in_store
 from training.models import Checkpoint, CheckpointExport, Run
 from training.selectors_checkpoints import uses_of
-from training.services.registry import delete_files, remove_folder
+from training.services.registry import delete_files, remove_folder, sweep_store
 
 EXPORT_DAYS = 7
 """So long an exported folder waits to be fetched."""
@@ -39,6 +40,7 @@ def what_leaves() -> list[Leaving]:
 
 def apply_retention() -> list[Leaving]:
     """Delete what the settings do not keep; what went. Something that is needed since is left."""
+    sweep_store()
     went = []
     for leaving in what_leaves():
         try:
@@ -87,12 +89,13 @@ def _run_states() -> Iterator[Leaving]:
     finished = Run.objects.filter(state=RunState.FINISHED, checkpoint__isnull=False)
     for run in finished.select_related("snapshot__project").order_by("-pk"):
         state = run.path / STATE_FOLDER
-        if not state.is_dir():
+        size = _size(state)
+        if not size:
             continue
         project = run.snapshot.project_id
         kept[project] = kept.get(project, 0) + 1
         if kept[project] > settings.RONDO_KEEP_RUN_STATES:
-            yield Leaving(what=f"state of run {run}", size=_size(state), run=run)
+            yield Leaving(what=f"state of run {run}", size=size, run=run)
 
 
 def _exports() -> Iterator[Leaving]:
@@ -103,4 +106,6 @@ def _exports() -> Iterator[Leaving]:
 
 
 def _size(folder: Path) -> int:
-    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    """Here, or where it is not, in the store."""
+    here = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    return here or size_in_store(folder)

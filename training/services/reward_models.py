@@ -9,7 +9,6 @@ from django.conf import settings
 from annotation.errors import Refusal
 from training.choices import CheckpointKind, RunState, StepKind
 from training.contract import (
-    CHECKPOINT_FOLDER,
     PolicyGradientSettings,
     RewardPart,
     manifest_digest,
@@ -17,6 +16,7 @@ from training.contract import (
 from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors import checkpoints_of
+from training.services.run_files import of_finished
 from training.services.verification import require_registered
 
 
@@ -57,7 +57,7 @@ def _folder(round_: Round, name: str, part: str) -> Path:
                 f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
                 "round again."
             )
-        return run.path / CHECKPOINT_FOLDER
+        return of_finished(run)
     found = (
         checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
     )

@@ -24,6 +24,7 @@ from training.services.claims import (
     StopAskedError,
     still_held,
 )
+from training.services.run_files import Sender, gather, spec_here
 from training.services.telling import tell_of_run
 
 
@@ -79,13 +80,15 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
     """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
 
     A finished run is left as it is. Raises `Refusal` with the trainer's own words where it
-    failed, a `StopAskedError` once it has saved and stopped on request, and
-    `InterruptedStepError` where it did so on someone else's.
+    failed, a `StopAskedError` once it has saved and stopped on request,
+    `InterruptedStepError` where it did so on someone else's, and `StoreRefusal` where files cannot be had
+    from the store, or what was trained not be sent there.
     """
     if run.state == RunState.FINISHED:
         return
+    gather(run, pulse)
     run.path.mkdir(parents=True, exist_ok=True)
-    write_spec(run.path, RunSpec.from_json(run.spec))
+    write_spec(run.path, spec_here(run))
     with still_held(pulse.step):
         Run.objects.filter(pk=run.pk).update(
             state=RunState.STARTING,
@@ -96,8 +99,10 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
         )
         tell_of_run(run, WebhookEvent.RUN_STARTED)
     run.worker = pulse.step.worker
-    ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, pulse))
-    _mirror(run, ending.status)
+    with Sender(run) as sender:
+        ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, pulse, sender))
+        _mirror(run, ending.status)
+        sender.finish(pulse)
     if ending.finished:
         _settle(run, RunState.FINISHED)
     elif ending.stopped:
@@ -110,7 +115,7 @@ def drive_run(run: Run, *, pulse: Pulse) -> None:
         raise Refusal(ending.message)
 
 
-def _watch(run: Run, pulse: Pulse, status: RunStatus | None) -> bool:
+def _watch(run: Run, pulse: Pulse, sender: Sender, status: RunStatus | None) -> bool:
     """Pass progress on; whether the trainer is to stop."""
     try:
         if status is None:
@@ -122,6 +127,7 @@ def _watch(run: Run, pulse: Pulse, status: RunStatus | None) -> bool:
         return True
     if written:
         _mirror(run, status)
+        sender.offer()
     return False
 
 

@@ -48,6 +48,7 @@ from training.contract import (
 from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
 from training.contract import Verdict as ContractVerdict
+from training.files import publish
 from training.models import Snapshot
 
 _ROWS_AT_ONCE = 200
@@ -201,6 +202,7 @@ def freeze_snapshot(
             os.replace(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    publish(folder)
     with transaction.atomic():
         snapshot, created = Snapshot.objects.get_or_create(
             project=project,

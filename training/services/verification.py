@@ -6,6 +6,7 @@ from pathlib import Path
 
 from annotation.errors import Refusal
 from training.contract import MANIFEST_FILE, ContractError, manifest_digest, read_manifest, sha256_of_file
+from training.files import fetched, key_of, shared, told
 from training.models import Checkpoint
 
 
@@ -36,17 +37,18 @@ class CheckedFile:
         return self.state == FileState.INTACT
 
 
-def check_files(checkpoint: Checkpoint) -> list[CheckedFile]:
+def check_files(checkpoint: Checkpoint, *, in_store: bool = False) -> list[CheckedFile]:
     """Read every file of a checkpoint; what was found of each, the manifest first.
 
     The manifest is held against the digest in the database, all others against the manifest. Refuses a
-    checkpoint that has no files here, and one that was never registered with digests.
+    checkpoint that has no files here, and one that was never registered with digests. With `in_store` what a
+    shared store holds of it is read as well.
     """
     if checkpoint.files_deleted_at:
         raise Refusal(f"The files of {checkpoint} were deleted.")
     if not checkpoint.digest:
         raise Refusal(f"{checkpoint} came without a manifest: there is nothing to hold its files against.")
-    folder = checkpoint.path
+    folder = fetched(checkpoint.path)
     manifest = _checked(folder, MANIFEST_FILE, checkpoint.digest)
     found = [manifest]
     if not manifest.is_sound:
@@ -54,7 +56,19 @@ def check_files(checkpoint: Checkpoint) -> list[CheckedFile]:
     named = read_manifest(folder).files
     found += [_checked(folder, name, digest) for name, digest in sorted(named.items())]
     others = sorted(one.name for one in folder.iterdir() if one.name not in (*named, MANIFEST_FILE))
-    return [*found, *(CheckedFile(name=name, state=FileState.UNKNOWN) for name in others)]
+    found += [CheckedFile(name=name, state=FileState.UNKNOWN) for name in others]
+    return [*found, *(_in_store(checkpoint) if in_store else ())]
+
+
+def _in_store(checkpoint: Checkpoint) -> list[CheckedFile]:
+    """The files that the store does not hold as they were sent; each bears its place in its name."""
+    if (store := shared()) is None:
+        return []
+    key, _ = key_of(checkpoint.path)
+    with told():
+        if store.listing(key) is None:
+            return [CheckedFile(name=f"store: {key}", state=FileState.MISSING)]
+        return [CheckedFile(name=f"store: {name}", state=FileState.CHANGED) for name in store.damaged(key)]
 
 
 def require_intact(checkpoint: Checkpoint) -> None:
@@ -77,8 +91,9 @@ def require_registered(checkpoint: Checkpoint) -> None:
         raise Refusal(f"The files of {checkpoint} were deleted: choose another checkpoint.")
     if not checkpoint.digest:
         return
+    folder = fetched(checkpoint.path)
     try:
-        found = manifest_digest(checkpoint.path)
+        found = manifest_digest(folder)
     except (OSError, ContractError):
         found = ""
     if found != checkpoint.digest:

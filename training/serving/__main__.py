@@ -25,12 +25,15 @@ from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue
 from training.serving.limits import Limits
 from training.serving.metrics import Metrics
+from training.serving.shared import SharedModels
 from training.serving.startup import Startup
 from training.serving.worker import Worker
+from training.store import Store, StoreError
 
 KEY_VARIABLE = "RONDO_MODEL_SERVER_KEY"
 MORE_KEYS_VARIABLE = "RONDO_MODEL_SERVER_MORE_KEYS"
 """Further keys, a comma between them: one for each program that the bound per key is to count by itself."""
+STORE_VARIABLE = "RONDO_STORE_URL"
 
 _SECONDS_TO_STOP_COMPUTING = 3.0
 
@@ -58,7 +61,11 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     more = [other.strip() for other in os.environ.get(MORE_KEYS_VARIABLE, "").split(",") if other.strip()]
-    _serve(options, [key, *more], listening)
+    try:
+        _serve(options, [key, *more], listening)
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
@@ -68,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", type=Path, required=True, help="models folder; the starter model is fetched into it")
     add("--checkpoints", type=Path, required=True, help="folder of checkpoint folders")
     add("--base", default=STARTER_NAME, help="base model: a folder in the models folder")
+    add(
+        "--store",
+        default=os.environ.get(STORE_VARIABLE, "").rstrip("/"),
+        metavar="URL",
+        help=f"store that machines share, to fetch models from (default: {STORE_VARIABLE})",
+    )
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=int, default=8001, help="port to listen on; 0 takes a free one")
     add("--status", type=Path, help="file that always says what /health says")
@@ -136,7 +149,8 @@ def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socke
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     limits = _limits(options)
-    catalogue = Catalogue(options.models / options.base, options.checkpoints)
+    shared = SharedModels(Store(options.store)) if options.store else None
+    catalogue = Catalogue(options.models / options.base, options.checkpoints, shared)
     startup = Startup(
         catalogue,
         device=options.device,

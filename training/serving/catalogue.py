@@ -8,14 +8,20 @@ from typing import Any
 
 from training.contract import CHECKPOINT_NAME, MANIFEST_FILE, ContractError, read_manifest
 from training.serving.errors import RequestError
+from training.serving.shared import SharedModels
+from training.store import StoreError
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Models by name. A checkpoint's name is its folder's; a folder that appears is a model at once."""
+    """Models by name. A checkpoint's name is its folder's; a folder that appears is a model at once.
+
+    With `shared` so is what appears in the store, and what went from there is none any more.
+    """
 
     base_folder: Path
     checkpoints_folder: Path
+    shared: SharedModels | None = None
 
     @property
     def base_name(self) -> str:
@@ -23,29 +29,45 @@ class Catalogue:
         return self.base_folder.name
 
     def folder(self, name: str) -> Path:
-        """The folder of checkpoint `name`. Raises `RequestError` 404 where there is none."""
+        """The folder of checkpoint `name`, fetched where it is in the store alone.
+
+        Raises `RequestError`: 404 where there is none, 503 where the store does not give it.
+        """
         # The pattern knows no separator and no leading dot: a name cannot leave the folder.
         if CHECKPOINT_NAME.fullmatch(name):
             folder = self.checkpoints_folder / name
-            if (folder / MANIFEST_FILE).is_file():
+            if self._is_here(folder) or self._is_fetched(folder):
                 return folder
         raise unknown_model(name)
 
+    def _is_here(self, folder: Path) -> bool:
+        is_one = CHECKPOINT_NAME.fullmatch(folder.name) and (folder / MANIFEST_FILE).is_file()
+        return bool(is_one) and not (self.shared and self.shared.is_gone(folder))
+
+    def _is_fetched(self, folder: Path) -> bool:
+        # What is here is either as good as it was sent, or is gone from there.
+        if self.shared is None or folder.exists():
+            return False
+        try:
+            return self.shared.fetch_checkpoint(folder)
+        except StoreError as error:
+            message = f"Checkpoint '{folder.name}' cannot be fetched: {error}"
+            raise RequestError(
+                503, message, code="store_unavailable", param="model", retry_after=5
+            ) from error
+
     def checkpoints(self) -> list[Path]:
-        """Folders of all checkpoints, by name."""
+        """Folders of the checkpoints that are here, by name."""
         try:
             folders = sorted(self.checkpoints_folder.iterdir())
         except OSError:
             return []
-        return [
-            folder
-            for folder in folders
-            if CHECKPOINT_NAME.fullmatch(folder.name) and (folder / MANIFEST_FILE).is_file()
-        ]
+        return [folder for folder in folders if self._is_here(folder)]
 
     def names(self) -> list[str]:
         """Ids of all models, the base first."""
-        return [self.base_name, *(folder.name for folder in self.checkpoints())]
+        here = {folder.name for folder in self.checkpoints()}
+        return [self.base_name, *sorted(here | (self.shared.checkpoints() if self.shared else set()))]
 
     def entries(self) -> list[dict[str, Any]]:
         """All models as OpenAI's `/v1/models` lists them, with their kind beside."""
@@ -55,6 +77,13 @@ class Catalogue:
         """One model. Raises `RequestError` 404 where there is none."""
         if name == self.base_name:
             return _entry(name, self.base_folder / "config.json", kind="starter")
+        if (
+            self.shared
+            and not (self.checkpoints_folder / name).exists()
+            and name in self.shared.checkpoints()
+        ):
+            # To say that there is one, nothing need be fetched.
+            return _entry(name, self.checkpoints_folder / name, kind=self.shared.kind(name))
         manifest = self.folder(name) / MANIFEST_FILE
         try:
             kind: str | None = read_manifest(manifest.parent).kind

@@ -19,6 +19,7 @@ from training.rlhf import starter
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
 from training.serving.limits import Limits
+from training.store import NotInStoreError, StoreError
 
 if TYPE_CHECKING:
     from training.serving.model import Model
@@ -120,6 +121,8 @@ class Startup:
                 self._tell("loading", f"Loading {self._catalogue.base_name}")
                 self._model = self._load()
                 self._tell("ready", f"{self._catalogue.base_name} is ready")
+                if self._catalogue.shared is not None:
+                    self._catalogue.shared.offer_base(self._catalogue.base_folder)
         except Exception as error:
             logger.exception("The model cannot be loaded")
             self._tell("failed", f"{self._catalogue.base_name} cannot be loaded: {error}")
@@ -127,7 +130,7 @@ class Startup:
     def _fetch(self) -> bool:
         """Whether the base model is there; the starter is fetched, any other base must be brought."""
         folder = self._catalogue.base_folder
-        if starter.is_complete(folder):
+        if starter.is_complete(folder) or self._fetch_shared(folder):
             return True
         if folder.name != starter.STARTER_NAME:
             self._tell("failed", f"There is no model in {folder}. Put one there and start again.")
@@ -146,6 +149,20 @@ class Startup:
         said = progress.error if progress is not None else ""
         self._tell("failed", said or f"Fetching {folder.name} ended with status {process.returncode}")
         return False
+
+    def _fetch_shared(self, folder: Path) -> bool:
+        """Whether the base model came from the store that machines share."""
+        if (shared := self._catalogue.shared) is None:
+            return False
+        self._tell("fetching", f"Looking for {folder.name} in the store")
+        try:
+            shared.fetch_base(folder)
+        except NotInStoreError:
+            return False
+        except StoreError as error:
+            logger.warning("%s is not fetched from the store: %s", folder.name, error)
+            return False
+        return starter.is_complete(folder)
 
     def _show_fetch(self, models_folder: Path) -> None:
         progress = starter.read_progress(models_folder)

@@ -68,7 +68,7 @@ class Listing:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> Listing:
-        """What `to_bytes` gave. Raises `DamagedError` for anything else, and for names that lead elsewhere."""
+        """What `to_bytes` gave. Raises `DamagedError` for all else, and for names that lead elsewhere."""
         try:
             plain = json.loads(data)
             if plain["format"] != FORMAT:

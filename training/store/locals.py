@@ -1,4 +1,4 @@
-"""What a machine keeps beside its copy of a folder: a lock, and which listings the copy is at least as new as."""
+"""What a machine keeps beside its copy of a folder: a lock, and what the copy is at least as new as."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from annotation.rendering import render_markdown
 from annotation.views.access import Request
 from training.archives import zip_of_folder
 from training.choices import CheckpointKind, JobState
+from training.files import StoreRefusal, fetched
 from training.held_out import figures_of
 from training.model_card import model_card
 from training.models import Checkpoint, CheckpointExport
@@ -76,7 +77,7 @@ def verify(request: Request, name: str) -> HttpResponse:
     """Read every file and show what was found of each. For managers."""
     found = _checkpoint(request, name)
     try:
-        return _page(request, found, files=check_files(found))
+        return _page(request, found, files=check_files(found, in_store=True))
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return redirect(found)
@@ -120,8 +121,12 @@ def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
     """An exported folder as a ZIP archive. For managers."""
     found = _checkpoint(request, name)
     exported = get_object_or_404(CheckpointExport, pk=pk, checkpoint=found, state=JobState.FINISHED)
-    if not exported.folder or not exported.path.is_dir():
-        raise Http404
+    try:
+        if not exported.folder or not fetched(exported.path).is_dir():
+            raise Http404
+    except StoreRefusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect("checkpoint", name)
     answer = StreamingHttpResponse(
         zip_of_folder(exported.path, name=found.name), content_type="application/zip"
     )

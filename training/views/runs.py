@@ -23,6 +23,7 @@ from training.event_files import event_file
 from training.held_out import held_out_of
 from training.metrics import standing_rows
 from training.models import Run
+from training.run_folders import folder_of
 from training.samples import MEASURES
 from training.selectors_runs import (
     IS_GOING_ON,
@@ -59,7 +60,7 @@ def run(request: Request, pk: int) -> HttpResponse:
         "most_beside": MOST_LINES - 1,
         "samples": samples_of(found, step=int(step) if step.isdecimal() else None, measure=measure),
         "watch_warnings": watch_warnings_of(found),
-        "held_out": held_out_of(read_evaluation(found.path)),
+        "held_out": held_out_of(read_evaluation(folder_of(found))),
         "dropped": dropped_of(found),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
     }
@@ -96,7 +97,7 @@ def download(request: Request, pk: int) -> HttpResponseBase:
     """Everything in a run's folder as a ZIP archive, without secrets. For managers."""
     found = _run(request, pk)
     secrets = secrets_in(dict(os.environ), beside=[settings.SECRET_KEY, settings.RONDO_MODEL_SERVER_KEY])
-    stream = zip_of_folder(found.path, name=found.name, secrets=secrets, left_out=_LEFT_OUT)
+    stream = zip_of_folder(folder_of(found, whole=True), name=found.name, secrets=secrets, left_out=_LEFT_OUT)
     return _attached(StreamingHttpResponse(stream, content_type="application/zip"), f"{found.name}.zip")
 
 
@@ -105,7 +106,7 @@ def tensorboard(request: Request, pk: int) -> HttpResponseBase:
     """A run's metrics as an event file for TensorBoard. For managers."""
     found = _run(request, pk)
     started_at = (found.started_at or found.created_at).timestamp()
-    rows = standing_rows(found.path, folded_of(found, most_seconds=math.inf))
+    rows = standing_rows(folder_of(found), folded_of(found, most_seconds=math.inf))
     stream = event_file(rows, started_at=started_at)
     name = f"events.out.tfevents.{int(started_at)}.{found.name}"
     return _attached(StreamingHttpResponse(stream, content_type="application/octet-stream"), name)

@@ -30,7 +30,7 @@ class Command(BaseCommand):
 
     def _check(self, checkpoint: Checkpoint) -> bool:
         try:
-            files = check_files(checkpoint)
+            files = check_files(checkpoint, in_store=True)
         except Refusal as refusal:
             self.stdout.write(f"{checkpoint}: {refusal.message}")
             return False

@@ -11,6 +11,7 @@ from annotation.services import audit
 from training.choices import CAN_START, TRAINS, RoundState, StepKind, StepState
 from training.contract import ContractError
 from training.doorbell import ring
+from training.files import StoreAway
 from training.models import Round, RoundStep
 from training.services.claims import (
     BudgetSpentError,
@@ -116,6 +117,9 @@ def _end_early(step: RoundStep, error: Exception) -> None:
         case OperationalError():
             logger.exception("%s: the database did not answer; given back", step)
             release_step(step)
+        case StoreAway():
+            logger.warning("%s: given back, because %s", step, error)
+            release_step(step, message=str(error))
         case Refusal() | ContractError():
             _failed(step, str(error))
         case _:

@@ -1,0 +1,73 @@
+"""Models of the store that machines share: fetched when one is asked for, so no disk need be shared."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from training.contract import MANIFEST_FILE
+from training.store import NotInStoreError, Store, StoreError
+from training.store.locals import known_of
+
+logger = logging.getLogger(__name__)
+
+_LISTED_FOR_SECONDS = 5.0
+_CHECKPOINTS, _MODELS = "checkpoints", "models"
+
+
+class SharedModels:
+    """Checkpoints and base models of one store. Any thread may ask; one that is away is told in the log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._names: frozenset[str] = frozenset()
+        self._listed_at = -_LISTED_FOR_SECONDS
+        self._kinds: dict[str, str | None] = {}
+
+    def checkpoints(self) -> frozenset[str]:
+        """Names of the checkpoints in the store, some seconds old; the last known ones while it is away."""
+        if time.monotonic() - self._listed_at >= _LISTED_FOR_SECONDS:
+            self._listed_at = time.monotonic()
+            try:
+                self._names = frozenset(self._store.names(_CHECKPOINTS))
+            except StoreError as error:
+                logger.warning("The checkpoints of the store are not known now: %s", error)
+        return self._names
+
+    def is_gone(self, folder: Path) -> bool:
+        """Whether a checkpoint that is here came from the store or went there, and is no longer there."""
+        return bool(known_of(folder).digests) and folder.name not in self.checkpoints()
+
+    def fetch_checkpoint(self, folder: Path) -> bool:
+        """Bring a checkpoint here; whether there is one. Raises `StoreError` where it cannot be had."""
+        try:
+            self._store.fetch(f"{_CHECKPOINTS}/{folder.name}", folder)
+        except NotInStoreError:
+            return False
+        self._listed_at = -_LISTED_FOR_SECONDS
+        return True
+
+    def kind(self, name: str) -> str | None:
+        """What sort of checkpoint one in the store is; None where that cannot be told. Asked once of each."""
+        if name not in self._kinds:
+            try:
+                manifest = json.loads(self._store.read(f"{_CHECKPOINTS}/{name}", MANIFEST_FILE))
+                self._kinds[name] = str(manifest["kind"])
+            except (StoreError, ValueError, KeyError, TypeError) as error:
+                logger.warning("Checkpoint %s of the store does not say what it is: %s", name, error)
+                return None
+        return self._kinds[name]
+
+    def fetch_base(self, folder: Path) -> None:
+        """Bring a base model here that somebody put into the store. Raises `StoreError`."""
+        self._store.fetch(f"{_MODELS}/{folder.name}", folder)
+
+    def offer_base(self, folder: Path) -> None:
+        """Send a base model to the store where it has none of that name, for machines without it."""
+        try:
+            if self._store.listing(f"{_MODELS}/{folder.name}") is None:
+                self._store.publish(f"{_MODELS}/{folder.name}", folder)
+        except StoreError as error:
+            logger.warning("%s is not in the store: %s", folder.name, error)
