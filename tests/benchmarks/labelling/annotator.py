@@ -32,8 +32,17 @@ class Outcome:
 class Annotator:
     """A browser's part, with one connection that stays open."""
 
-    def __init__(self, port: int, session: str, seed: int) -> None:
+    patience = 120.0
+    """Seconds until a request that is not answered counts as failed."""
+
+    def __init__(
+        self, port: int, session: str, seed: int, *, host: str = "127.0.0.1", project: str = "load"
+    ) -> None:
+        self.host = host
         self.port = port
+        self.label = f"/projects/{project}/label/"
+        self.status = 0
+        """What the last request was answered with; 0 where it was not."""
         self.session = session
         self.chance = random.Random(seed)
         self.outcome = Outcome()
@@ -41,7 +50,7 @@ class Annotator:
 
     def work(self, until: float) -> Outcome:
         """Label until the clock (time.monotonic) says `until`, or nothing is left."""
-        page = self._ask("GET", "/projects/load/label/")
+        page = self._ask("GET", self.label)
         while time.monotonic() < until:
             action = ACTION.search(page)
             if action is None:
@@ -64,7 +73,7 @@ class Annotator:
                 self.outcome.latencies.append(time.monotonic() - began)
                 self.outcome.acknowledged.append(key)
             else:
-                page = self._ask("GET", "/projects/load/label/")
+                page = self._ask("GET", self.label)
         return self.outcome
 
     def _ask(self, method: str, path: str, body: str | None = None) -> str:
@@ -77,11 +86,13 @@ class Annotator:
         if body is not None:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
+            self.status = 0
             if self._connection is None:
-                self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+                self._connection = http.client.HTTPConnection(self.host, self.port, timeout=self.patience)
             self._connection.request(method, path, body, headers)
             answer = self._connection.getresponse()
             text = answer.read().decode()
+            self.status = answer.status
         except (OSError, http.client.HTTPException) as error:
             self.outcome.errors.append(f"{method} {type(error).__name__}")
             self._connection = None

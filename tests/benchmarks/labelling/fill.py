@@ -68,10 +68,11 @@ def fill(*, tasks: int, annotators: int, overlap: int, **project_settings: Any) 
     people = [User.objects.create_user(username=f"annotator{n}") for n in range(annotators)]
     for person in people:
         add_member(project=project, user=person, role=Role.ANNOTATOR)
-    return [_session(person) for person in people]
+    return [session_of(person) for person in people]
 
 
-def _session(user: User) -> str:
+def session_of(user: User) -> str:
+    """The key of a session that somebody is signed in with."""
     store = import_module(settings.SESSION_ENGINE).SessionStore()
     store[SESSION_KEY] = str(user.pk)
     store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[-1]
