@@ -16,6 +16,7 @@ from annotation.views import (
     statistics,
     tokens,
     transfers,
+    webhooks,
 )
 
 urlpatterns: list[URLPattern] = [
@@ -56,6 +57,16 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/transfers/", transfers.transfers, name="transfers"),
     path("projects/<slug:slug>/transfers/<int:pk>/", transfers.transfer, name="transfer"),
     path("projects/<slug:slug>/export/<slug:format_name>/", transfers.export, name="export"),
+    path("projects/<slug:slug>/webhooks/", webhooks.webhooks, name="webhooks"),
+    path("projects/<slug:slug>/webhooks/<int:pk>/", webhooks.webhook, name="webhook"),
+    path("projects/<slug:slug>/webhooks/<int:pk>/secret/", webhooks.webhook_rotate, name="webhook-rotate"),
+    path("projects/<slug:slug>/webhooks/<int:pk>/test/", webhooks.webhook_test, name="webhook-test"),
+    path("projects/<slug:slug>/webhooks/<int:pk>/delete/", webhooks.webhook_delete, name="webhook-delete"),
+    path(
+        "projects/<slug:slug>/deliveries/<int:pk>/",
+        webhooks.webhook_delivery,
+        name="webhook-delivery",
+    ),
     path("projects/<slug:slug>/gold/", queues.gold, name="gold"),
     path("projects/<slug:slug>/gold/make/", queues.make_gold, name="gold-make"),
 ]

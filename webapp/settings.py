@@ -49,6 +49,7 @@ RONDO_MODEL_SERVER_URL = env.str(
 RONDO_MODEL_SERVER_HOSTS = env.list("RONDO_MODEL_SERVER_HOSTS", default=[])
 # What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
 # The same for webhooks, which every manager of a project may set up: a list of its own.
+# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
 RONDO_WEBHOOK_HOSTS = env.list("RONDO_WEBHOOK_HOSTS", default=[])
 RONDO_REWARD_FUNCTIONS = env.list("RONDO_REWARD_FUNCTIONS", default=[])
 RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
@@ -365,6 +366,9 @@ SPECTACULAR_SETTINGS = {
         "TokenScopeName": "annotation.choices.TokenScope",
         "ReviewReasonName": "annotation.choices.ReviewReason",
     },
+        "WebhookEventName": "annotation.choices.WebhookEvent",
+        "DeliveryStateName": "annotation.choices.DeliveryState",
+        "WhyDisabledName": "annotation.choices.WhyDisabled",
     "TAGS": [
         {"name": "account", "description": "Oneself and one's tokens."},
         {"name": "projects", "description": "Projects, members, rules, what was done."},
@@ -375,6 +379,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "rounds", "description": "The loop: rounds, their recipes, what they would do."},
         {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
         {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
+        {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
     ],
 }
 

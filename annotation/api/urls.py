@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from annotation.api import account, labelling, projects, quality, reviews, texts
+from annotation.api import account, labelling, projects, quality, reviews, texts, webhooks
 
 _PROJECT = "projects/<slug:slug>/"
 _ONE = f"{_PROJECT}assignments/<int:pk>/"
@@ -51,4 +51,11 @@ urlpatterns: list[URLPattern] = [
         name="api-withheld-decision",
     ),
     path(f"{_PROJECT}gold/", quality.GoldView.as_view(), name="api-gold"),
+    path(f"{_PROJECT}webhooks/", webhooks.WebhooksView.as_view(), name="api-webhooks"),
+    path(f"{_PROJECT}webhooks/<int:pk>/", webhooks.WebhookView.as_view(), name="api-webhook"),
+    path(f"{_PROJECT}webhooks/<int:pk>/secret/", webhooks.SecretView.as_view(), name="api-webhook-secret"),
+    path(f"{_PROJECT}webhooks/<int:pk>/test/", webhooks.TestView.as_view(), name="api-webhook-test"),
+    path(f"{_PROJECT}deliveries/", webhooks.DeliveriesView.as_view(), name="api-deliveries"),
+    path(f"{_PROJECT}deliveries/<int:pk>/", webhooks.DeliveryView.as_view(), name="api-delivery"),
+    path(f"{_PROJECT}deliveries/<int:pk>/resend/", webhooks.ResendView.as_view(), name="api-resend"),
 ]

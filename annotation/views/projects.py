@@ -48,6 +48,7 @@ def project(request: Request, project: Project) -> HttpResponse:
         "announced": announced_guideline(project, request.membership),
         "is_reviewer": selectors.may(request.user, project, Role.REVIEWER),
         "is_manager": is_manager,
+        "webhooks_off": is_manager and project.webhooks.exclude(why_disabled="").exists(),
         "arms": gain_of_strategy(project, round_number) if is_manager and follows_strategy else [],
     }
     return render(request, "annotation/project.html", context)

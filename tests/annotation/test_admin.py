@@ -35,6 +35,10 @@ from annotation.models import (
     Review,
     SpanFlag,
     User,
+    WebhookAttempt,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
     Withholding,
 )
 from annotation.services.answers import (
@@ -129,6 +133,18 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         project=project, created_by=annotator, name="tea.jsonl", digest=uuid.uuid4().hex
     )
     KeptAnswer.objects.create(user=annotator, key=str(uuid.uuid4()), fingerprint=uuid.uuid4().hex)
+    endpoint = WebhookEndpoint.objects.create(
+        project=project, url="https://example.org", created_by=annotator, secret="sealed", is_enabled=False
+    )
+    message = WebhookMessage.objects.create(
+        project=project, key=str(uuid.uuid4()), event="webhook.test", body="{}"
+    )
+    delivery = WebhookDelivery.objects.create(
+        message=message, endpoint=endpoint, next_attempt_at=message.created_at
+    )
+    WebhookAttempt.objects.create(
+        delivery=delivery, started_at=message.created_at, milliseconds=7, status=204
+    )
     return judgment
 
 

@@ -16,10 +16,12 @@ from annotation.models import (
     Prompt,
     Review,
     User,
+    WebhookDelivery,
     Withholding,
 )
 from annotation.services.reviews import open_review
 from annotation.services.tokens import create_token
+from annotation.services.webhooks.endpoints import create_webhook, send_test
 from tests import factories
 from training.models import Checkpoint, Judge, Round, Run, Snapshot
 from training.recipe import Recipe, default_recipe
@@ -48,6 +50,8 @@ class Scene:
     run: Run
     judge: Judge
     starter: Checkpoint
+    delivery: WebhookDelivery
+    """Of a test, to a webhook that is told of nothing else here."""
     token_id: int
     """Of a token of Alice's."""
 
@@ -63,6 +67,8 @@ class Scene:
             "judges": self.judge.pk,
             "runs": self.run.pk,
             "tokens": self.token_id,
+            "webhooks": self.delivery.endpoint_id,
+            "deliveries": self.delivery.pk,
         }
         kinds = [part for part in (first, *rest.split("/")) if part in ids]
         return path.format(
@@ -87,6 +93,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
     )
     assignment = factories.lease_to(other, alice)
     named = factories.make_comparison(project)
+    webhook = create_webhook(
+        project=project, url="https://example.org/hook", events=["checkpoint.deleted"], created_by=carol
+    )
     snapshot = freeze_snapshot(project=project, rounds=[1])
     run = create_run(
         name=f"reward-{project.slug}",
@@ -111,6 +120,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         run=run,
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
+        delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
     )
 

@@ -14,7 +14,16 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from annotation.choices import ReviewReason
-from annotation.models import FileImport, Project, User, Withholding
+from annotation.models import (
+    FileImport,
+    Project,
+    User,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
+    Withholding,
+)
+from annotation.sealed import seal
 from annotation.services.invitations import create_invitation
 from annotation.services.reviews import open_review
 from annotation.services.tokens import create_token
@@ -135,6 +144,14 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "transfer": ("GET", MANAGERS),
     "export": ("GET", MANAGERS),
     "gold": ("GET", MANAGERS),
+    "webhooks": ("GET", MANAGERS),
+    "webhook": ("GET", MANAGERS),
+    "webhook-rotate": ("POST", (302, 404, 403, 403, 200, 200)),
+    # It is switched off: back to its page, with a message.
+    "webhook-test": ("POST", (302, 404, 403, 403, 302, 302)),
+    # Gone for whoever comes second.
+    "webhook-delete": ("POST", (302, 404, 403, 403, 302, 404)),
+    "webhook-delivery": ("GET", MANAGERS),
     "gold-make": ("POST", (302, 404, 403, 403, 422, 422)),
     "round": ("GET", MANAGERS),
     "round-progress": ("GET", MANAGERS),
@@ -281,6 +298,17 @@ def parts(
     )
     invited = create_invitation(project=project, created_by=carol, role="annotator", days=7)
     ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
+    webhook = WebhookEndpoint.objects.create(
+        project=project,
+        url="https://example.org",
+        secret=seal("whsec_", purpose="webhook secret"),
+        is_enabled=False,
+    )
+    delivery = WebhookDelivery.objects.create(
+        message=WebhookMessage.objects.create(project=project, key="msg_1", event="webhook.test", body="{}"),
+        endpoint=webhook,
+        state="delivered",
+    )
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
         **dict.fromkeys(("submit", "draft", "skip", "flag", "renew", "revise"), in_assignment),
@@ -292,6 +320,12 @@ def parts(
         },
         "export": {**in_project, "format_name": "jsonl"},
         **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
+        "webhooks": in_project,
+        **{
+            name: {**in_project, "pk": webhook.pk}
+            for name in ("webhook", "webhook-rotate", "webhook-test", "webhook-delete")
+        },
+        "webhook-delivery": {**in_project, "pk": delivery.pk},
         "withheld-decide": {**in_project, "pk": withheld.pk},
         **dict.fromkeys(("review", "review-decide"), in_review),
         **dict.fromkeys(("statistics", "statistics-items"), in_project),

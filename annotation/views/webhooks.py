@@ -1,0 +1,153 @@
+"""A project's webhooks: which programs are told of what, and whether it reached them."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import OuterRef, Prefetch, QuerySet, Subquery
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from annotation.choices import Role
+from annotation.errors import Refusal
+from annotation.forms.webhooks import WebhookForm, WebhookSettingsForm
+from annotation.models import Project, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from annotation.services.webhooks.deliveries import resend
+from annotation.services.webhooks.endpoints import (
+    change_webhook,
+    create_webhook,
+    delete_webhook,
+    rotate_secret,
+    send_test,
+)
+from annotation.views.access import Request, project_page
+
+_LISTED = 50
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def webhooks(request: Request, project: Project) -> HttpResponse:
+    """For managers: the project's webhooks, and a form for another, whose secret is shown once."""
+    form, made = WebhookForm(request.POST or None), None
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = create_webhook(project=project, created_by=request.user, **form.cleaned_data)
+        except Refusal as refusal:
+            form.add_error(refusal.field, refusal.message)
+        else:
+            form = WebhookForm()
+    context = {"project": project, "form": form, "made": made, "webhooks": _with_last(project)}
+    status = 422 if request.method == "POST" and made is None else 200
+    return render(request, "annotation/webhooks/webhooks.html", context, status=status)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def webhook(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: one webhook, what was sent to it last, and what can be changed of it."""
+    endpoint = get_object_or_404(_with_last(project), pk=pk)
+    form = WebhookSettingsForm(
+        request.POST or None,
+        initial={name: getattr(endpoint, name) for name in ("url", "description", "events", "is_enabled")},
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            change_webhook(endpoint=endpoint, changed_by=request.user, **form.cleaned_data)
+        except Refusal as refusal:
+            form.add_error(refusal.field, refusal.message)
+        else:
+            messages.success(request, _("The webhook is changed."))
+            return redirect("webhook", project.slug, endpoint.pk)
+    return _shown(request, endpoint, form, status=422 if request.method == "POST" else 200)
+
+
+@never_cache
+@require_POST
+@project_page(role=Role.MANAGER)
+def webhook_rotate(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: draw a new secret, which is shown once; the one before signs beside it for a day."""
+    endpoint = get_object_or_404(_with_last(project), pk=pk)
+    made = rotate_secret(endpoint=endpoint, rotated_by=request.user)
+    form = WebhookSettingsForm(
+        initial={name: getattr(endpoint, name) for name in ("url", "description", "events", "is_enabled")}
+    )
+    return _shown(request, endpoint, form, made=made)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def webhook_test(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: have a message sent that says nothing, to see whether it arrives."""
+    endpoint = get_object_or_404(project.webhooks, pk=pk)
+    try:
+        delivery = send_test(endpoint=endpoint, sent_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect("webhook", project.slug, endpoint.pk)
+    return redirect("webhook-delivery", project.slug, delivery.pk)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def webhook_delete(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: forget a webhook, with what was sent to it and what was to be."""
+    delete_webhook(endpoint=get_object_or_404(project.webhooks, pk=pk), deleted_by=request.user)
+    messages.success(request, _("The webhook is deleted."))
+    return redirect("webhooks", project.slug)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def webhook_delivery(request: Request, project: Project, pk: int) -> HttpResponse:
+    """For managers: one message with every attempt at it; a POST has it sent again."""
+    delivery = get_object_or_404(
+        WebhookDelivery.objects.select_related("endpoint__project", "message"),
+        pk=pk,
+        endpoint__project=project,
+    )
+    if request.method == "POST":
+        try:
+            resend(delivery=delivery, sent_by=request.user)
+            messages.success(request, _("The message is sent again."))
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+        return redirect("webhook-delivery", project.slug, delivery.pk)
+    context = {"project": project, "delivery": delivery, "attempts": delivery.attempts.all()[:_LISTED]}
+    return render(request, "annotation/webhooks/delivery.html", context)
+
+
+def _with_last(project: Project) -> "QuerySet[WebhookEndpoint, Any]":
+    """The project's webhooks, each with when and how its last attempt ended."""
+    last = WebhookAttempt.objects.filter(delivery__endpoint=OuterRef("pk")).order_by("-pk")
+    return (
+        WebhookEndpoint.objects.filter(project=project)
+        .select_related("project")
+        .annotate(
+            last_at=Subquery(last.values("started_at")[:1]),
+            last_status=Subquery(last.values("status")[:1]),
+            last_error=Subquery(last.values("error")[:1]),
+        )
+    )
+
+
+def _shown(
+    request: Request, endpoint: WebhookEndpoint, form: WebhookSettingsForm, *, status: int = 200, **more: Any
+) -> HttpResponse:
+    attempts = WebhookAttempt.objects.order_by("pk")
+    rows = endpoint.deliveries.select_related("message").prefetch_related(
+        Prefetch("attempts", queryset=attempts)
+    )
+    context = {
+        "project": endpoint.project,
+        "endpoint": endpoint,
+        "form": form,
+        "deliveries": rows[:_LISTED],
+        **more,
+    }
+    return render(request, "annotation/webhooks/webhook.html", context, status=status)
