@@ -134,7 +134,7 @@ def listed_hosts_are_hosts(app_configs: Any, **_: Any) -> list[CheckMessage]:
     """Whoever lists an address with its scheme would wonder why its server is refused all the same."""
     return [
         Error(
-            f"RONDO_MODEL_SERVER_HOSTS lists {host!r}, and that is no host.",
+            f"{name} lists {host!r}, and that is no host.",
             hint="Write hosts alone or with a port, commas between them: gpu-box,10.0.0.7:8000",
             id="rondo.E020",
         )

@@ -47,10 +47,9 @@ RONDO_MODEL_SERVER_URL = env.str(
 # Hosts inside private networks that checkpoints may name as their server, alone or with a port. All hosts of
 # the public internet may be named; any other would let a page of Rondo reach into the network it runs in.
 RONDO_MODEL_SERVER_HOSTS = env.list("RONDO_MODEL_SERVER_HOSTS", default=[])
-# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
 # The same for webhooks, which every manager of a project may set up: a list of its own.
-# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
 RONDO_WEBHOOK_HOSTS = env.list("RONDO_WEBHOOK_HOSTS", default=[])
+# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
 RONDO_REWARD_FUNCTIONS = env.list("RONDO_REWARD_FUNCTIONS", default=[])
 RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
 RONDO_JUDGE_KEY = env.str("RONDO_JUDGE_KEY", default="")
@@ -365,10 +364,10 @@ SPECTACULAR_SETTINGS = {
         "CheckpointKindName": "training.choices.CheckpointKind",
         "TokenScopeName": "annotation.choices.TokenScope",
         "ReviewReasonName": "annotation.choices.ReviewReason",
-    },
         "WebhookEventName": "annotation.choices.WebhookEvent",
         "DeliveryStateName": "annotation.choices.DeliveryState",
         "WhyDisabledName": "annotation.choices.WhyDisabled",
+    },
     "TAGS": [
         {"name": "account", "description": "Oneself and one's tokens."},
         {"name": "projects", "description": "Projects, members, rules, what was done."},
@@ -378,8 +377,8 @@ SPECTACULAR_SETTINGS = {
         {"name": "quality", "description": "Statistics, withheld texts, known answers."},
         {"name": "rounds", "description": "The loop: rounds, their recipes, what they would do."},
         {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
-        {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
         {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
+        {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
     ],
 }
 

@@ -209,6 +209,8 @@ def write_judgment(
     )
     _WRITE([judgment])
     _write_parts(judgment, assignment.comparison.prompt, answer)
+    if imported_from is None:
+        tell_of_judgment(judgment=judgment, comparison=assignment.comparison)
     return judgment
 
 
@@ -223,8 +225,6 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
         return
     SpanFlag.objects.bulk_create(
         SpanFlag(
-    if imported_from is None:
-        tell_of_judgment(judgment=judgment, comparison=assignment.comparison)
             judgment=judgment,
             completion_id=span.completion_id,
             category_id=span.category_id,

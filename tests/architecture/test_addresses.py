@@ -143,7 +143,6 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "transfers": ("GET", MANAGERS),
     "transfer": ("GET", MANAGERS),
     "export": ("GET", MANAGERS),
-    "gold": ("GET", MANAGERS),
     "webhooks": ("GET", MANAGERS),
     "webhook": ("GET", MANAGERS),
     "webhook-rotate": ("POST", (302, 404, 403, 403, 200, 200)),
@@ -152,6 +151,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Gone for whoever comes second.
     "webhook-delete": ("POST", (302, 404, 403, 403, 302, 404)),
     "webhook-delivery": ("GET", MANAGERS),
+    "gold": ("GET", MANAGERS),
     "gold-make": ("POST", (302, 404, 403, 403, 422, 422)),
     "round": ("GET", MANAGERS),
     "round-progress": ("GET", MANAGERS),
@@ -297,7 +297,6 @@ def parts(
         project=project, messages=prompt.messages, sampling={}, seed=0, created_by=alice
     )
     invited = create_invitation(project=project, created_by=carol, role="annotator", days=7)
-    ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
     webhook = WebhookEndpoint.objects.create(
         project=project,
         url="https://example.org",
@@ -309,6 +308,7 @@ def parts(
         endpoint=webhook,
         state="delivered",
     )
+    ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
         **dict.fromkeys(("submit", "draft", "skip", "flag", "renew", "revise"), in_assignment),
@@ -319,13 +319,13 @@ def parts(
             "pk": FileImport.objects.create(project=project, name="x.csv", digest="0" * 64).pk,
         },
         "export": {**in_project, "format_name": "jsonl"},
-        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
         "webhooks": in_project,
         **{
             name: {**in_project, "pk": webhook.pk}
             for name in ("webhook", "webhook-rotate", "webhook-test", "webhook-delete")
         },
         "webhook-delivery": {**in_project, "pk": delivery.pk},
+        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
         **dict.fromkeys(("review", "review-decide"), in_review),
         **dict.fromkeys(("statistics", "statistics-items"), in_project),
