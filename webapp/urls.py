@@ -7,6 +7,8 @@ from django.urls import include, path
 # The admin's own form knows neither a second factor nor a passkey.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
+handler500 = "webapp.away.server_error"
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("webapp.operations.urls")),
