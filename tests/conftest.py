@@ -17,7 +17,7 @@ from pytest_django import Settings
 from annotation.models import Project, User
 from tests import factories
 
-pytest_plugins = ["tests.skips"]
+pytest_plugins = ["tests.skips", "tests.s3"]
 
 # A property is not false because the machine is busy.
 hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -82,11 +82,15 @@ def both_have(folder: Path) -> Path:
     store = shared()
     if store is None:
         return folder
-    with told():
-        if not folder.exists():
-            return fetched(folder)
-        if store.listing(key_of(folder)[0]) is None:
-            store.publish(key_of(folder)[0], folder)
+    if not folder.exists():
+        return fetched(folder)
+    try:
+        store.offer(key_of(folder)[0], folder)
+    except StoreUnreachableError as error:
+        raise StoreAway(str(error)) from error
+    except StoreError as error:
+        # Only machines that lack it need it there, and they will say so.
+        logger.warning("%s", error)
     return folder
 
 

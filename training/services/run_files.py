@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,19 +33,24 @@ def gather(run: Run, pulse: Pulse) -> None:
     """
     if files.shared() is None:
         return
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="gather") as pool:
-        _while_it_goes_on(pool.submit(_gather, run), pulse, "fetching what the run needs")
+    # Read before the thread begins: it has no connection to the database.
+    base = Path(spec_here(run).base_model)
+    checkpoints = [run.path / place for place in _checkpoints_in(run.spec.get("settings", {}))]
+    checkpoints += [run.parent.path] if run.parent else []
+    snapshot = run.snapshot.path
 
+    def bring() -> None:
+        bring_run(run.path)
+        files.fetched(snapshot)
+        files.both_have(base)
+        for folder in checkpoints:
+            bring_checkpoint(Path(os.path.normpath(folder)))
 
-def _gather(run: Run) -> None:
-    bring_run(run.path)
-    files.fetched(run.snapshot.path)
-    spec = spec_here(run)
-    files.both_have(Path(spec.base_model))
-    if run.parent is not None:
-        files.fetched(run.parent.path)
-    for place in _checkpoints_in(run.spec.get("settings", {})):
-        bring_checkpoint((run.path / place).resolve())
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gather")
+    try:
+        _while_it_goes_on(pool.submit(bring), pulse, "fetching what the run needs")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def bring_checkpoint(folder: Path) -> Path:

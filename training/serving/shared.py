@@ -67,7 +67,6 @@ class SharedModels:
     def offer_base(self, folder: Path) -> None:
         """Send a base model to the store where it has none of that name, for machines without it."""
         try:
-            if self._store.listing(f"{_MODELS}/{folder.name}") is None:
-                self._store.publish(f"{_MODELS}/{folder.name}", folder)
+            self._store.offer(f"{_MODELS}/{folder.name}", folder)
         except StoreError as error:
             logger.warning("%s is not in the store: %s", folder.name, error)

@@ -58,6 +58,19 @@ class Store:
             self._tidy(key, listing.pieces | (before.pieces if before else set()))
         return listing
 
+    def offer(self, key: str, origin: Path) -> None:
+        """Send a folder that the store has nothing of. Raises `StoreError` for one with links in it.
+
+        What a link leads to is not sent, and a base model without its weights would be worse than none.
+        """
+        if self.listing(key) is not None:
+            return
+        if any(path.is_symlink() for path in origin.rglob("*")):
+            raise StoreError(
+                f"{origin} holds links, and so is not sent to {self._objects.url}: copy the files."
+            )
+        self.publish(key, origin)
+
     def _sent(self, key: str, origin: Path, left_out: Sequence[str]) -> Listing:
         there = self._objects.sizes(_pieces_name(key))
         for _ in range(_TRIES):
