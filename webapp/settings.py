@@ -15,6 +15,7 @@ from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from training import log_lines
+from webapp.keep_alive import keep_alive
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -190,8 +191,21 @@ if DATABASES["default"]["ENGINE"] in ("webapp.sqlite", "django.db.backends.sqlit
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
     }
 else:
+    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
+        DATABASES["default"]["ENGINE"] = "webapp.postgresql"
     DATABASES["default"].setdefault("CONN_MAX_AGE", 60)
     DATABASES["default"].setdefault("CONN_HEALTH_CHECKS", True)
+    if DATABASES["default"]["ENGINE"] == "webapp.postgresql":
+        # A server that is cut off answers nothing, not even that it is gone: what waits for it gives up well
+        # within RONDO_STALE_SECONDS, so that a worker knows before others do that it has lost its work.
+        DATABASES["default"]["OPTIONS"] = {
+            "connect_timeout": 3,
+            "tcp_user_timeout": 8_000,
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 2,
+            **DATABASES["default"].get("OPTIONS", {}),
+        }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ── Jobs: the doorbell ────────────────────────────────────────────────────────────────
@@ -204,6 +218,20 @@ if CELERY_BROKER_URL.startswith("filesystem:"):
         "control_folder": str(_writable_folder(RONDO_HOME / "broker" / "control")),
         "polling_interval": 0.5,
     }
+elif CELERY_BROKER_URL.startswith(("redis:", "rediss:")):
+    # As for the database: without these a broker that is cut off holds whoever rings until TCP gives up.
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "socket_connect_timeout": 3,
+        "socket_timeout": 10,
+        "socket_keepalive": True,
+        "socket_keepalive_options": keep_alive(idle=5, interval=2, count=2),
+        "health_check_interval": 10,
+    }
+# However long the broker stays away: a worker that gave up would have to be started again by a person.
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_HEARTBEAT = 20
+# Once more over a new connection; what is not heard then is found by a sweep.
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1}
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True

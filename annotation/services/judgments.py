@@ -52,6 +52,7 @@ __all__ = [
     "JudgmentAnswer",
     "MissingInfoInput",
     "SpanFlagInput",
+    "submit_in_transaction",
     "submit_judgment",
     "write_judgment",
 ]
@@ -91,7 +92,15 @@ def submit_judgment(
     """
     try:
         with transaction.atomic():
-            return _submit(assignment, annotator, answer, idempotency_key, guideline, stands_on)
+            judgment, _turn = submit_in_transaction(
+                assignment=assignment,
+                annotator=annotator,
+                answer=answer,
+                idempotency_key=idempotency_key,
+                guideline=guideline,
+                stands_on=stands_on,
+            )
+            return judgment
     except IntegrityError:
         # The same key was written by another request, on this comparison or on another.
         twin = Judgment.objects.filter(idempotency_key=idempotency_key).first()
@@ -100,14 +109,19 @@ def submit_judgment(
         return _require_same_page(twin, assignment)
 
 
-def _submit(
+def submit_in_transaction(
+    *,
     assignment: Assignment,
     annotator: User,
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
-    guideline: Guideline | None,
-    stands_on: int | None,
-) -> Judgment:
+    guideline: Guideline | None = None,
+    stands_on: int | None = None,
+) -> tuple[Judgment, Turn]:
+    """`submit_judgment` as a part of a larger transaction, and the person's turn as it stands then.
+
+    Where the key was used at the same moment, `IntegrityError` ends that transaction: submit by itself then.
+    """
     turn = take_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk)
     locked = _locked(assignment)
     # Of a comparison nothing changes that matters here.
@@ -126,7 +140,7 @@ def _submit(
     if locked.state != AssignmentState.LEASED:
         doubled = Judgment.objects.filter(idempotency_key=idempotency_key).first()
         if doubled is not None:
-            return _require_same_page(doubled, locked)
+            return _require_same_page(doubled, locked), turn
         current = selectors.current_judgment(locked)
     _require_same_ground(current, stands_on)
     shown = guideline or selectors.current_guideline(project)
@@ -148,12 +162,12 @@ def _submit(
         locked.state = AssignmentState.SUBMITTED
         locked.closed_at = timezone.now()
         _SUBMIT(assignment=locked.pk, closed_at=locked.closed_at)
-        count_submission(turn=turn, assignment=locked)
+        turn = count_submission(turn=turn, assignment=locked)
         settle_qualification(assignment=locked)
     discard_draft(assignment=locked)
     review_after_judgment(comparison=locked.comparison)
     assignment.state = locked.state
-    return judgment
+    return judgment, turn
 
 
 def _locked(assignment: Assignment) -> Assignment:

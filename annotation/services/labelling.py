@@ -1,14 +1,15 @@
 """What a labeller does all day, as one step: hand in an answer and get the next comparison."""
 
 import uuid
+from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from annotation.errors import Refusal
 from annotation.models import Assignment, Guideline, User
 from annotation.services.answers import JudgmentAnswer
-from annotation.services.assignments import assign_next_in_transaction, expire_leases
-from annotation.services.judgments import submit_judgment
+from annotation.services.assignments import assign_next_in_transaction, expire_leases_now_and_then
+from annotation.services.judgments import submit_in_transaction, submit_judgment
 
 
 def submit_and_get_next(
@@ -27,17 +28,23 @@ def submit_and_get_next(
     be leased in the same breath: ask `assign_next` then, which tells why.
     """
     project = assignment.comparison.project
-    expire_leases(project=project)
-    with transaction.atomic():
-        submit_judgment(
-            assignment=assignment,
-            annotator=annotator,
-            answer=answer,
-            idempotency_key=idempotency_key,
-            guideline=guideline,
-            stands_on=stands_on,
-        )
-        try:
-            return assign_next_in_transaction(project=project, annotator=annotator)
-        except Refusal:
-            return None
+    expire_leases_now_and_then(project=project)
+    answered: dict[str, Any] = {
+        "assignment": assignment,
+        "annotator": annotator,
+        "answer": answer,
+        "idempotency_key": idempotency_key,
+        "guideline": guideline,
+        "stands_on": stands_on,
+    }
+    try:
+        # Without savepoints, which would be four statements more: of a clash nothing stays.
+        with transaction.atomic():
+            _judgment, turn = submit_in_transaction(**answered)
+            try:
+                return assign_next_in_transaction(project=project, annotator=annotator, turn=turn)
+            except Refusal:
+                return None
+    except IntegrityError:
+        submit_judgment(**answered)
+        return None

@@ -1,6 +1,6 @@
 """How far each person has come in each project, counted as it happens; also what they queue behind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.db import connection
 from django.db.models import F
@@ -63,18 +63,18 @@ _COUNT_WORK = PreparedUpdate(
 )
 
 
-def count_submission(*, turn: Turn, assignment: Assignment) -> None:
-    """Count an assignment that was just submitted for the first time. Call it in the turn's transaction.
+def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
+    """Count an assignment that was just submitted for the first time, and return the turn with it counted.
 
-    Gold, qualification and retests are no part of anyone's progress.
+    Call it in the turn's transaction. Gold, qualification and retests are no part of anyone's progress.
     """
     comparison = assignment.comparison
     if comparison.purpose == Purpose.GOLD or assignment.retest_of_id is not None:
         # The page that comes next counts it like any other.
         AnnotatorTally.objects.filter(pk=turn.tally_id).update(round_unseen=F("round_unseen") + 1)
-        return
+        return turn
     if comparison.purpose != Purpose.WORK:
-        return
+        return turn
     if turn.round_number == comparison.round_number:
         done = turn.round_done + 1
     else:
@@ -92,6 +92,7 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> None:
         round_done=done,
         keeps_unseen=int(same_round),
     )
+    return replace(turn, submitted=turn.submitted + 1, round_number=comparison.round_number, round_done=done)
 
 
 def count_retest(*, turn: Turn) -> None:

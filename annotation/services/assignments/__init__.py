@@ -8,6 +8,7 @@ where the person is their row of `AnnotatorTally`.
 
 from annotation.services.assignments.leases import (
     expire_leases,
+    expire_leases_now_and_then,
     release_assignment,
     renew_lease,
     skip_assignment,
@@ -22,6 +23,7 @@ __all__ = [
     "assign_next_in_transaction",
     "candidate_token",
     "expire_leases",
+    "expire_leases_now_and_then",
     "release_assignment",
     "renew_lease",
     "retake_slot",

@@ -1,6 +1,8 @@
 """What one person gets next: what they hold, then qualification, a retest, gold, or work."""
 
-from django.db import IntegrityError, transaction
+from enum import IntEnum
+
+from django.db import IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
 
 from annotation import selectors, standing
@@ -17,7 +19,7 @@ from annotation.services.assignments.leases import (
     lease,
     require_owner,
 )
-from annotation.services.assignments.queue import any_open, first_open
+from annotation.services.assignments.queue import any_open, first_open, first_open_waiting
 from annotation.services.assignments.slots import take_slot
 from annotation.services.gold import next_gold_item
 from annotation.services.qualification import let_in_if_passed, next_qualification_item
@@ -41,14 +43,22 @@ def assign_next(*, project: Project, annotator: User) -> Assignment | None:
     return _assign(project, annotator, after=None)
 
 
-def assign_next_in_transaction(*, project: Project, annotator: User) -> Assignment | None:
-    """`assign_next` as a part of a larger transaction of the same person.
+def assign_next_in_transaction(*, project: Project, annotator: User, turn: Turn) -> Assignment | None:
+    """`assign_next` as a part of a larger transaction of the same person, which has taken `turn`.
 
     Leases that have run out must have come back before that transaction began: within it they would
     lock comparisons out of order. For the same reason it waits for nobody: what is in someone's hands
-    right now is passed over, and None may mean no more than that. Ask `assign_next` afterwards.
+    right now is passed over, and None may mean no more than that. Ask `assign_next` afterwards. Where
+    someone took the place between the look and the write, `IntegrityError` ends that transaction.
     """
-    return _assign(project, annotator, after=None, wait=False)
+    membership = _require_annotator(annotator, project)
+    for _attempt in range(_ATTEMPTS):
+        got = _look(project, annotator, membership, turn, waits_for=_WaitsFor.NOTHING)
+        if not isinstance(got, _Lost):
+            return got
+        if isinstance(got, _AllInHands):
+            break
+    return None
 
 
 def assign_ahead(*, project: Project, annotator: User, after: Assignment) -> Assignment | None:
@@ -62,39 +72,66 @@ def assign_ahead(*, project: Project, annotator: User, after: Assignment) -> Ass
     return _assign(project, annotator, after=after)
 
 
-def _assign(
-    project: Project, annotator: User, *, after: Assignment | None, wait: bool = True
-) -> Assignment | None:
+def _assign(project: Project, annotator: User, *, after: Assignment | None) -> Assignment | None:
     membership = _require_annotator(annotator, project)
+    waits_for = _WaitsFor.OWN
     for _attempt in range(_ATTEMPTS):
         try:
             with transaction.atomic():
                 # One person's two tabs wait here for each other, and get the same comparison.
                 turn = take_turn(project_id=project.pk, annotator_id=annotator.pk)
-                held = held_by(annotator, project)
-                left = standing.left_today(project, annotator)
-                if left == 0:
-                    return None
-                for one in held:
-                    if after is not None and one.pk == after.pk:
-                        continue
-                    if not wait and not is_free(one):
-                        return None
-                    if extend(one):
-                        return one
-                if len(held) >= MOST_HELD or (left is not None and len(held) >= left):
-                    return None
-                got = _Hand(project, annotator, membership, turn, wait=wait).draw()
+                got = _look(project, annotator, membership, turn, after=after, waits_for=waits_for)
                 if not isinstance(got, _Lost):
                     return got
+                if isinstance(got, _AllInHands):
+                    # In a transaction of its own, which holds nothing that another waits for.
+                    waits_for = _WaitsFor.WORK
         except IntegrityError:
             # Someone took the place between the look and the write; look again.
             continue
     raise Refusal(_("Too many people asked for work at the same moment. Reload the page to ask again."))
 
 
+class _WaitsFor(IntEnum):
+    """What a request waits for that others have in hand right now; each includes the ones before."""
+
+    NOTHING = 0
+    OWN = 1
+    WORK = 2
+
+
 class _Lost:
     """Another person was faster: look again."""
+
+
+class _AllInHands(_Lost):
+    """Whatever is left is in someone's hands right now."""
+
+
+def _look(
+    project: Project,
+    annotator: User,
+    membership: Membership | None,
+    turn: Turn,
+    *,
+    after: Assignment | None = None,
+    waits_for: _WaitsFor,
+) -> Assignment | _Lost | None:
+    """What they hold beside `after`, or else a new lease, unless their hands or their day are full."""
+    held = held_by(annotator, project)
+    left = standing.left_today(project, annotator)
+    if left == 0:
+        return None
+    for one in held:
+        if after is not None and one.pk == after.pk:
+            continue
+        if waits_for == _WaitsFor.NOTHING and not is_free(one):
+            return None
+        if extend(one):
+            return one
+    if len(held) >= MOST_HELD or (left is not None and len(held) >= left):
+        return None
+    return _Hand(project, annotator, membership, turn, waits=waits_for == _WaitsFor.WORK).draw()
 
 
 class _Hand:
@@ -107,14 +144,14 @@ class _Hand:
         membership: Membership | None,
         turn: Turn,
         *,
-        wait: bool,
+        waits: bool,
     ) -> None:
         self.project = project
         self.annotator = annotator
         self.membership = membership
         self.turn = turn
         self.reviews = selectors.allows(annotator, membership, Role.REVIEWER)
-        self.wait = wait
+        self.waits = waits
 
     def draw(self) -> Assignment | _Lost | None:
         if standing.has_to_qualify(self.annotator, self.project, self.membership):
@@ -125,10 +162,12 @@ class _Hand:
                 return None
         if (retest := self._retest()) is not None:
             return retest
-        comparison = first_open(self.project, self.annotator, wait=self.wait, reviews=self.reviews)
+        walk = first_open_waiting if self.waits else first_open
+        comparison = walk(self.project, self.annotator, reviews=self.reviews)
         if comparison is None:
             # Gold comes in place of work, never after it: the waiting page hands out nothing.
-            return None
+            may_be_in_hands = connection.features.has_select_for_update and not self.waits
+            return _AllInHands() if may_be_in_hands else None
         if self._happens(self.project.gold_share, "gold"):
             gold = next_gold_item(project=self.project, annotator=self.annotator, turn=self.turn.number)
             if gold is not None:

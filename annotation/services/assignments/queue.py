@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from django.db import connection
 from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet
 
 from annotation import selectors
@@ -26,29 +25,37 @@ _LOOK_AHEAD = 50
 stands there, so nobody misses it."""
 
 
-def first_open(
-    project: Project, annotator: User, *, wait: bool = True, reviews: bool = False
-) -> Comparison | None:
+def first_open(project: Project, annotator: User, *, reviews: bool = False) -> Comparison | None:
     """The first open comparison that this person has not had. On PostgreSQL its row is locked.
 
-    Never None while one is left: when nothing is found behind the person's place, the whole queue
-    is walked. Without `wait`, what others have locked right now counts as not left.
+    Twenty people who ask at once get twenty comparisons without waiting for each other: what others
+    have locked right now counts as not left. When nothing is found behind the person's place, the
+    whole queue is walked.
     """
     place: Mapping[str, Any] | None = None
     if project.overlap + project.extra_overlap > 1 and _has_had_the_head(project, annotator):
         place = _own_place(project, annotator)
-    stretches = [*(_BEHIND if place else ()), _EVERYTHING]
-    # Twenty people who ask at once get twenty comparisons without waiting for each other.
-    # Only when all that is left is in someone's hands does one wait and look again.
-    waits = wait and connection.features.has_select_for_update
-    for skip_locked in (True, False) if waits else (True,):
-        for stretch in stretches:
-            walk = _walk(stretch, skip_locked=skip_locked, reviews=reviews)
-            found = walk.first(project=project.pk, annotator=annotator.pk, **(place or {}))
-            if found is not None:
-                found.project = project
-                return found
+    for stretch in [*(_BEHIND if place else ()), _EVERYTHING]:
+        walk = _walk(stretch, skip_locked=True, reviews=reviews)
+        found = walk.first(project=project.pk, annotator=annotator.pk, **(place or {}))
+        if found is not None:
+            found.project = project
+            return found
     return None
+
+
+def first_open_waiting(project: Project, annotator: User, *, reviews: bool = False) -> Comparison | None:
+    """`first_open` that waits for what others have in hand. Never None while one is left.
+
+    Call it in a transaction that has locked no comparison. PostgreSQL keeps the lock of a row that it
+    waited for, or passed over, even where the row has been taken meanwhile; so all who wait walk the
+    whole queue in one order, and two of them never wait for each other.
+    """
+    walk = _walk(_EVERYTHING, skip_locked=False, reviews=reviews)
+    found = walk.first(project=project.pk, annotator=annotator.pk)
+    if found is not None:
+        found.project = project
+    return found
 
 
 def any_open(

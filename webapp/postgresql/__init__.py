@@ -1,0 +1,1 @@
+"""PostgreSQL, with kept connections looked at for nothing (see `base`)."""
