@@ -24,6 +24,10 @@ worker_is_stopping = threading.Event()
 """Set when this process was told to end: what it holds is given back for another to go on with."""
 
 
+_SURE_OF_A_CLAIM = 0.5
+"""For this share of RONDO_STALE_SECONDS a worker whose database does not answer goes on with a step."""
+
+
 class ClaimLostError(Exception):
     """Someone else holds the step now: stop at once and write nothing."""
 
@@ -91,7 +95,8 @@ class Pulse:
                 pk=self.step.round_id
             )
         except OperationalError:
-            if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS:
+            # Before others may take the step: this worker must have let go of it by then.
+            if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS * _SURE_OF_A_CLAIM:
                 raise
             logger.warning("%s: the database did not take a heartbeat; trying again", self.step)
             return False

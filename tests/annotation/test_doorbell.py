@@ -1,0 +1,52 @@
+"""Ringing for workers: a broker that is away costs nobody their time."""
+
+from types import SimpleNamespace
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from annotation import doorbell
+
+
+class Broker:
+    """Counts who rings, and answers or not."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self.is_away = True
+
+    def send_task(self, task: str, args: list[object]) -> None:
+        self.rings += 1
+        if self.is_away:
+            raise OperationalError("Connection refused")
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(doorbell, "current_app", broker)
+    monkeypatch.setattr(doorbell, "_quiet_until", 0.0)
+    return broker
+
+
+def at(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorbell, "time", SimpleNamespace(monotonic=lambda: seconds))
+
+
+def test_after_a_broker_did_not_answer_nobody_waits_for_it_for_five_seconds(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    for seconds, rings in ((100.0, 1), (101.0, 1), (104.9, 1), (105.1, 2), (109.9, 2)):
+        at(seconds, monkeypatch)
+        doorbell.send("look", 1)
+        assert broker.rings == rings
+
+
+def test_a_broker_that_is_back_hears_every_ring(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    at(100.0, monkeypatch)
+    doorbell.send("look", 1)
+    broker.is_away = False
+    for rings, seconds in enumerate((105.1, 105.2, 105.3), start=2):
+        at(seconds, monkeypatch)
+        doorbell.send("look", 1)
+        assert broker.rings == rings
