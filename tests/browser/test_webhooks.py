@@ -1,0 +1,46 @@
+"""The pages of webhooks, in both themes and on a phone: made, looked at, sent again."""
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from annotation.models import Project, User, WebhookAttempt, WebhookEndpoint
+from annotation.services.webhooks.endpoints import send_test
+from tests.annotation.webhook_scene import make_webhook
+from tests.browser.conftest import Axe, Open
+
+NARROW = {"width": 360, "height": 780}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_of_webhooks_have_no_barrier_and_fit_a_phone(
+    project: Project, carol: User, open_as: Open, axe: Axe, scheme: str
+):
+    hook = make_webhook(project, carol, "https://example.org/hook").endpoint
+    delivery = send_test(endpoint=hook, sent_by=carol)
+    WebhookAttempt.objects.create(
+        delivery=delivery,
+        started_at=timezone.now(),
+        milliseconds=8,
+        status=500,
+        error="It answered 500, which is no success.",
+        answer="down " * 100,
+    )
+    WebhookEndpoint.objects.update(is_enabled=False, why_disabled="failing", failures=3)
+    page = open_as(carol, "/projects/tea/webhooks/", color_scheme=scheme, viewport=NARROW)
+    for heading in ("Webhooks", "Tests switched off", "webhook.test"):
+        expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+        assert axe(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        if heading != "webhook.test":
+            page.locator("tbody th a").click()
+
+
+def test_a_webhook_is_made_without_a_script(project: Project, carol: User, open_as: Open, axe: Axe):
+    page = open_as(carol, "/projects/tea/webhooks/", java_script_enabled=False)
+    page.get_by_label("Address").fill("https://example.org/hook")
+    page.get_by_label("a round's new policy was promoted").check()
+    page.get_by_role("button", name="Make the webhook").click()
+    expect(page.get_by_label("Secret", exact=True)).to_have_value(
+        WebhookEndpoint.objects.get().open_secrets(timezone.now())[0]
+    )
