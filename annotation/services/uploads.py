@@ -11,7 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.formats import number_format
@@ -155,6 +155,8 @@ def do_import(import_id: int) -> None:
         )
     except Refusal as refusal:
         _failed(record, record.errors or [refusal.message])
+    except OperationalError as away:
+        logger.warning("%s: the database did not answer (%s); it goes on once it does", record, away)
     except Exception as error:
         logger.exception("%s failed", record)
         _failed(record, [f"{type(error).__name__}; see the log"])

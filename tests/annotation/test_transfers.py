@@ -1,14 +1,17 @@
 """A manager uploads a file, sees what it is taken for, corrects it, and a worker brings it in."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from annotation import doorbell, tasks
 from annotation.choices import ImportState
@@ -93,6 +96,30 @@ def test_a_message_that_comes_twice_imports_once_and_a_lost_one_is_found_by_the_
     tasks.sweep()
     assert Judgment.objects.count() == 2
     assert len(sent) == 1
+
+
+def test_an_import_during_which_the_database_went_away_goes_on_once_its_worker_has_been_silent(
+    manager: Client, project: Project, carol: User, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    upload(manager, project, VOTES.replace("asked", "prompt"))
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    with monkeypatch.context() as away:
+        away.setattr(uploads, "carry_out", raise_away)
+        tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert (record.state, record.errors) == (ImportState.RUNNING, [])
+    FileImport.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=60))
+    tasks.sweep()
+    assert sent == [(doorbell.DO_IMPORT, record.pk)]
+    tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.state == ImportState.FINISHED
+    assert Judgment.objects.count() == 2
+
+
+def raise_away(*_: object, **__: object) -> None:
+    raise OperationalError("server closed the connection unexpectedly")
 
 
 def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(

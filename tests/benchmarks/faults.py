@@ -28,6 +28,7 @@ from tests.faults.ledger import faults_in
 from tests.loop.recipe import TINY
 from tests.tiny import tiny_model_folder
 from tests.webapp.running import ROOT
+from training.contract import read_metrics
 
 _DECIDED = ("promoted", "rejected")
 
@@ -123,7 +124,7 @@ def _trained_otherwise(house: Installation, seen: dict[str, Any]) -> dict[str, l
         if run["state"] != "finished":
             continue
         folder = house.home / run["folder"]
-        steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        steps = [row["step"] for row in read_metrics(folder)]
         if steps != list(range(1, run["total"] + 1)):
             found.setdefault("steps not once each", []).append(run["name"])
         again = folder.with_name(f"{folder.name}-undisturbed")

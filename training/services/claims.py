@@ -24,7 +24,7 @@ worker_is_stopping = threading.Event()
 """Set when this process was told to end: what it holds is given back for another to go on with."""
 
 
-_SURE_OF_A_CLAIM = 0.5
+SURE_OF_A_CLAIM = 0.5
 """For this share of RONDO_STALE_SECONDS a worker whose database does not answer goes on with a step."""
 
 
@@ -96,7 +96,7 @@ class Pulse:
             )
         except OperationalError:
             # Before others may take the step: this worker must have let go of it by then.
-            if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS * _SURE_OF_A_CLAIM:
+            if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS * SURE_OF_A_CLAIM:
                 raise
             logger.warning("%s: the database did not take a heartbeat; trying again", self.step)
             return False

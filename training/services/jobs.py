@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from django.conf import settings
+from django.db import OperationalError as DatabaseAwayError
 from django.db import close_old_connections, connection, transaction
 from django.db.models import Model, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
@@ -20,7 +21,7 @@ from training.doorbell import DO_JOB, send
 from training.engine import EngineError
 from training.files import StoreAway
 from training.models import CheckpointExport, DriftMeasurement, Judge
-from training.services.claims import worker_is_stopping
+from training.services.claims import SURE_OF_A_CLAIM, worker_is_stopping
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +62,21 @@ class JobPulse:
         if worker_is_stopping.is_set():
             raise JobInterruptedError
         if time.monotonic() - self._written_at >= self._interval:
+            self._write()
+
+    def _write(self) -> None:
+        """Write now; a database that is away for a moment is asked again later."""
+        try:
             if not connection.in_atomic_block:
                 close_old_connections()
-            if not _held(self.job).update(heartbeat_at=Now(), **self._pending):
-                raise JobLostError
-            self._written_at, self._pending = time.monotonic(), {}
+            held = _held(self.job).update(heartbeat_at=Now(), **self._pending)
+        except DatabaseAwayError:
+            if time.monotonic() - self._written_at > settings.RONDO_STALE_SECONDS * SURE_OF_A_CLAIM:
+                raise
+            return
+        if not held:
+            raise JobLostError
+        self._written_at, self._pending = time.monotonic(), {}
 
 
 def ring_for_job(job: CheckpointExport | DriftMeasurement) -> None:
@@ -98,6 +109,10 @@ def carry_out(job_model: type[Job], pk: int, work: Callable[[Job, JobPulse], str
         _end(job, state=JobState.WAITING, message="waiting for a worker")
     except StoreAway as away:
         _end(job, state=JobState.WAITING, message=str(away))
+    except DatabaseAwayError as away:
+        # If it is still away now, whoever finds the job silent goes on with it.
+        logger.warning("%s: the database did not answer (%s); given back", job, away)
+        _end(job, state=JobState.WAITING, message="waiting for a worker")
     except (Refusal, EngineError, OSError) as error:
         _end(job, state=JobState.FAILED, error=str(error), finished_at=Now())
     except Exception as error:
