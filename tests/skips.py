@@ -46,6 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _redis_answers,
             "needs Redis (Debian: apt install redis-server; macOS: brew install redis)",
         ),
+        (
+            "servers",
+            _servers_are_installed,
+            "needs the programs of PostgreSQL and Redis (Debian: apt install postgresql redis-server)",
+        ),
         ("postgres", _on_postgresql, "needs PostgreSQL: `make test` runs it so when a server is there"),
         ("browser", _chromium_is_there, "needs Chromium (Debian: apt install chromium)"),
     )
@@ -98,6 +103,16 @@ def _fails(config: pytest.Config) -> bool:
 def _redis_answers() -> bool:
     parts = urlsplit(REDIS_URL)
     return _listens(parts.hostname or "127.0.0.1", parts.port or 6379)
+
+
+def _servers_are_installed() -> bool:
+    return bool(shutil.which("redis-server") and program_of_postgresql("postgres"))
+
+
+def program_of_postgresql(name: str) -> str | None:
+    """Where a program of PostgreSQL is, None where it is not: Debian keeps its servers out of PATH."""
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(installed[-1]) if installed else shutil.which(name)
 
 
 def _on_postgresql() -> bool:

@@ -22,6 +22,7 @@ from tests.faults.people import Person
 from tests.faults.servers import Postgres, Redis
 from tests.loop.recipe import TINY
 from tests.webapp.running import PATIENCE, ROOT, RunningUp, free_port, still_alive
+from training.contract import read_metrics
 
 PROGRAMS = {
     "web": "webapp.wsgi:application",
@@ -154,6 +155,11 @@ class Installation:
         while not condition():
             assert time.monotonic() < deadline, f"{what} does not come\n{self.logs()}"
             time.sleep(0.2)
+
+    def steps_taken(self, method: str) -> int:
+        """How many steps of round 1's run of this method are written down."""
+        folder = self.home / "runs" / f"{PROJECT}-round-1-{method}"
+        return len(read_metrics(folder)) if folder.is_dir() else 0
 
     def state_of_round(self, number: int) -> str:
         """As the database says; empty while it cannot be asked."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from tests.skips import program_of_postgresql
 from tests.webapp.running import PATIENCE
 
 _OWNER = "postgres"
@@ -188,7 +189,6 @@ def _as_owner() -> tuple[str, ...]:
 
 
 def _program(name: str) -> str:
-    """Where a program of PostgreSQL is: Debian keeps its servers out of PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")) or [shutil.which(name)]
-    assert found[-1], f"needs PostgreSQL's {name} (Debian: apt install postgresql)"
-    return str(found[-1])
+    found = program_of_postgresql(name)
+    assert found, f"needs PostgreSQL's {name} (Debian: apt install postgresql)"
+    return found
