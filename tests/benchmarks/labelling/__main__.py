@@ -1,11 +1,17 @@
-"""How many labels a second, and how long one waits for the next: closed loop, no think time.
+"""How many labels a second, and how long one waits for the next: a closed loop of annotators.
 
     python -m tests.benchmarks.labelling [--database URL] [--annotators 1,8,16] [--seconds 30]
+    python -m tests.benchmarks.labelling --database URL --annotators 200 --think 5 --seconds 120
+    python -m tests.benchmarks.labelling --database URL --annotators 50 --think 5 --soak 15
 
 On SQLite unless a PostgreSQL database is named (its tables are made; give it an empty one). Says one
 line of JSON per number of annotators. The client's processor time is part of the machine's, as it
 is in the script for Label Studio. `cpu_ms_per_label` is what the web processes computed, in user and in
 system mode: other work on the machine changes it far less than the labels a second.
+
+`--think` seconds pass on average between a comparison and its answer, each time between half and one and a
+half of that, and people come one after the other within that time. `--soak` is in minutes and stands instead of
+`--seconds`. What each web process holds for itself is sampled, and the slope told with its interval.
 """
 
 import argparse
@@ -16,10 +22,12 @@ import statistics
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.benchmarks.labelling.annotator import Annotator
-from tests.benchmarks.labelling.server import flush, serving
+from tests.benchmarks.labelling.growth import Growth, MemoryWatch
+from tests.benchmarks.labelling.server import Served, flush, serving
 
 COUNT = """
 import json, sys
@@ -38,6 +46,8 @@ def main() -> None:
     parser.add_argument("--database", default="")
     parser.add_argument("--annotators", default="1,8,16")
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--think", type=float, default=0.0, help="mean seconds before each answer")
+    parser.add_argument("--soak", type=float, help="minutes, instead of --seconds; tells growth of memory")
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--threads", type=int)
@@ -54,39 +64,52 @@ def main() -> None:
                 workers=options.workers,
                 threads=options.threads,
             ) as served:
-                people = [Annotator(served.port, key, seed) for seed, key in enumerate(served.sessions)]
-                began = time.monotonic()
-                before, computed = os.times(), served.cpu_seconds()
-                until = began + options.seconds
-                threads = [threading.Thread(target=one.work, args=(until,)) for one in people]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                wall = time.monotonic() - began
-                after, computed = os.times(), served.cpu_seconds() - computed
-                stored = json.loads(served.python(COUNT))
-        report = _report(number, wall, people, stored, after.user - before.user, computed)
+                seconds = 60 * options.soak if options.soak else options.seconds
+                report = measure(served, seconds=seconds, think=options.think)
         print(json.dumps(report), flush=True)
 
 
+def measure(served: Served, *, seconds: float, think: float) -> dict[str, object]:
+    """Let every annotator of a server work for so long; what came of it."""
+    people = [Annotator(served.port, key, seed) for seed, key in enumerate(served.sessions)]
+    memory = MemoryWatch(served.process.pid)
+    memory.start()
+    began = time.monotonic()
+    before, computed = os.times(), served.cpu_seconds()
+    until = began + seconds
+    threads = [
+        threading.Thread(target=one.work, args=(until,), kwargs={"think": think, "wait": think * place})
+        for place, one in ((number / len(people), one) for number, one in enumerate(people))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wall = time.monotonic() - began
+    after, computed = os.times(), served.cpu_seconds() - computed
+    growth = memory.stop()
+    stored = json.loads(served.python(COUNT))
+    return _report(wall, people, stored, after.user - before.user, computed, growth)
+
+
 def _report(
-    number: int,
     wall: float,
     people: list[Annotator],
     stored: dict[str, object],
     client: float,
     computed: float,
+    growth: list[Growth],
 ) -> dict[str, object]:
     latencies = sorted(one for person in people for one in person.outcome.latencies)
     acknowledged = [key for person in people for key in person.outcome.acknowledged]
     handed = collections.Counter(address for person in people for address in person.outcome.handed)
     errors = collections.Counter(error for person in people for error in person.outcome.errors)
     return {
-        "annotators": number,
+        "annotators": len(people),
         "labels_per_s": round(len(acknowledged) / wall, 1),
         "next_and_submit_p50_ms": round(1000 * statistics.median(latencies), 1),
         "next_and_submit_p95_ms": round(1000 * latencies[int(0.95 * (len(latencies) - 1))], 1),
+        "next_and_submit_p99_ms": round(1000 * latencies[int(0.99 * (len(latencies) - 1))], 1),
         "cpu_ms_per_label": round(1000 * computed / len(acknowledged), 1),
         "labels": len(acknowledged),
         "lost": len(set(acknowledged) - set(stored["keys"])),  # type: ignore[call-overload]
@@ -94,6 +117,7 @@ def _report(
         "handed_twice": sum(count > 1 for count in handed.values()),
         "errors": dict(errors),
         "client_cores": round(client / wall, 2),
+        "memory": [{**asdict(one), "grows": one.grows} for one in growth],
         "load": os.getloadavg()[0],
     }
 

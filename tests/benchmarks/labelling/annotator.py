@@ -1,4 +1,4 @@
-"""One annotator without think time: what the labelling page sends, as fast as the server answers.
+"""One annotator: what the labelling page sends, as fast as the server answers or after some thought.
 
 A label is one request: the page's script sends the answer, and the server's answer carries the next
 comparison (as htmx swaps it in). The first comparison comes with the page.
@@ -48,8 +48,12 @@ class Annotator:
         self.outcome = Outcome()
         self._connection: http.client.HTTPConnection | None = None
 
-    def work(self, until: float) -> Outcome:
-        """Label until the clock (time.monotonic) says `until`, or nothing is left."""
+    def work(self, until: float, *, think: float = 0.0, wait: float = 0.0) -> Outcome:
+        """Label until the clock (time.monotonic) says `until`, or nothing is left.
+
+        Comes after `wait` seconds, and thinks for `think` seconds on average before each answer.
+        """
+        time.sleep(wait)
         page = self._ask("GET", self.label)
         while time.monotonic() < until:
             action = ACTION.search(page)
@@ -67,6 +71,8 @@ class Annotator:
                 "choice": self.chance.choice(CHOICE.findall(page)),
                 "comment": "",
             }
+            if think:
+                time.sleep(think * self.chance.uniform(0.5, 1.5))
             began = time.monotonic()
             page = self._ask("POST", action[1], urlencode(form))
             if page:
