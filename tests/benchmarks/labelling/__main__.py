@@ -10,7 +10,7 @@ is in the script for Label Studio. `cpu_ms_per_label` is what the web processes 
 system mode: other work on the machine changes it far less than the labels a second.
 
 `--think` seconds pass on average between a comparison and its answer, each time between half and one and a
-half of that, and people come one after the other within that time. `--soak` is in minutes and stands instead of
+half of that, and people come one after the other within that time. `--soak` is in minutes, instead of
 `--seconds`. What each web process holds for itself is sampled, and the slope told with its interval.
 """
 
