@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from webapp.operations import probes
+from webapp.operations import pages, probes
 
 urlpatterns = [
     path("health/live", probes.live, name="health-live"),
     path("health/ready", probes.ready, name="health-ready"),
+    path("status/", pages.status, name="status"),
 ]

@@ -1,0 +1,59 @@
+"""The status page: no barrier in either theme, narrow and wide; it looks again and leaves the focus."""
+
+import pytest
+from playwright.sync_api import expect
+
+from annotation.models import FileImport, Project, User
+from tests.browser.conftest import Axe, Open
+from training.models import Worker
+from webapp.operations import conditions, state
+from webapp.operations.findings import fine
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state.reach, "model_server", lambda: fine("model_server", "It answers."))
+    monkeypatch.setattr(conditions, "_LOOPBACK", (*conditions._LOOPBACK, "testserver", "localhost"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1400])
+def test_the_page_has_no_barrier(
+    project: Project, admin: User, open_as: Open, axe: Axe, scheme: str, width: int
+):
+    FileImport.objects.create(project=project, name="x", digest="0" * 64, state="waiting")
+    FileImport.objects.update(created_at="2026-01-01T00:00:00Z")
+    page = open_as(admin, "/status/", color_scheme=scheme, viewport={"width": width, "height": 900})
+    expect(page.get_by_role("heading", name="Does not work")).to_be_visible()
+    expect(page.get_by_role("heading", name="Wants a look")).to_be_visible()
+    assert axe(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_looks_again_without_taking_the_focus(project: Project, admin: User, open_as: Open):
+    page = open_as(admin, "/status/")
+    expect(page.get_by_text("No worker is at work")).to_be_visible()
+    page.get_by_role("link", name="Annotators hold 0 items.").focus()
+    Worker.objects.create(
+        name="box:1:abc",
+        queues=["celery"],
+        concurrency=4,
+        started_at="2026-01-01T00:00:00Z",
+        heartbeat_at="2999-01-01T00:00:00Z",
+    )
+    page.evaluate("htmx.ajax('GET', '/status/', {target: '#findings', swap: 'outerHTML'})")
+    expect(page.get_by_text("Worker box:1:abc does 4 jobs at once")).to_be_visible()
+    expect(page.get_by_text("No worker is at work")).to_have_count(0)
+    expect(page.get_by_role("link", name="Annotators hold 0 items.")).to_be_focused()
+
+
+def test_it_can_be_kept_still(admin: User, open_as: Open):
+    page = open_as(admin, "/status/")
+    page.get_by_role("link", name="Keep this page still").click()
+    expect(page.get_by_role("link", name="Look again every 15 seconds")).to_be_visible()
+    assert page.locator("[hx-trigger]").count() == 0
+
+
+def test_without_a_script_it_says_the_same(admin: User, open_as: Open):
+    page = open_as(admin, "/status/", java_script_enabled=False)
+    expect(page.get_by_text("No worker is at work")).to_be_visible()

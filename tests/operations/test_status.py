@@ -1,0 +1,301 @@
+"""The page and the command say what is wrong, in a sentence, with the remedy and the place."""
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import DatabaseError, connection
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from pytest_django import Settings
+
+from annotation.models import FileImport, Project, User
+from tests import factories
+from tests.operations.conftest import MakeWorker
+from training import doorbell
+from training.choices import JobState, RoundState, StepState
+from training.models import DriftMeasurement, Round, RoundStep
+from training.services.rounds import open_first_round
+from webapp.operations import conditions, queues, reach, state, work
+from webapp.operations.findings import Level
+from webapp.operations.state import look
+
+pytestmark = pytest.mark.django_db
+
+
+def said(found) -> list[str]:
+    return [str(one.says) for one in (found if isinstance(found, list) else [found])]
+
+
+# ── Workers and queues ────────────────────────────────────────────────────────────────
+
+
+def test_without_a_worker_something_is_wrong():
+    (only,) = conditions.workers()
+    assert only.is_wrong
+    assert "No worker is at work" in str(only.says)
+
+
+def test_a_worker_that_lives_says_what_it_takes(make_worker: MakeWorker):
+    make_worker("box:1:abc", queues=["celery", "gpu"])
+    assert said(conditions.workers()) == ["Worker box:1:abc does 4 jobs at once from celery, gpu."]
+
+
+def test_a_silent_worker_is_told_and_counts_for_nothing(make_worker: MakeWorker):
+    make_worker(silent=120)
+    found = conditions.workers()
+    assert [one.level for one in found] == [Level.WRONG, Level.ATTENTION]
+    assert "last heard of 12" in said(found)[1]
+
+
+def test_a_queue_in_which_messages_wait_for_nobody_is_wrong(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+):
+    make_worker(queues=["celery"])
+    monkeypatch.setattr(queues, "known_queues", lambda: {"celery", "gpu"})
+    monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3, "gpu": 2})
+    of_celery, of_gpu = conditions.waiting_messages()
+    assert of_celery.level is Level.FINE
+    assert str(of_celery.says) == "3 messages wait in the queue celery."
+    assert of_gpu.is_wrong
+    assert "--queues gpu" in str(of_gpu.remedy)
+
+
+def test_a_broker_that_fails_leaves_the_rest_of_the_page(monkeypatch: pytest.MonkeyPatch):
+    def refuse(names, seconds):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(queues, "depths", refuse)
+    assert [one.level for one in conditions.waiting_messages()] == [Level.ATTENTION]
+
+
+def test_a_worker_of_another_commit_is_told(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(conditions, "_commit", lambda: "a" * 40)
+    make_worker("old:1:abc", version="b" * 40)
+    make_worker("new:1:abc", version="a" * 40)
+    assert said(conditions.other_versions()) == ["Worker old:1:abc runs Rondo bbbbbbbbbbbb."]
+
+
+# ── Jobs and leases ───────────────────────────────────────────────────────────────────
+
+
+def test_jobs_that_failed_wait_or_fell_silent_are_told_with_their_list(project: Project):
+    assert said(conditions.jobs()) == ["No job failed in the last 24 hours, and none waits for long."]
+    now = timezone.now()
+    drift = DriftMeasurement.objects.create(project=project)
+    DriftMeasurement.objects.update(created_at=now - timedelta(hours=1))
+    (waits,) = conditions.jobs()
+    assert "has waited for 1\xa0hour" in str(waits.says)
+    assert waits.link == "/admin/training/driftmeasurement/?state__exact=waiting"
+
+    DriftMeasurement.objects.update(state=JobState.RUNNING, heartbeat_at=now - timedelta(minutes=5))
+    assert said(conditions.jobs()) == [
+        "Measurements of drift: 1 run by their row, but their worker has fallen silent."
+    ]
+    DriftMeasurement.objects.filter(pk=drift.pk).update(state=JobState.FAILED, finished_at=now)
+    assert said(conditions.jobs()) == ["Measurements of drift: 1 failed in the last 24 hours."]
+    DriftMeasurement.objects.update(finished_at=now - timedelta(hours=25))
+    assert [one.level for one in conditions.jobs()] == [Level.FINE]
+
+
+def test_every_list_that_a_finding_leads_to_opens(
+    project: Project, admin: User, client_of: Callable[[User], Client]
+):
+    browser = client_of(admin)
+    for one in work.jobs():
+        for query in ("running", "waiting", "failed"):
+            answer = browser.get(f"{one.link}?state__exact={query}")
+            # The admin answers what it does not know with a redirect to the whole list.
+            assert answer.status_code == 200, one.kind
+
+
+def test_a_step_waits_since_the_one_before_it_ended(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doorbell, "ring", lambda *_: None)
+    round_ = open_first_round(project=project)
+    round_.steps.all().delete()
+    began = timezone.now() - timedelta(hours=3)
+    Round.objects.update(state=RoundState.TRAINING_POLICY, started_at=began)
+    ended = began + timedelta(hours=1)
+    RoundStep.objects.create(
+        round=round_, kind="freeze_snapshot", position=1, state=StepState.FINISHED, finished_at=ended
+    )
+    waiting = RoundStep.objects.create(round=round_, kind="train_policy", position=2)
+    RoundStep.objects.create(round=round_, kind="evaluate", position=3)
+    by_kind = {one.kind: one for one in work.jobs()}
+    assert by_kind["step"].oldest_waiting == ended
+    assert by_kind["step"].states["waiting"] == 2
+    # The third waits for the second, not for a worker.
+    waiting.state, waiting.worker, waiting.heartbeat_at = StepState.RUNNING, "w", timezone.now()
+    waiting.save()
+    assert {one.kind: one for one in work.jobs()}["step"].oldest_waiting is None
+
+
+def test_leases_are_counted_and_those_that_ran_out_told(project: Project, alice: User, bob: User):
+    for user in (alice, bob):
+        factories.lease_to(factories.make_comparison(project), user)
+    assert said(conditions.leases()) == ["Annotators hold 2 items."]
+    alice.assignments.update(lease_expires_at=timezone.now() - timedelta(hours=1))
+    assert work.leases().overdue == 1
+    assert 3590 < work.leases().oldest_overdue_seconds < 3700
+    assert "1 lease has run out" in said(conditions.leases())[0]
+
+
+def test_an_import_that_waits_is_a_job(project: Project):
+    FileImport.objects.create(project=project, name="tea.jsonl", digest="0" * 64, state="waiting")
+    assert {one.kind: one.states["waiting"] for one in work.jobs()}["import"] == 1
+
+
+# ── Clocks, settings, back-ups ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ahead", "level"), [(0.5, Level.FINE), (-3.0, Level.ATTENTION), (31.0, Level.WRONG)]
+)
+def test_clocks_that_part_are_told(ahead: float, level: Level, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(conditions, "clock_ahead", lambda: ahead)
+    assert [one.level for one in conditions.clock()] == [level]
+
+
+def test_a_workers_clock_is_looked_at_too(make_worker: MakeWorker):
+    make_worker(clock_ahead=-12.25)
+    assert said(conditions.clock()) == [
+        "The clock of worker box:1:abc is 12.2 seconds off that of the database."
+    ]
+
+
+def test_what_the_deployment_checks_complain_of_stands_there_once_others_reach_it(settings: Settings):
+    assert [one.level for one in conditions.deployment()] == [Level.FINE]
+    settings.ALLOWED_HOSTS = ["rondo.example.org"]
+    told = conditions.deployment()
+    assert any(one.is_wrong and "cross the network in the clear" in str(one.says) for one in told)
+    assert all(one.remedy for one in told if one.is_wrong)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_the_age_of_the_last_backup_is_told(rondo_home: Path, as_list: bool):
+    assert "No back-up was ever made" in said(conditions.backups())[0]
+    stamp = rondo_home / "backups.json"
+    for age, level in ((timedelta(hours=3), Level.FINE), (timedelta(days=3), Level.ATTENTION)):
+        one = {"time": (timezone.now() - age).isoformat(), "files": 3}
+        stamp.write_text(json.dumps([{"time": "2020-01-01T00:00:00+00:00"}, one] if as_list else one))
+        assert conditions.backups().level is level
+    stamp.write_text("no JSON")
+    assert conditions.backups().level is Level.ATTENTION
+
+
+# ── The page ──────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_shows_findings_remedies_and_places(
+    project: Project,
+    admin: User,
+    client_of: Callable[[User], Client],
+    make_worker: MakeWorker,
+    model_server_answers: None,
+):
+    make_worker(silent=120)
+    page = client_of(admin).get(reverse("status")).content.decode()
+    assert "1 thing does not work." in page
+    assert "No worker is at work" in page
+    assert "celery --app webapp worker" in page
+    assert 'href="/admin/training/worker/"' in page
+    assert 'hx-trigger="every 15s"' in page
+    assert 'hx-trigger="every 15s"' not in client_of(admin).get("/status/?still=1").content.decode()
+
+
+def test_htmx_gets_only_what_changes(admin: User, client_of: Callable[[User], Client]):
+    answer = client_of(admin).get(reverse("status"), headers={"HX-Request": "true"})
+    assert answer.content.strip().startswith(b'<div id="findings"')
+    assert "no-store" in answer.headers["Cache-Control"]
+
+
+def test_the_page_costs_the_same_few_queries_however_much_there_is(
+    project: Project, admin: User, make_worker: MakeWorker, django_assert_max_num_queries
+):
+    for number in range(20):
+        make_worker(f"box:{number}:abc")
+        FileImport.objects.create(project=project, name="x", digest=f"{number:064d}", state="failed")
+    with django_assert_max_num_queries(45):
+        look()
+
+
+def test_a_worker_whose_name_is_a_script_is_text(
+    admin: User, client_of: Callable[[User], Client], make_worker: MakeWorker
+):
+    make_worker("<script>alert(1)</script>")
+    assert b"<script>alert(1)" not in client_of(admin).get(reverse("status")).content
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────
+
+
+def doctor(*arguments: str) -> tuple[str, int]:
+    out = io.StringIO()
+    try:
+        call_command("doctor", *arguments, stdout=out, no_color=True)
+    except SystemExit as ending:
+        return out.getvalue(), int(ending.code or 0)
+    return out.getvalue(), 0
+
+
+def test_the_doctor_says_the_same_and_ends_with_1_where_something_is_wrong(model_server_answers: None):
+    told, status = doctor()
+    assert status == 1
+    assert told.startswith("WRONG No worker is at work")
+    assert "      Start one: celery" in told
+    assert all(str(one.says) in told for one in look().findings)
+
+
+def test_the_doctor_ends_with_0_where_nothing_is_wrong(
+    make_worker: MakeWorker, model_server_answers: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reach, "DISK_WRONG_BYTES", 0)
+    make_worker()
+    told, status = doctor("--quiet")
+    assert status == 0
+    assert "WRONG" not in told
+    assert "\nok" not in told
+
+
+def test_without_the_database_the_rest_is_still_told(
+    monkeypatch: pytest.MonkeyPatch, model_server_answers: None
+):
+    def refuse(*_: object) -> None:
+        raise DatabaseError("connection refused; password=hunter2secret")
+
+    monkeypatch.setattr(reach, "_asked_of_database", refuse)
+    told, status = doctor()
+    assert status == 1
+    assert "The database does not answer: connection refused" in told
+    assert "hunter2secret" not in told
+    assert "Workers, jobs and leases cannot be looked at." in told
+    assert "No back-up was ever made" in told
+
+
+def test_a_check_that_the_database_fails_in_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, model_server_answers: None
+):
+    def leases():
+        raise DatabaseError("relation is gone")
+
+    monkeypatch.setattr(state, "_NEEDS_THE_DATABASE", (leases,))
+    assert any("asked about leases" in str(one.says) for one in look().findings)
+
+
+@pytest.mark.postgres
+def test_a_database_that_hangs_is_told_in_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reach, "SECONDS", 1)
+
+    def sleep(own):
+        with own.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(reach, "_version_and_size", sleep)
+    found = reach.database()
+    assert found.is_wrong
+    assert connection.vendor == "postgresql"
