@@ -26,5 +26,5 @@ def unseal(sealed: str, *, purpose: str) -> str:
 
 def _cipher(purpose: str) -> MultiFernet:
     keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-    digests = (hashlib.sha256(f"rondo {purpose}:{key}".encode()).digest() for key in keys)
+    digests = (hashlib.sha256(f"rondo {purpose}:".encode() + str(key).encode()).digest() for key in keys)
     return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])

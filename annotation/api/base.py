@@ -212,9 +212,7 @@ class ListView(GenericAPIView[Any]):
 
     def asked(self) -> Mapping[str, Any]:
         """The filters of this request. Refuses what is no filter, and values that none has."""
-        read = self.filters(data=self.request.query_params.dict())
-        read.is_valid(raise_exception=True)
-        return {name: value for name, value in read.validated_data.items() if value not in (None, "")}
+        return read_filters(self.filters, self.request)
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """What there is to list, by the filters that were sent."""
@@ -239,6 +237,13 @@ def read_body(kind: type[serializers.Serializer[Any]], request: Request, **conte
     read.is_valid(raise_exception=True)
     values: dict[str, Any] = read.validated_data
     return values
+
+
+def read_filters(kind: type[Filters], request: Request) -> Mapping[str, Any]:
+    """The parameters of a request that were sent, or have a default. Refuses others, and wrong values."""
+    read = kind(data=request.query_params.dict())
+    read.is_valid(raise_exception=True)
+    return {name: value for name, value in read.validated_data.items() if value not in (None, "")}
 
 
 def storable(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from annotation.api import account, labelling, projects, quality, reviews, texts, webhooks
+from annotation.api import account, labelling, projects, quality, reviews, texts, transfers, webhooks
 
 _PROJECT = "projects/<slug:slug>/"
 _ONE = f"{_PROJECT}assignments/<int:pk>/"
@@ -51,6 +51,22 @@ urlpatterns: list[URLPattern] = [
         name="api-withheld-decision",
     ),
     path(f"{_PROJECT}gold/", quality.GoldView.as_view(), name="api-gold"),
+    path("formats/", transfers.FormatsView.as_view(), name="api-formats"),
+    path(f"{_PROJECT}imports/", transfers.ImportsView.as_view(), name="api-imports"),
+    path(f"{_PROJECT}imports/<int:pk>/", transfers.ImportView.as_view(), name="api-import"),
+    path(f"{_PROJECT}imports/<int:pk>/preview/", transfers.PreviewView.as_view(), name="api-import-preview"),
+    path(f"{_PROJECT}imports/<int:pk>/start/", transfers.StartView.as_view(), name="api-import-start"),
+    path(f"{_PROJECT}exports/<slug:format_name>/", transfers.ExportView.as_view(), name="api-export"),
+    path(
+        f"{_PROJECT}exports/<slug:format_name>/manifest/",
+        transfers.ManifestView.as_view(),
+        name="api-export-manifest",
+    ),
+    path(
+        f"{_PROJECT}exports/<slug:format_name>/dropped/",
+        transfers.DroppedView.as_view(),
+        name="api-export-dropped",
+    ),
     path(f"{_PROJECT}webhooks/", webhooks.WebhooksView.as_view(), name="api-webhooks"),
     path(f"{_PROJECT}webhooks/<int:pk>/", webhooks.WebhookView.as_view(), name="api-webhook"),
     path(f"{_PROJECT}webhooks/<int:pk>/secret/", webhooks.SecretView.as_view(), name="api-webhook-secret"),

@@ -11,6 +11,8 @@ from annotation.choices import DeliveryState, WhyDisabled
 from annotation.sealed import unseal
 
 SEALED_FOR = "webhook secret"
+LONGEST_URL = 500
+LONGEST_DESCRIPTION = 200
 MOST_TRIES = 10
 """How often a message is sent before it is given up: at once, and after each of nine pauses."""
 
@@ -22,8 +24,8 @@ class WebhookEndpoint(models.Model):
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="webhooks")
-    url = models.CharField(max_length=500, help_text="Where messages are sent.")
-    description = models.CharField(max_length=200, blank=True, help_text="What it is for.")
+    url = models.CharField(max_length=LONGEST_URL, help_text="Where messages are sent.")
+    description = models.CharField(max_length=LONGEST_DESCRIPTION, blank=True, help_text="What it is for.")
     events = models.JSONField(default=list, help_text="What it is told of: names of `WebhookEvent`.")
     is_enabled = models.BooleanField(default=True)
     why_disabled = models.CharField(

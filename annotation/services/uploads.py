@@ -130,12 +130,14 @@ def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
 def discard_upload(*, record: FileImport, user: User) -> None:
     """Delete an uploaded file. What was imported of it stays. Refuses one that is being imported."""
     _require_manager(user, record.project)
-    if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
-        raise Refusal(_("This very file is being imported already."), field="file")
-    if record.stored_as:
-        uploaded_files().remove(_folder() / record.stored_as)
-    if record.state == ImportState.UPLOADED:
-        record.delete()
+    path = _folder() / record.stored_as if record.stored_as else None
+    with transaction.atomic():
+        if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
+            raise Refusal(_("This very file is being imported already."), field="file")
+        if record.state == ImportState.UPLOADED:
+            record.delete()
+        if path is not None:
+            transaction.on_commit(lambda: uploaded_files().remove(path))
 
 
 def do_import(import_id: int) -> None:

@@ -1,10 +1,9 @@
 """Files in and out of a project: upload, look through, correct, import; and download."""
 
-import tempfile
 from typing import Any
 
 from django.contrib import messages
-from django.http import FileResponse, Http404, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.translation import gettext as _
@@ -13,30 +12,22 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
-from annotation.formats.columns import TARGETS, renamed
+from annotation.formats.columns import TARGETS
 from annotation.formats.registry import READERS
 from annotation.models import FileImport, Project
-from annotation.services.file_exports import WRITERS, Export, write_parquet
-from annotation.services.file_imports import sample_of
+from annotation.services.export_files import TYPES, file_name, pieces_of
+from annotation.services.file_exports import WRITERS, Export
+from annotation.services.previews import preview_of
 from annotation.services.uploads import (
     BUSY,
     correct_plan,
     discard_upload,
-    path_of,
     receive_upload,
     start_import,
 )
 from annotation.views.access import Request, project_page
 
 _LISTED = 50
-_SHOWN_ROWS = 5
-_SHOWN_CHARACTERS = 200
-_TYPES = {
-    "csv": ("text/csv; charset=utf-8", "csv"),
-    "json": ("application/json", "json"),
-    "jsonl": ("application/jsonl", "jsonl"),
-    "parquet": ("application/vnd.apache.parquet", "parquet"),
-}
 
 
 @never_cache
@@ -113,19 +104,16 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
 
 def _looked_through(record: FileImport) -> dict[str, Any]:
     """The first rows as they are and as they are read, and the columns to choose from."""
-    if not record.stored_as or record.state in BUSY or not path_of(record).is_file():
+    preview = preview_of(record)
+    if preview is None:
         return {"readable": False}
-    rows = sample_of(path_of(record), unpack=False, rows=_SHOWN_ROWS)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    read = [renamed(row, record.mapping) for row in rows]
-    named = list(dict.fromkeys(name for row in read for name in row))
     return {
         "readable": True,
         "formats": [(name, reader.sentence) for name, reader in READERS.items()],
         "targets": [(ours, record.mapping.get(ours, "")) for ours in TARGETS],
-        "columns": columns,
-        "shown": named,
-        "rows": [[str(row.get(name, ""))[:_SHOWN_CHARACTERS] for name in named] for row in read],
+        "columns": preview.columns,
+        "shown": preview.names,
+        "rows": preview.shortened,
     }
 
 
@@ -138,14 +126,6 @@ def export(request: Request, project: Project, format_name: str) -> HttpResponse
     if writer is None:
         raise Http404
     made = Export(project=project, writer=writer)
-    content_type, suffix = _TYPES[writer.container]
-    name = f"{project.slug}-{writer.name}.{suffix}"
-    if writer.container != "parquet":
-        answer: HttpResponseBase = StreamingHttpResponse(made.text_stream(), content_type=content_type)
-        answer["Content-Disposition"] = f'attachment; filename="{name}"'
-        return answer
-    # Parquet has its table of contents at the end; the file is gone when the answer is closed.
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    write_parquet(made.row_stream(), writer.columns, file)
-    file.seek(0)
-    return FileResponse(file, as_attachment=True, filename=name, content_type=content_type)
+    answer = StreamingHttpResponse(pieces_of(made), content_type=TYPES[writer.container][0])
+    answer["Content-Disposition"] = f'attachment; filename="{file_name(made)}"'
+    return answer

@@ -12,6 +12,7 @@ from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from annotation import doorbell, tasks
 from annotation.choices import ImportState
@@ -179,10 +180,15 @@ def test_a_name_is_shown_and_never_a_path(manager: Client, project: Project):
     assert "<b>x</b>" not in manager.get(reverse("transfers", args=[project.slug])).content.decode()
 
 
-def test_a_file_that_is_not_wanted_is_deleted(manager: Client, project: Project):
+def test_a_file_that_is_not_wanted_is_deleted(
+    manager: Client,
+    project: Project,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+):
     upload(manager, project, VOTES)
     page = reverse("transfer", args=[project.slug, FileImport.objects.get().pk])
-    assert manager.post(page, {"action": "discard"}).status_code == 302
+    with django_capture_on_commit_callbacks(execute=True):
+        assert manager.post(page, {"action": "discard"}).status_code == 302
     assert (kept(), FileImport.objects.count()) == ([], 0)
 
 

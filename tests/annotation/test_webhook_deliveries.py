@@ -4,14 +4,14 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 
 import pytest
 from django.db import transaction
 from django.utils import timezone
-from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
+from pytest_django import DjangoAssertNumQueries, DjangoCaptureOnCommitCallbacks, Settings
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from annotation import doorbell
@@ -181,7 +181,7 @@ def test_a_worker_is_told_after_the_commit(
 
 
 def test_a_judgment_of_a_project_without_webhooks_asks_the_database_nothing_more(
-    project: Project, alice: User, django_assert_num_queries: Callable[..., object]
+    project: Project, alice: User, django_assert_num_queries: DjangoAssertNumQueries
 ):
     comparison = factories.make_comparison(project)
     judgment = factories.make_judgment(comparison, alice)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from annotation.choices import DeliveryState, WebhookEvent, WhyDisabled
 from annotation.errors import NotAllowed, Refusal
@@ -26,9 +27,9 @@ def hook(project: Project, carol: User) -> endpoints.NewSecret:
     return make_webhook(project, carol, "https://example.org/hook?key=theirs")
 
 
-def change(endpoint: WebhookEndpoint, user: User, **values: object) -> None:
+def change(endpoint: WebhookEndpoint, user: User, **values: Any) -> None:
     names = ("url", "description", "events", "is_enabled")
-    told = {name: values.get(name, getattr(endpoint, name)) for name in names}
+    told: dict[str, Any] = {name: values.get(name, getattr(endpoint, name)) for name in names}
     endpoints.change_webhook(endpoint=endpoint, changed_by=user, **told)
 
 
@@ -264,7 +265,7 @@ def test_pages_cost_the_same_few_queries_for_many_rows(
     hook: endpoints.NewSecret,
     carol: User,
     client_of: SignIn,
-    django_assert_max_num_queries: Callable[..., object],
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ):
     for _ in range(7):
         make_webhook(project, carol)

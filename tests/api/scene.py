@@ -4,12 +4,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from annotation.choices import ReviewReason, Role
 from annotation.models import (
     Assignment,
     Comparison,
+    FileImport,
     Judgment,
     Membership,
     Project,
@@ -21,6 +23,7 @@ from annotation.models import (
 )
 from annotation.services.reviews import open_review
 from annotation.services.tokens import create_token
+from annotation.services.uploads import receive_upload
 from annotation.services.webhooks.endpoints import create_webhook, send_test
 from tests import factories
 from training.models import Checkpoint, Judge, Round, Run, Snapshot
@@ -31,6 +34,7 @@ from training.services.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
 BASE = "/api/v1"
+VOTES = "prompt,answer_1,answer_2,winner\nTea?,Green.,Black.,1\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,8 @@ class Scene:
     run: Run
     judge: Judge
     starter: Checkpoint
+    upload: FileImport
+    """A file of one judgment, looked through."""
     delivery: WebhookDelivery
     """Of a test, to a webhook that is told of nothing else here."""
     token_id: int
@@ -69,6 +75,7 @@ class Scene:
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
+            "imports": self.upload.pk,
         }
         kinds = [part for part in (first, *rest.split("/")) if part in ids]
         return path.format(
@@ -78,6 +85,7 @@ class Scene:
             name=self.starter.name,
             digest=self.snapshot.digest,
             username="bob",
+            format_name="jsonl",
             action="promote",
         )
 
@@ -120,6 +128,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         run=run,
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
+        upload=receive_upload(
+            project=project, upload=SimpleUploadedFile("votes.csv", VOTES.encode()), user=carol
+        ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
     )

@@ -14,7 +14,7 @@ from annotation.addresses import AddressRefusedError
 from annotation.choices import DeliveryState, Role, WebhookEvent, WhyDisabled
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Project, User, WebhookDelivery, WebhookEndpoint
-from annotation.models.webhooks import SEALED_FOR
+from annotation.models.webhooks import LONGEST_DESCRIPTION, LONGEST_URL, SEALED_FOR
 from annotation.sealed import seal
 from annotation.services import audit
 from annotation.services.webhooks.messages import TEST_EVENT, write_message
@@ -158,22 +158,18 @@ def _checked(url: str, events: Sequence[str], description: str) -> dict[str, obj
         RECEIVERS.check_url(url)
     except AddressRefusedError as refusal:
         raise Refusal(str(refusal), field="url") from None
-    if len(url) > _most("url") or not url.isascii() or not url.isprintable() or " " in url:
+    if len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise Refusal(
-            _("An address has at most %(most)d characters, none of them a space.") % {"most": _most("url")},
+            _("An address has at most %(most)d characters, none of them a space.") % {"most": LONGEST_URL},
             field="url",
         )
     description = description.strip()
-    if len(description) > _most("description") or not description.isprintable():
+    if len(description) > LONGEST_DESCRIPTION or not description.isprintable():
         raise Refusal(_("Say in one line what it is for."), field="description")
     wanted = [event for event in WebhookEvent.values if event in events]
     if not wanted or set(events) - set(wanted):
         raise Refusal(_("Choose what the webhook is told of."), field="events")
     return {"url": url, "events": wanted, "description": description}
-
-
-def _most(field: str) -> int:
-    return int(WebhookEndpoint._meta.get_field(field).max_length or 0)
 
 
 def _note_on_project(project: Project) -> None:

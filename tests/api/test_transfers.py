@@ -1,0 +1,170 @@
+"""Files in and out by way of the API: uploaded, looked through, corrected, brought in; and downloaded."""
+
+import json
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from pytest_django import Settings
+
+from annotation.choices import Verdict
+from annotation.models import FileImport, Judgment, Project, User
+from annotation.services import uploads
+from tests import factories
+from tests.api.scene import Asker
+
+IMPORTS = "/projects/tea/imports/"
+VOTES = (
+    "asked,response_a,response_b,verdict_of_rater\n"
+    "How long should tea steep?,Two minutes.,Ten hours.,A\n"
+    "Is coffee a tea?,No.,Yes.,B\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(settings: Settings, tmp_path) -> None:
+    settings.RONDO_IMPORTS = tmp_path / "imports"
+
+
+def upload(asker: Asker, text: str = VOTES, name: str = "votes.csv") -> Any:
+    file = SimpleUploadedFile(name, text.encode())
+    return asker.client.post(f"/api/v1{IMPORTS}", {"file": file}, headers=asker.headers)
+
+
+def test_a_file_is_looked_through_corrected_and_brought_in(project: Project, as_carol: Asker):
+    made = upload(as_carol)
+    assert made.status_code == 201
+    address = f"{IMPORTS}{made.json()['id']}/"
+    assert (made.json()["state"], made.json()["name"]) == ("uploaded", "votes.csv")
+    before = as_carol.get(f"{address}preview/").json()
+    assert before["columns"] == ["asked", "response_a", "response_b", "verdict_of_rater"]
+    assert before["rows"][0]["answer_1"] == "Two minutes."
+    assert "prompt" not in before["rows"][0]
+    mapping = {"prompt": "asked", "winner": "verdict_of_rater"}
+    corrected = as_carol("PATCH", address, {"format": made.json()["format"], "mapping": mapping})
+    assert corrected.status_code == 200
+    assert corrected.json()["mapping"]["prompt"] == "asked"
+    assert as_carol.get(f"{address}preview/").json()["rows"][1]["prompt"] == "Is coffee a tea?"
+    started = as_carol.post(f"{address}start/", {"skip_bad": True})
+    assert (started.status_code, started.json()["state"]) == (202, "waiting")
+    # What is on its way cannot be looked through, corrected or deleted.
+    assert as_carol.get(f"{address}preview/").status_code == 404
+    assert as_carol("PATCH", address, {}).status_code == 422
+    assert as_carol("DELETE", address).status_code == 422
+    uploads.do_import(made.json()["id"])
+    done = as_carol.get(address).json()
+    assert (done["state"], done["counts"]["judgments"], done["errors"]) == ("finished", 2, [])
+    assert as_carol.get(f"{IMPORTS}?state=finished").json()["results"] == [done]
+    assert as_carol.get(f"{IMPORTS}?state=failed").json()["results"] == []
+    assert Judgment.objects.count() == 2
+    # The file is in, and nothing of it is left to start.
+    assert as_carol.post(f"{address}start/").status_code == 404
+    # The same file again is the same row and adds nothing.
+    again = upload(as_carol)
+    assert again.json()["id"] == done["id"]
+
+
+def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
+    made = upload(
+        as_carol, 'prompt,answer_1,answer_2,winner\nTea?,Green.,Black.,7\n"","Hm.","Ah.",1\n'
+    ).json()
+    as_carol.post(f"{IMPORTS}{made['id']}/start/")
+    uploads.do_import(made["id"])
+    told = as_carol.get(f"{IMPORTS}{made['id']}/").json()
+    assert (told["state"], told["errors_total"]) == ("failed", 2)
+    assert [error[:5] for error in told["errors"]] == ["row 1", "row 2"]
+    assert not Judgment.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"format": "nothing"},
+        {"mapping": {"nothing": "asked"}},
+        {"mapping": {"prompt": "no such column"}},
+        {"mapping": {"prompt": "a\x00b"}},
+        {"mapping": []},
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused(project: Project, as_carol: Asker, body: dict[str, Any]):
+    address = f"{IMPORTS}{upload(as_carol).json()['id']}/"
+    assert as_carol("PATCH", address, body).status_code == 422
+
+
+def test_a_file_that_is_too_large_or_none_is_refused(project: Project, as_carol: Asker, settings: Settings):
+    settings.RONDO_IMPORT_MAX_MB = 0
+    refused = upload(as_carol)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "file")
+    missing = as_carol.client.post(f"/api/v1{IMPORTS}", {}, headers=as_carol.headers)
+    assert (missing.status_code, missing.json()["errors"][0]["field"]) == (422, "file")
+    assert not FileImport.objects.exists()
+
+
+def test_formats_are_listed_with_the_columns_that_may_be_mapped(project: Project, as_carol: Asker):
+    told = as_carol.get("/formats/").json()
+    assert {"jsonl", "csv", "trl-preference"} <= {one["name"] for one in told["outgoing"]}
+    assert "argilla" in " ".join(one["name"] for one in told["incoming"])
+    assert "prompt" in told["columns"]
+
+
+@pytest.fixture
+def judged(project: Project, alice: User, bob: User) -> Project:
+    """A pair that is decided, and one in another round on which both answers are bad."""
+    factories.make_judgment(factories.make_comparison(project, ["Two minutes.", "Ten hours."]), alice)
+    second = factories.make_comparison(project, ["Hm.", "Ah."], round_number=2)
+    factories.make_judgment(second, bob, (), verdict=Verdict.BOTH_BAD)
+    return project
+
+
+def content(answer: Any) -> bytes:
+    return b"".join(answer.streaming_content)
+
+
+def test_judgments_are_downloaded_by_round_in_the_format_that_is_asked_for(judged: Project, as_carol: Asker):
+    whole = as_carol.get("/projects/tea/exports/jsonl/", Accept="application/jsonl")
+    assert (whole.status_code, whole["Content-Type"]) == (200, "application/jsonl")
+    assert 'filename="tea-jsonl.jsonl"' in whole["Content-Disposition"]
+    rows = [json.loads(line) for line in content(whole).splitlines()]
+    assert {row["verdict"] for row in rows} == {"ranked", "both_bad"}
+    second = content(as_carol.get("/projects/tea/exports/jsonl/?rounds=2"))
+    assert [json.loads(line)["verdict"] for line in second.splitlines()] == ["both_bad"]
+    assert len(content(as_carol.get("/projects/tea/exports/jsonl/?rounds=1,2")).splitlines()) == 2
+    assert content(as_carol.get("/projects/tea/exports/jsonl/?rounds=3")) == b""
+
+
+def test_a_parquet_file_comes_whole(judged: Project, as_carol: Asker, tmp_path):
+    answer = as_carol.get("/projects/tea/exports/openrlhf/")
+    assert answer["Content-Type"] == "application/vnd.apache.parquet"
+    path = tmp_path / "pairs.parquet"
+    path.write_bytes(content(answer))
+    assert pyarrow.parquet.read_table(path).num_rows == 1
+
+
+def test_what_a_format_cannot_carry_is_counted_and_listed(judged: Project, as_carol: Asker):
+    address = "/projects/tea/exports/trl-preference/"
+    manifest = as_carol.get(f"{address}manifest/").json()["manifest"]
+    assert (manifest["judgments"], manifest["rows"], sum(manifest["dropped"].values())) == (2, 1, 1)
+    assert manifest["filters"]["rounds"] == "all"
+    [line] = content(as_carol.get(f"{address}dropped/")).splitlines()
+    assert "both bad" in json.loads(line)["reason"]
+    assert content(as_carol.get(f"{address}dropped/?rounds=1")) == b""
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("nothing/", 404),
+        ("nothing/manifest/", 404),
+        ("nothing/dropped/", 404),
+        ("jsonl/?rounds=one", 422),
+        ("jsonl/?split=half", 422),
+        ("jsonl/?round=1", 422),
+        ("jsonl/dropped/?rounds=x", 422),
+    ],
+)
+def test_what_cannot_be_exported_is_told_as_a_problem(
+    judged: Project, as_carol: Asker, address: str, status: int
+):
+    answer = as_carol.get(f"/projects/tea/exports/{address}")
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json")
