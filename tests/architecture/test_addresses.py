@@ -102,6 +102,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # A load balancer and whoever restarts processes ask these; they say nothing of why.
     "health-live": ("GET", (200,) * 6),
     "health-ready": ("GET", (200,) * 6),
+    # Django's test client is a program on another machine: it calls us by another name.
+    "metrics": ("GET", (302, 403, 403, 403, 403, 200)),
     "status": ("GET", (302, 403, 403, 403, 403, 200)),
     "projects": ("GET", EVERYONE),
     "keys": ("GET", EVERYONE),

@@ -81,12 +81,7 @@ def workers() -> list[Finding]:
 
 def waiting_messages() -> list[Finding]:
     """Queues in which messages wait, and whether anybody takes them."""
-    served = {
-        queue
-        for worker, silent in work.workers_heard_of()
-        if not work.is_silent(silent)
-        for queue in worker.queues
-    }
+    served = work.served_queues()
     names = queues.known_queues() | served
     try:
         depths = within(_QUEUE_SECONDS + 1, "queues", lambda: queues.depths(names, seconds=_QUEUE_SECONDS))
@@ -121,7 +116,7 @@ def jobs() -> list[Finding]:
     """Jobs that wait for long, whose worker fell silent, and that failed in the last day."""
     found = []
     for one in work.jobs():
-        said = {"kind": capfirst(one.name), "failed": one.failed_lately}
+        said = {"kind": capfirst(str(one.name)), "failed": one.failed_lately}
         if one.silent:
             found.append(
                 attention(

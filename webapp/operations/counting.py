@@ -10,6 +10,9 @@ import fcntl
 import os
 import struct
 import uuid
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import IO
@@ -18,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
-_BYTES = {"counter": 1 << 18, "histogram": 1 << 20}
+_BYTES = {"counter": 1 << 18, "histogram": 1 << 21}
 """Size of a file: some thousand series. Their number is bounded, for a route is a name."""
 _HEAD = 8
 _BESIDE_A_KEY = 28
@@ -67,6 +70,10 @@ class SharedCounts:
         self._values[key] = value
         self._file.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
 
+    def knows(self, key: str) -> bool:
+        """Whether it was counted before by this process."""
+        return key in self._values
+
     def close(self) -> None:
         """Let go of the file, as the end of the process does."""
         self._file.close()  # type: ignore[no-untyped-call]
@@ -101,6 +108,16 @@ def _locked(path: Path) -> IO[bytes] | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Histogram:
+    """What the series of one histogram are called."""
+
+    ends: Sequence[float]
+    """Upper ends of the buckets but the last, which has none."""
+    buckets: tuple[str, ...]
+    sum: str
+
+
 class Series:
     """Counters and histograms of this process. Opened at the first count, so that a fork has its own."""
 
@@ -110,16 +127,19 @@ class Series:
         self._folder: Path | None = None
         self._files: tuple[SharedCounts, ...] = ()
 
-    def count(self, folder: Path, counters: list[str], histograms: list[tuple[str, float]]) -> None:
-        """Add 1 to each of `counters` and the amounts to `histograms`, by their keys."""
+    def count(self, folder: Path, counter: str, histogram: Histogram, value: float) -> None:
+        """Add 1 to a counter, and a value to a histogram."""
         with self._lock:
             if self._process != os.getpid() or self._folder != folder:
                 self._open(folder)
             counting, timing = self._files
-            for key in counters:
-                counting.add(key, 1.0)
-            for key, amount in histograms:
-                timing.add(key, amount)
+            counting.add(counter, 1.0)
+            if not timing.knows(histogram.sum):
+                # All buckets from the start: a quantile is read between two that are there.
+                for bucket in histogram.buckets:
+                    timing.add(bucket, 0.0)
+            timing.add(histogram.buckets[bisect_left(histogram.ends, value)], 1.0)
+            timing.add(histogram.sum, value)
 
     def _open(self, folder: Path) -> None:
         if self._process == os.getpid():

@@ -5,13 +5,12 @@ make new series.
 """
 
 import socket
-from bisect import bisect_left
 from functools import cache
 from pathlib import Path
 
 from django.conf import settings
 
-from webapp.operations.counting import Series, key_of
+from webapp.operations.counting import Histogram, Series, key_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper ends of the buckets. Close together below 0.3 s, which a labelling request should not exceed."""
@@ -34,12 +33,7 @@ class Requests:
         method = method if method in _METHODS else "other"
         try:
             self._series.count(
-                self._folder(),
-                [_counter(route, method, status)],
-                [
-                    (_bucket(route, method, bisect_left(SECONDS, seconds)), 1.0),
-                    (_sum(route, method), seconds),
-                ],
+                self._folder(), _counter(route, method, status), _histogram(route, method), seconds
             )
         except OSError:
             return
@@ -63,15 +57,16 @@ def _counter(route: str, method: str, status: int) -> str:
 
 
 @cache
-def _bucket(route: str, method: str, number: int) -> str:
-    end = str(SECONDS[number]) if number < len(SECONDS) else "+Inf"
-    labels = {"route": route, "method": method, "le": end}
-    return key_of(_LATENCY, f"{_LATENCY}_bucket", labels, _LATENCY_HELP)
-
-
-@cache
-def _sum(route: str, method: str) -> str:
-    return key_of(_LATENCY, f"{_LATENCY}_sum", {"route": route, "method": method}, _LATENCY_HELP)
+def _histogram(route: str, method: str) -> Histogram:
+    labels = {"route": route, "method": method}
+    ends = [*map(str, SECONDS), "+Inf"]
+    return Histogram(
+        ends=SECONDS,
+        buckets=tuple(
+            key_of(_LATENCY, f"{_LATENCY}_bucket", {**labels, "le": end}, _LATENCY_HELP) for end in ends
+        ),
+        sum=key_of(_LATENCY, f"{_LATENCY}_sum", labels, _LATENCY_HELP),
+    )
 
 
 requests_of_this_process = Requests()

@@ -15,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from webapp.operations import reach
+from webapp.operations.exposition import PATH, may_scrape, metrics
 from webapp.operations.findings import Finding, Level
 
 NEEDED = (reach.database, reach.migrations, reach.disk)
@@ -26,21 +27,16 @@ _WORDS = {Level.FINE: "ok", Level.ATTENTION: "attention", Level.WRONG: "failed"}
 
 
 class Probes:
-    """Middleware: answers the addresses under /health/ itself."""
+    """Middleware: answers the addresses under /health/ itself, and /metrics to programs that may read it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if not request.path_info.startswith("/health/"):
+        view = _VIEWS.get(request.path_info)
+        # Administrators come to the figures with a session, which is looked up further inside.
+        if view is None or (view is metrics and not may_scrape(request)):
             return self.get_response(request)
-        match request.path_info:
-            case "/health/live":
-                view = live
-            case "/health/ready":
-                view = ready
-            case _:
-                return self.get_response(request)
         request.resolver_match = resolve(request.path_info)
         return view(request)
 
@@ -95,6 +91,13 @@ def ready(request: HttpRequest) -> HttpResponse:
     """For everyone: whether this process can do its work, 200 or 503, and which part fails; not why."""
     body, status = readiness.now()
     return JsonResponse(body, status=status)
+
+
+_VIEWS: dict[str, Callable[[HttpRequest], HttpResponse]] = {
+    "/health/live": live,
+    "/health/ready": ready,
+    PATH: metrics,
+}
 
 
 def _words(findings: list[Finding]) -> dict[str, str]:

@@ -139,6 +139,14 @@ def disk() -> Finding:
     return attention("disk", says, remedy) if usage.free < DISK_ATTENTION_BYTES else fine("disk", says)
 
 
+def free_bytes() -> int | None:
+    """Room left where Rondo keeps its files; None where that cannot be told."""
+    try:
+        return shutil.disk_usage(settings.RONDO_HOME).free
+    except OSError:
+        return None
+
+
 def megabytes(size: float) -> str:
     """A size in bytes for people: MB below 10 GB, else GB."""
     if size < 10 * (1 << 30):

@@ -2,10 +2,11 @@
 
 from django.urls import path
 
-from webapp.operations import pages, probes
+from webapp.operations import exposition, pages, probes
 
 urlpatterns = [
     path("health/live", probes.live, name="health-live"),
     path("health/ready", probes.ready, name="health-ready"),
+    path("metrics", exposition.metrics, name="metrics"),
     path("status/", pages.status, name="status"),
 ]

@@ -158,6 +158,12 @@ def workers_heard_of() -> Iterator[tuple[Worker, float]]:
         yield worker, max(0.0, (now[0] - worker.heartbeat_at).total_seconds()) if now else 0.0
 
 
+def served_queues() -> set[str]:
+    """Queues that a worker which lives takes messages from."""
+    alive = (worker for worker, silent in workers_heard_of() if not is_silent(silent))
+    return {str(queue) for worker in alive for queue in worker.queues}
+
+
 def is_silent(seconds: float) -> bool:
     """Whether a worker that was silent for so long is taken for dead."""
     return seconds > float(settings.RONDO_STALE_SECONDS)
