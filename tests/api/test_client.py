@@ -2,16 +2,30 @@
 
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
 from django.core.wsgi import get_wsgi_application
+from standardwebhooks import Webhook
 
-from annotation.models import Judgment, KeptAnswer, Project, Prompt, User
+from annotation.choices import ImportState
+from annotation.models import (
+    FileImport,
+    Judgment,
+    KeptAnswer,
+    Project,
+    Prompt,
+    User,
+    WebhookDelivery,
+    WebhookMessage,
+)
+from annotation.services import uploads
 from annotation.services.tokens import create_token
 from tests import factories
 from tests.api.scene import Scene
-from webapp.client import Problem, Rondo
+from webapp.client import Problem, Rondo, SignatureError, verified
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -116,3 +130,73 @@ def test_a_change_is_made_again_when_somebody_came_between(scene: Scene, admin: 
 
     assert rondo.change(path, add_tag)["tags"] == ["theirs", "ours"]
     assert [request.method for request in rondo.seen] == ["GET", "PATCH", "GET", "PATCH"]
+
+
+# ── Files and webhooks ────────────────────────────────────────────────────────────────
+
+
+def test_a_file_is_brought_in_and_waited_for(project: Project, carol: User, connect, tmp_path, settings):
+    settings.RONDO_IMPORTS = tmp_path / "imports"
+    votes = tmp_path / "votes.csv"
+    votes.write_text("asked,answer_1,answer_2,winner\nTea?,Green.,Black.,1\n")
+
+    def do_imports(_seconds: float) -> None:
+        # The worker works while the program sleeps.
+        for record in FileImport.objects.filter(state=ImportState.WAITING):
+            uploads.do_import(record.pk)
+
+    with connect(carol, httpx.ConnectError("down")) as rondo:
+        rondo._sleep = do_imports
+        done = rondo.import_file("tea", votes, mapping={"prompt": "asked"})
+        assert (done["state"], done["counts"]["judgments"]) == ("finished", 1)
+        votes.write_text("asked,answer_1,answer_2,winner\nTea?,Green.,Black.,9\n")
+        bad = rondo.import_file("tea", votes, mapping={"prompt": "asked"})
+        assert (bad["state"], bad["errors_total"]) == ("failed", 1)
+        with pytest.raises(Problem, match="422"):
+            rondo.import_file("tea", votes, mapping={"prompt": "no such column"})
+        rondo._sleep = lambda _seconds: None
+        with pytest.raises(TimeoutError, match="waiting"):
+            rondo.import_file("tea", votes, mapping={"prompt": "asked"}, seconds=2)
+
+
+def test_judgments_are_written_to_a_file_with_an_account_of_them(
+    project: Project, alice: User, carol: User, connect, tmp_path
+):
+    factories.make_judgment(factories.make_comparison(project), alice)
+    with connect(carol) as rondo:
+        account = rondo.export_file("tea", "trl-preference", tmp_path / "pairs.jsonl", rounds="1")
+        assert (account["rows"], account["filters"]["rounds"]) == (1, [1])
+        assert len((tmp_path / "pairs.jsonl").read_text().splitlines()) == 1
+        with pytest.raises(Problem, match="404"):
+            rondo.export_file("tea", "nothing", tmp_path / "nothing.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
+
+
+def test_a_receiver_verifies_what_it_is_told(project: Project, carol: User, connect):
+    with connect(carol) as rondo:
+        made = rondo.add_webhook("tea", "https://example.org/hook", ["round.promoted"])
+        rondo.post(f"projects/tea/webhooks/{made['id']}/test/")
+        [delivery] = rondo.deliveries("tea", webhook=made["id"])
+        WebhookDelivery.objects.update(state="given_up", next_attempt_at=None)
+        assert rondo.resend("tea", delivery["id"])["state"] == "waiting"
+    body = WebhookMessage.objects.get().body.encode()
+    # Signed by the library of the specification, not by us.
+    sent = datetime.now(UTC)
+    signature = Webhook(made["secret"]).sign(delivery["message"], sent, body.decode())
+    headers = {
+        "Webhook-Id": delivery["message"],
+        "Webhook-Timestamp": str(int(sent.timestamp())),
+        "Webhook-Signature": f"v1,bm8= {signature}",
+    }
+    assert verified(made["secret"], headers, body)["type"] == "webhook.test"
+    for wrong, why in (
+        ({"secret": "whsec_bm8="}, "not that of this secret"),
+        ({"body": body + b" "}, "not that of this secret"),
+        ({"headers": {**headers, "Webhook-Id": "msg_other"}}, "not that of this secret"),
+        ({"headers": {}}, "no signature"),
+        ({"headers": {**headers, "Webhook-Timestamp": "soon"}}, "no signature"),
+        ({"now": sent.timestamp() + 302}, "too long ago"),
+    ):
+        told: dict[str, Any] = {"secret": made["secret"], "headers": headers, "body": body, **wrong}
+        with pytest.raises(SignatureError, match=why):
+            verified(told.pop("secret"), told.pop("headers"), told.pop("body"), **told)
