@@ -134,7 +134,7 @@ class AnnotatorTallyAdmin(WrittenOnceAdmin):
 
 @admin.register(DisplayTally)
 class DisplayTallyAdmin(WrittenOnceAdmin):
-    list_display: Any = ["project", "size", "drawn"]
+    list_display: Any = ["project", "size", "lane", "drawn"]
     list_filter = ["project", "size"]
     list_select_related = ["project"]
     search_fields = ["project__name", "project__slug"]

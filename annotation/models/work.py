@@ -245,26 +245,28 @@ class AnnotatorTally(models.Model):
 
 
 class DisplayTally(models.Model):
-    """How many display orders were drawn in one project for comparisons of one size.
+    """How many display orders were drawn in one lane of a project for comparisons of one size.
 
-    The number decides the next order, so that over a project every completion stands in
-    every position equally often. Changed by `assign_next` alone.
+    The number decides the next order, so that over a lane every completion stands in every position
+    equally often. Who draws waits for whoever else draws in that lane, until their transaction is on
+    disk; so there are several, and people are dealt to them. Changed by `assign_next` alone.
     """
 
     project = models.ForeignKey(
         "annotation.Project", on_delete=models.CASCADE, related_name="display_tallies"
     )
     size = models.PositiveSmallIntegerField()
+    lane = models.PositiveSmallIntegerField(default=0, help_text="People are dealt to lanes by their number.")
     drawn = models.PositiveBigIntegerField(default=0)
 
     class Meta:
         verbose_name_plural = "display tallies"
         constraints = [
-            models.UniqueConstraint(fields=["project", "size"], name="display_tally_once_per_size")
+            models.UniqueConstraint(fields=["project", "size", "lane"], name="display_tally_once_per_lane")
         ]
 
     def __str__(self) -> str:
-        return f"{self.drawn} orders of {self.size} in {self.project}"
+        return f"{self.drawn} orders of {self.size} in lane {self.lane} of {self.project}"
 
 
 class GoldAnswer(models.Model):

@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from django.db import connection
 from django.utils.crypto import salted_hmac
 
-from annotation.models import Project
+from annotation.models import Project, User
+
+LANES = 16
+"""So many people of a project draw at once without waiting for each other's disk."""
 
 
-def draw_display_order(*, project: Project, completion_ids: Sequence[int]) -> list[int]:
-    """Draw the next display order of a project. Call it inside a transaction.
+def draw_display_order(*, project: Project, annotator: User, completion_ids: Sequence[int]) -> list[int]:
+    """Draw the next display order of a project for `annotator`. Call it inside a transaction.
 
-    Orders come in blocks of k for comparisons of k completions. Within a block a shuffled
-    order is rotated by 0, 1, …, k−1 places (a cyclic Latin square), so that after every
-    whole block each of the k candidates has stood in each position equally often. Which
-    order comes next cannot be told without the server's secret key.
+    Each lane of the project has its own row of orders, and a person keeps to one lane. Orders come
+    in blocks of k for comparisons of k completions. Within a block a shuffled order is rotated by
+    0, 1, …, k−1 places (a cyclic Latin square), so that after every whole block each of the k
+    candidates has stood in each position equally often: over a project no position is ahead by more
+    than one for each lane. Which order comes next cannot be told without the server's secret key.
     """
     size = len(completion_ids)
-    number = _next_number(project, size)
+    lane = annotator.pk % LANES
+    number = _next_number(project, size, lane)
     block, turn = divmod(number, size)
-    seed = salted_hmac("annotation.display", f"{project.pk}:{size}:{block}", algorithm="sha256").digest()
+    drawn_for = f"{project.pk}:{size}:{lane}:{block}"
+    seed = salted_hmac("annotation.display", drawn_for, algorithm="sha256").digest()
     chance = random.Random(seed)  # noqa: S311 - the seed is a keyed hash
     rotations = list(range(size))
     shuffled = list(range(size))
@@ -32,16 +38,16 @@ def draw_display_order(*, project: Project, completion_ids: Sequence[int]) -> li
 
 
 _NEXT_NUMBER = """
-    INSERT INTO annotation_displaytally (project_id, size, drawn) VALUES (%s, %s, 1)
-    ON CONFLICT (project_id, size) DO UPDATE SET drawn = annotation_displaytally.drawn + 1
+    INSERT INTO annotation_displaytally (project_id, size, lane, drawn) VALUES (%s, %s, %s, 1)
+    ON CONFLICT (project_id, size, lane) DO UPDATE SET drawn = annotation_displaytally.drawn + 1
     RETURNING drawn
 """
 
 
-def _next_number(project: Project, size: int) -> int:
+def _next_number(project: Project, size: int, lane: int) -> int:
     # The row stays locked until the transaction ends: no two draw the same number. One statement,
-    # because everyone who asks for work in this project waits here.
+    # because everyone of this lane who asks for work waits here.
     with connection.cursor() as cursor:
-        cursor.execute(_NEXT_NUMBER, [project.pk, size])
+        cursor.execute(_NEXT_NUMBER, [project.pk, size, lane])
         drawn: int = cursor.fetchone()[0]
     return drawn - 1

@@ -132,7 +132,9 @@ def lease(
     completions = [candidate.completion for candidate in _CANDIDATES.all(comparison=comparison.pk)]
     if display_order is None:
         ids = [completion.pk for completion in completions]
-        display_order = draw_display_order(project=comparison.project, completion_ids=ids)
+        display_order = draw_display_order(
+            project=comparison.project, annotator=annotator, completion_ids=ids
+        )
     now = timezone.now()
     leased = Assignment(
         comparison=comparison,
