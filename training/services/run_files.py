@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
@@ -16,7 +16,7 @@ from training import files
 from training.contract import CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
 from training.models import Run
 from training.run_folders import OWN_FILES, bring_run
-from training.services.claims import Pulse
+from training.services.claims import Pulse, StopAskedError
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,9 @@ class Sender:
             return
         for wait in (*_WAITS, None):
             try:
-                _while_it_goes_on(self._pool.submit(self._send), pulse, "sending the files to the store")
+                _while_it_goes_on(
+                    self._pool.submit(self._send), pulse, "sending the files to the store", to_its_end=True
+                )
                 return
             except files.StoreAway:
                 if wait is None:
@@ -143,10 +145,16 @@ class Sender:
         self._going = None
 
 
-def _while_it_goes_on(future: "Future[None]", pulse: Pulse, message: str) -> None:
-    told: Callable[..., object] = pulse
+def _while_it_goes_on(
+    future: "Future[None]", pulse: Pulse, message: str, *, to_its_end: bool = False
+) -> None:
     while True:
-        told(message=message)
+        try:
+            pulse(message=message)
+        except StopAskedError:
+            # What was saved because a person stopped it is sent before the step hears of that again.
+            if not to_its_end:
+                raise
         try:
             return future.result(timeout=_POLL_SECONDS)
         except NotYetError:

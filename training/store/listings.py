@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO
 
 from training.contract import ContractError, canonical_json
 from training.store.errors import DamagedError
@@ -129,7 +129,7 @@ def _through_a_link(folder: Path, path: Path) -> bool:
     return False
 
 
-def pieces_of(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def pieces_of(stream: IO[bytes], size: int) -> Iterator[bytes]:
     """The first `size` bytes of a stream in pieces; fewer where it ends before."""
     left = size
     while left > 0 and (piece := stream.read(min(PIECE_BYTES, left))):

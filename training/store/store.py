@@ -250,6 +250,10 @@ class Store:
             self._objects.read(f"{_pieces_name(key)}/{piece}") for piece in listing.files[name].pieces
         )
 
+    def piece(self, key: str, piece: str) -> bytes:
+        """One piece of a folder, unchecked. Raises `NotInStoreError`."""
+        return self._objects.read(f"{_pieces_name(key)}/{piece}")
+
     def damaged(self, key: str) -> list[str]:
         """Read every piece of a folder; the files that are not what was sent."""
         listing = self.listing(key)
