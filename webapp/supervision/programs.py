@@ -35,6 +35,8 @@ def web(host: str, port: int) -> Program:
             # Half of the threads may be passing on answers of models (views/openai.py).
             # A page that holds a connection to the model server may wait longer than gunicorn's 30 s.
             *("--timeout", "120", "--graceful-timeout", "5"),
+            # People think for longer than gunicorn's 2 s: an answer finds its connection still open.
+            *("--keep-alive", "65"),
             *("--error-logfile", "-"),
         ),
         seconds_to_stop=8,

@@ -17,8 +17,8 @@ half of that, and people come one after the other within that time. `--soak` is 
 import argparse
 import collections
 import json
+import math
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -28,6 +28,7 @@ from pathlib import Path
 from tests.benchmarks.labelling.annotator import Annotator
 from tests.benchmarks.labelling.growth import Growth, MemoryWatch
 from tests.benchmarks.labelling.server import Served, flush, serving
+from tests.webapp.running import free_port
 
 COUNT = """
 import json, sys
@@ -61,6 +62,7 @@ def main() -> None:
                 database_url=options.database,
                 tasks=options.tasks,
                 annotators=number,
+                port=free_port(),
                 workers=options.workers,
                 threads=options.threads,
             ) as served:
@@ -107,10 +109,10 @@ def _report(
     return {
         "annotators": len(people),
         "labels_per_s": round(len(acknowledged) / wall, 1),
-        "next_and_submit_p50_ms": round(1000 * statistics.median(latencies), 1),
-        "next_and_submit_p95_ms": round(1000 * latencies[int(0.95 * (len(latencies) - 1))], 1),
-        "next_and_submit_p99_ms": round(1000 * latencies[int(0.99 * (len(latencies) - 1))], 1),
-        "cpu_ms_per_label": round(1000 * computed / len(acknowledged), 1),
+        "next_and_submit_p50_ms": round(1000 * _share(latencies, 0.5), 1),
+        "next_and_submit_p95_ms": round(1000 * _share(latencies, 0.95), 1),
+        "next_and_submit_p99_ms": round(1000 * _share(latencies, 0.99), 1),
+        "cpu_ms_per_label": round(1000 * computed / max(1, len(acknowledged)), 1),
         "labels": len(acknowledged),
         "lost": len(set(acknowledged) - set(stored["keys"])),  # type: ignore[call-overload]
         "judged_twice": stored["over"],
@@ -120,6 +122,11 @@ def _report(
         "memory": [{**asdict(one), "grows": one.grows} for one in growth],
         "load": os.getloadavg()[0],
     }
+
+
+def _share(ordered: list[float], share: float) -> float:
+    """The value below which so much of a sorted list lies."""
+    return ordered[int(share * (len(ordered) - 1))] if ordered else math.nan
 
 
 if __name__ == "__main__":

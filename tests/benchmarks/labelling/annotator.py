@@ -82,6 +82,20 @@ class Annotator:
                 page = self._ask("GET", self.label)
         return self.outcome
 
+    def _send(
+        self, method: str, path: str, body: str | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        """Over the open connection; over a new one, as browsers do, where the server has closed that."""
+        if self._connection is not None:
+            try:
+                self._connection.request(method, path, body, headers)
+                return self._connection.getresponse()
+            except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+                self._connection = None
+        self._connection = http.client.HTTPConnection(self.host, self.port, timeout=self.patience)
+        self._connection.request(method, path, body, headers)
+        return self._connection.getresponse()
+
     def _ask(self, method: str, path: str, body: str | None = None) -> str:
         headers = {
             "Cookie": f"sessionid={self.session}; csrftoken={'a' * 32}",
@@ -93,10 +107,7 @@ class Annotator:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
             self.status = 0
-            if self._connection is None:
-                self._connection = http.client.HTTPConnection(self.host, self.port, timeout=self.patience)
-            self._connection.request(method, path, body, headers)
-            answer = self._connection.getresponse()
+            answer = self._send(method, path, body, headers)
             text = answer.read().decode()
             self.status = answer.status
         except (OSError, http.client.HTTPException) as error:
