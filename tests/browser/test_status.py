@@ -6,13 +6,13 @@ from playwright.sync_api import expect
 from annotation.models import FileImport, Project, User
 from tests.browser.conftest import Axe, Open
 from training.models import Worker
-from webapp.operations import conditions, state
+from webapp.operations import conditions, reach
 from webapp.operations.findings import fine
 
 
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.reach, "model_server", lambda: fine("model_server", "It answers."))
+    monkeypatch.setattr(reach, "model_server", lambda: fine("model_server", "It answers."))
     monkeypatch.setattr(conditions, "_LOOPBACK", (*conditions._LOOPBACK, "testserver", "localhost"))
 
 

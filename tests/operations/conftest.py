@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from training.models import Worker
-from webapp.operations import conditions, state
+from webapp.operations import conditions, reach
 from webapp.operations.findings import Finding, fine
 
 MakeWorker = Callable[..., Worker]
@@ -39,4 +39,4 @@ def model_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers() -> Finding:
         return fine("model_server", "The model server answers for 1 model.")
 
-    monkeypatch.setattr(state.reach, "model_server", answers)
+    monkeypatch.setattr(reach, "model_server", answers)

@@ -62,7 +62,7 @@ HARMLESS = [
 
 
 @pytest.fixture
-def written() -> Iterator[tuple[logging.Logger, io.StringIO, logging.StreamHandler]]:
+def written() -> Iterator[tuple[logging.Logger, io.StringIO, logging.StreamHandler[io.StringIO]]]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger("tests.log_lines")

@@ -15,8 +15,11 @@ from pytest_django import Settings
 from annotation.models import FileImport, Project, User
 from tests import factories
 from tests.operations.conftest import MakeWorker
+from training.contract import MachineUse
+from training.models import Run, Snapshot
 from webapp.operations import counting, exposition, figures, queues, reach
 from webapp.operations.counting import SharedCounts, key_of
+from webapp.operations.findings import wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = {"Host": "127.0.0.1:8000"}
@@ -43,7 +46,7 @@ def scrape(client: Client) -> Figures:
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3})
-    monkeypatch.setattr(reach, "model_server", lambda: reach.wrong("model_server", "away", "start it"))
+    monkeypatch.setattr(reach, "model_server", lambda: wrong("model_server", "away", "start it"))
 
 
 # ── Who may ───────────────────────────────────────────────────────────────────────────
@@ -160,6 +163,7 @@ _COUNT = """
 import sys
 from pathlib import Path
 from webapp.operations.counting import SharedCounts, key_of
+from webapp.operations.findings import wrong
 counts = SharedCounts(Path(sys.argv[1]), "counter")
 for _ in range(1000):
     counts.add(key_of("rondo_web_requests", "rondo_web_requests_total", {"route": "label"}, "Help."), 1.0)
@@ -251,9 +255,6 @@ def test_jobs_leases_queues_and_workers_are_told(
 
 
 def test_a_run_tells_its_pace(project: Project, client: Client, monkeypatch: pytest.MonkeyPatch):
-    from training.contract import MachineUse
-    from training.models import Run, Snapshot
-
     snapshot = Snapshot.objects.create(project=project, digest="d" * 64, rounds=[1], counts={}, folder="s")
     Run.objects.create(
         name="policy-1", method="preference", snapshot=snapshot, spec={}, folder="r", state="running", step=12
@@ -276,7 +277,7 @@ def test_a_run_tells_its_pace(project: Project, client: Client, monkeypatch: pyt
 
 
 def test_without_the_database_the_rest_is_told(db: None, client: Client, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reach, "database", lambda: reach.wrong("database", "away", "start it"))
+    monkeypatch.setattr(reach, "database", lambda: wrong("database", "away", "start it"))
     found = scrape(client)
     assert found["rondo_up", (("part", "database"),)] == 0
     assert ("rondo_leases", ()) not in found

@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from webapp.operations import deadlines, probes, reach
 from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.findings import fine, wrong
+from webapp.operations.findings import Finding, fine, wrong
 
 READY = "/health/ready"
 
@@ -102,10 +102,15 @@ def test_a_full_disk_makes_it_not_ready(
 
 
 def test_who_asks_often_costs_one_look(client: Client, monkeypatch: pytest.MonkeyPatch, all_is_well: None):
-    looks = []
-    monkeypatch.setattr(probes, "NEEDED", (lambda: looks.append(1) or fine("database", ""),))
+    looks: list[int] = []
+
+    def look() -> Finding:
+        looks.append(1)
+        return fine("database", "")
+
+    monkeypatch.setattr(probes, "NEEDED", (look,))
     now = [100.0]
-    monkeypatch.setattr(probes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("webapp.operations.probes.time.monotonic", lambda: now[0])
     for _ in range(5):
         client.get(READY)
     assert len(looks) == 1

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from celery.signals import before_task_publish, task_postrun, task_prerun
@@ -89,9 +90,14 @@ def test_a_line_is_no_reason_to_look_up_who_asks(lines: Lines):
         logging.getLogger("tests").warning("late")
         return HttpResponse()
 
-    asked = []
+    asked: list[int] = []
+
+    def look_up() -> User:
+        asked.append(len(lines.found))
+        return User(pk=7)
+
     request = RequestFactory().get("/")
-    request.user = SimpleLazyObject(lambda: asked.append(len(lines.found)) or User(pk=7))
+    request.user = cast(User, SimpleLazyObject(look_up))
     RequestLine(answer)(request)
     # Who it is was looked up after the first line, and not for it.
     assert asked == [1]

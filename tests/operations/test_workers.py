@@ -3,6 +3,8 @@
 import stat
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -12,7 +14,7 @@ from training.models import Worker
 from training.services.workers import Pulse, clock_ahead, forget_worker, gpus, machine_use, note_worker
 
 
-def note(name: str = "box:1:abc", **fields: object) -> None:
+def note(name: str = "box:1:abc", **fields: Any) -> None:
     note_worker(
         **{"name": name, "queues": ["celery"], "concurrency": 4, "version": "", "machine": {}, **fields}
     )
@@ -43,11 +45,9 @@ def test_a_pulse_writes_until_it_is_stopped_and_then_its_row_goes(settings, monk
     settings.RONDO_HEARTBEAT_SECONDS = 0.01
     beats = []
     written = note_worker
-    from threading import Event
-
     often_enough = Event()
 
-    def counted(**said: object) -> None:
+    def counted(**said: Any) -> None:
         written(**said)
         beats.append(Worker.objects.get().heartbeat_at)
         if len(beats) == 3:
