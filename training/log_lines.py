@@ -201,12 +201,13 @@ def formatter(kind: str, known: Iterable[str] = ()) -> logging.Formatter:
     return JsonLines(blot) if kind == "json" else TextLines(blot)
 
 
-_HIDDEN_VARIABLE = re.compile(r"(?:KEY|SECRET|TOKEN|PASSWORD)(?:_|$)")
+_HIDDEN_VARIABLE = re.compile(r"(?:KEYS?|SECRET|TOKEN|PASSWORD)(?:_|$)")
 
 
 def secrets_of_environment(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Values of variables that hold a secret by their name, and passwords inside addresses."""
-    found = [value for name, value in environment.items() if _HIDDEN_VARIABLE.search(name.upper())]
+    hidden = [value for name, value in environment.items() if _HIDDEN_VARIABLE.search(name.upper())]
+    found = [one.strip() for value in hidden for one in value.split(",")]
     for name in ("DATABASE_URL", "RONDO_BROKER_URL"):
         if held := re.match(r"[^:/]+://[^:/@]*:(.+)@", environment.get(name, "")):
             found.append(held[1])

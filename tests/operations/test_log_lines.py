@@ -105,6 +105,7 @@ def test_the_environment_tells_which_values_are_secret():
         {
             "RONDO_SERVER_KEY_ACME": "acme-key",
             "RONDO_METRICS_TOKEN": "metrics",
+            "RONDO_MODEL_SERVER_MORE_KEYS": "first-key,second-key",
             "RONDO_GITHUB_CLIENT_SECRET": "github",
             "DATABASE_URL": "postgres://rondo:pass@word@db/rondo",
             "RONDO_BROKER_URL": "redis://cache:6379/0",
@@ -112,7 +113,7 @@ def test_the_environment_tells_which_values_are_secret():
             "HOME": "/root",
         }
     )
-    assert sorted(found) == ["acme-key", "github", "metrics", "pass@word"]
+    assert sorted(found) == ["acme-key", "first-key", "github", "metrics", "pass@word", "second-key"]
 
 
 def test_a_json_line_is_one_object_with_what_it_belongs_to(written):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvicorn
 
+from training.log_lines import log_to_stderr
 from training.rlhf.starter import STARTER_NAME
 from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue
@@ -43,7 +44,7 @@ logger = logging.getLogger("training.serving")
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal; 0 after a graceful stop, 2 when it cannot start."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.INFO)
     key = os.environ.get(KEY_VARIABLE, "")
     if not key:
         print(f"{KEY_VARIABLE} is not set. Set it to the key that clients must send.", file=sys.stderr)

@@ -37,7 +37,7 @@ def web(host: str, port: int) -> Program:
             *("--timeout", "120", "--graceful-timeout", "5"),
             # People think for longer than gunicorn's 2 s: an answer finds its connection still open.
             *("--keep-alive", "65"),
-            *("--error-logfile", "-"),
+            *("--error-logfile", "-", "--logger-class", "webapp.operations.gunicorn.Lines"),
         ),
         seconds_to_stop=8,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from annotation.errors import Refusal
+from training import log_lines
 from training.choices import CheckpointKind, RoundState, StepKind
 from training.contract import Settings
 from training.engine import Engine
@@ -46,7 +47,8 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
 def _train_reward_model(step: RoundStep, pulse: Pulse) -> str:
     """Train a scalar head and an adapter, from the base: all judgments so far are in the snapshot."""
     run = _run_of(step, "reward", step.round.parsed_recipe.reward, parent=None)
-    drive_run(run, pulse=pulse)
+    with log_lines.bearing(run=run.pk):
+        drive_run(run, pulse=pulse)
     return f"{run.step} steps"
 
 
@@ -56,7 +58,8 @@ def _train_policy(step: RoundStep, pulse: Pulse) -> str:
     parent = policy if policy.kind == CheckpointKind.POLICY else None
     settings = with_reward_models(step.round, step.round.parsed_recipe.policy)
     run = _run_of(step, "policy", settings, parent=parent)
-    drive_run(run, pulse=pulse)
+    with log_lines.bearing(run=run.pk):
+        drive_run(run, pulse=pulse)
     return f"{run.step} steps"
 
 
