@@ -240,6 +240,9 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 # Nobody steers workers from outside, and each of these costs the file-system broker a queue per worker.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+# With a name of its own here, rounds go to workers that are started for that queue: those with a GPU.
+RONDO_TRAINING_QUEUE = env.str("RONDO_TRAINING_QUEUE", default="celery")
+CELERY_TASK_ROUTES = {"training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE}}
 RONDO_SWEEP_SECONDS = env.float("RONDO_SWEEP_SECONDS", default=5)
 RONDO_HEARTBEAT_SECONDS = env.float("RONDO_HEARTBEAT_SECONDS", default=3)
 RONDO_STALE_SECONDS = env.float("RONDO_STALE_SECONDS", default=20)
@@ -251,6 +254,7 @@ RONDO_HUB_TOKEN = env.str("RONDO_HUB_TOKEN", default="")
 # What a manager may upload; a command imports what is larger.
 RONDO_IMPORT_MAX_MB = env.int("RONDO_IMPORT_MAX_MB", default=200)
 RONDO_IMPORT_MAX_ROWS = env.int("RONDO_IMPORT_MAX_ROWS", default=1_000_000)
+RONDO_UPLOADS_PER_MINUTE = env.int("RONDO_UPLOADS_PER_MINUTE", default=10)
 CELERY_BEAT_SCHEDULE = {
     "sweep_imports": {
         "task": "annotation.tasks.sweep",

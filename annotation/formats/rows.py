@@ -6,6 +6,7 @@ loaded for Parquet and Arrow alone.
 
 import csv
 import gzip
+import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from typing import IO, Any
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
+from annotation.formats.bounds import MOST_COLUMNS, Counted, Expanding, data_files
 from annotation.formats.fields import DECODER, FieldError, kind_of, refuse_undecodable
 from annotation.formats.items import Row
 
@@ -25,6 +27,8 @@ LONGEST_ROW = 32 * 1024**2
 """Characters of one row; a longer one is a file of another sort."""
 _CHUNK = 256 * 1024
 _ROWS_AT_ONCE = 500
+_ROWS_OF_A_TABLE = 128
+"""Of Parquet: a row of a few bytes there may be one of megabytes here."""
 _DATA_KINDS = ("parquet", "arrow", "jsonl", "jsonl.gz", "json", "csv", "tsv")
 _NO_DATA = ("dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json", "export.json")
 
@@ -48,9 +52,8 @@ def _files(path: Path, split: str) -> list[Path]:
         return [path]
     found = [
         file
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-        and file.name not in _NO_DATA
+        for file in data_files(path)
+        if file.name not in _NO_DATA
         and not any(part.startswith((".", "cache-")) for part in file.relative_to(path).parts)
         and (not split or split in "/".join(file.relative_to(path).parts))
     ]
@@ -72,8 +75,10 @@ def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
             field="file",
         )
     if is_gzip:
-        with gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n") as text:
-            yield from _text_rows(text, path.name.removesuffix(".gz"))
+        with gzip.open(path, "rb") as unpacked:
+            counted = io.BufferedReader(Counted(unpacked, Expanding(path)), _CHUNK)
+            lines = io.TextIOWrapper(counted, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+            yield from _text_rows(lines, path.name.removesuffix(".gz"))
     elif beginning[:4] == b"PAR1":
         yield from _parquet(path)
     elif beginning == b"ARROW1" or (beginning[:4] == b"\xff\xff\xff\xff"):
@@ -117,6 +122,9 @@ def _object(line: str) -> Row | FieldError:
         return FieldError(None, "nested too deeply")
     except FieldError as error:
         return error
+    except ValueError:
+        # Python reads no number of more than 4,300 digits.
+        return FieldError(None, "holds a number of thousands of digits; write it as a text")
     return _as_row(value)
 
 
@@ -148,6 +156,10 @@ def _json(stream: IO[str], name: str) -> Iterator[NumberedRow]:
             continue
         except FieldError as error:
             raise Refusal(f"{name}: row {number + 1}: {error}") from None
+        except ValueError:
+            raise Refusal(
+                f"{name}: row {number + 1} holds a number of thousands of digits; write it as a text."
+            ) from None
         number, wanted, waiting = number + 1, _CHUNK, waiting[end:]
         yield number, _as_row(value)
 
@@ -157,6 +169,8 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
     header = stream.readline(LONGEST_ROW)
     stream.seek(0)
     delimiter = max(",;\t", key=header.count)
+    if header.count(delimiter) >= MOST_COLUMNS:
+        raise Refusal(f"The file has more than {MOST_COLUMNS} columns. Take those that matter.", field="file")
     reader = csv.DictReader(stream, delimiter=delimiter, restkey="", strict=True)
     number = 0
     while True:
@@ -187,9 +201,13 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
     import pyarrow
     import pyarrow.parquet
 
+    bound = Expanding(path)
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, use_threads=False):
+            _refuse_many_columns(len(file.schema_arrow.names), path)
+            for batch in file.iter_batches(batch_size=_ROWS_OF_A_TABLE, use_threads=False):
+                # Before it becomes Python objects: what a dictionary repeats is there once, and then often.
+                bound.add(batch.nbytes)
                 yield from enumerate(batch.to_pylist(), start=1)
     except (pyarrow.ArrowException, OSError) as error:
         raise Refusal(f"{path.name} cannot be read as Parquet: {error}") from None
@@ -198,20 +216,31 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
 def _arrow(path: Path, *, is_stream: bool) -> Iterator[NumberedRow]:
     import pyarrow
 
+    bound = Expanding(path)
     try:
         with pyarrow.memory_map(str(path)) as source:
             if is_stream:
                 with closing(pyarrow.ipc.open_stream(source)) as batches:
+                    _refuse_many_columns(len(batches.schema.names), path)
                     for batch in batches:
-                        yield from _batch_rows(batch)
+                        yield from _batch_rows(batch, bound)
                 return
             file = pyarrow.ipc.open_file(source)
+            _refuse_many_columns(len(file.schema.names), path)
             for place in range(file.num_record_batches):
-                yield from _batch_rows(file.get_batch(place))
+                yield from _batch_rows(file.get_batch(place), bound)
     except (pyarrow.ArrowException, OSError) as error:
         raise Refusal(f"{path.name} cannot be read as Arrow: {error}") from None
 
 
-def _batch_rows(batch: Any) -> Iterator[NumberedRow]:
+def _refuse_many_columns(count: int, path: Path) -> None:
+    if count > MOST_COLUMNS:
+        raise Refusal(
+            f"{path.name} has more than {MOST_COLUMNS} columns. Take those that matter.", field="file"
+        )
+
+
+def _batch_rows(batch: Any, bound: Expanding) -> Iterator[NumberedRow]:
+    bound.add(batch.nbytes)
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
         yield from enumerate(batch.slice(start, _ROWS_AT_ONCE).to_pylist(), start=1)

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 from annotation import bulk
 from annotation.choices import AcquisitionStrategy, ImportState
 from annotation.errors import ImportErrors, Refusal
+from annotation.formats.bounds import data_files
 from annotation.formats.columns import renamed
 from annotation.formats.fields import FieldError
 from annotation.formats.items import ImportedItem, Row, checked
@@ -112,9 +113,7 @@ def record_for(
 def digest_of(path: Path, split: str = "") -> tuple[str, int]:
     """SHA-256 of a file, or of all files of a folder with their names, and the size in bytes."""
     found, size = hashlib.sha256(split.encode()), 0
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if not file.is_file():
-            continue
+    for file in data_files(path) if path.is_dir() else [path]:
         if file != path:
             found.update(str(file.relative_to(path)).encode("utf-8", "surrogateescape"))
         with file.open("rb") as stream:

@@ -26,6 +26,7 @@ from annotation.formats.rows import read_rows
 from annotation.models import FileImport, Project, User
 from annotation.services import audit
 from annotation.services.file_imports import ImportLostError, carry_out, plan_of, record_for
+from annotation.services.upload_limits import count_upload
 from annotation.uploaded_files import UploadsAwayError, uploaded_files
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ BUSY = (ImportState.WAITING, ImportState.RUNNING)
 def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User) -> FileImport:
     """Keep an uploaded file, and guess what it is. Nothing is imported yet.
 
-    Refuses one that is too large or compressed, one that cannot be read, and one that is being imported.
+    Refuses one that is too large or compressed, one that cannot be read, one that is being imported, and more
+    than one person may upload or a project may keep.
     Neither the name nor the content type that the browser gives is trusted with anything.
     """
     _require_manager(user, project)
@@ -47,6 +49,7 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
             % {"most": number_format(most)},
             field="file",
         )
+    count_upload(project=project, user=user, size=upload.size)
     stored_as = f"{uuid.uuid4().hex}{_kind(upload.name or '')}"
     path = _folder() / stored_as
     try:
