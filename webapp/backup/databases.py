@@ -1,0 +1,200 @@
+"""The database out of and into a stream: SQLite by its online back-up, PostgreSQL by pg_dump and psql."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from django.db import connection, connections, transaction
+
+from webapp.backup.errors import BackupError
+
+_MOST_SAID = 2000
+_DUMP = ("pg_dump", "--format=plain", "--no-owner", "--no-privileges", "--encoding=UTF8")
+_LOAD = (
+    "psql",
+    "--no-psqlrc",
+    "--quiet",
+    "--single-transaction",
+    "--set=ON_ERROR_STOP=1",
+    "--output=/dev/null",
+)
+
+
+class Dump:
+    """A database at one moment. `stream` is to be read to its end."""
+
+    def __init__(self, stream: IO[bytes], rows: Mapping[str, int], migrations: Iterable[str]) -> None:
+        self.stream = stream
+        self.rows = rows
+        self.migrations = tuple(sorted(migrations))
+
+
+@contextmanager
+def dumped() -> Iterator[Dump]:
+    """The database as it is at one moment, while others go on writing."""
+    with _dumped_sqlite() if connection.vendor == "sqlite" else _dumped_postgresql() as dump:
+        yield dump
+
+
+@contextmanager
+def _dumped_sqlite() -> Iterator[Dump]:
+    name = str(connection.settings_dict["NAME"])
+    with tempfile.TemporaryDirectory(prefix="rondo-backup-") as folder:
+        copy = Path(folder) / "rondo.sqlite3"
+        with closing(sqlite3.connect(name, timeout=60)) as source, closing(sqlite3.connect(copy)) as target:
+            # In one go: with WAL, who writes meanwhile is not held up, and the copy is of one moment.
+            source.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")
+            rows = counted(target.cursor(), _tables_of_sqlite(target.cursor()))
+            found = target.execute("SELECT app, name FROM django_migrations").fetchall()
+        with copy.open("rb") as stream:
+            yield Dump(stream, rows, [f"{app}.{name}" for app, name in found])
+
+
+@contextmanager
+def _dumped_postgresql() -> Iterator[Dump]:
+    with transaction.atomic(), connection.cursor() as cursor:
+        # The counts and the dump see one and the same moment.
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute("SELECT pg_export_snapshot()")
+        snapshot = cursor.fetchone()[0]
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+        rows = counted(cursor, [name for (name,) in cursor.fetchall()])
+        cursor.execute("SELECT app, name FROM django_migrations")
+        migrations = [f"{app}.{name}" for app, name in cursor.fetchall()]
+        command = [_program(_DUMP[0]), *_DUMP[1:], f"--snapshot={snapshot}"]
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=_server_variables())
+            try:
+                yield Dump(process.stdout or said, rows, migrations)
+                if process.wait() != 0:
+                    raise BackupError(f"pg_dump failed: {_read(said)}")
+            finally:
+                process.kill()
+                process.wait()
+                if process.stdout:
+                    process.stdout.close()
+
+
+def load(content: Iterable[bytes]) -> None:
+    """Put a dump in place of the whole database; at once, or not at all. Raises `BackupError`."""
+    if connection.vendor == "sqlite":
+        _load_sqlite(content)
+    else:
+        _load_postgresql(content)
+
+
+def _load_sqlite(content: Iterable[bytes]) -> None:
+    name = Path(str(connection.settings_dict["NAME"]))
+    connections.close_all()
+    draft = name.with_name(f".{name.name}.restored")
+    try:
+        with draft.open("wb") as stream:
+            for data in content:
+                stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with closing(sqlite3.connect(draft)) as database:
+            found = database.execute("PRAGMA integrity_check").fetchone()[0]
+        if found != "ok":
+            raise BackupError(f"The database in the back-up is damaged: {found}. Take an earlier one.")
+        for beside in ("-wal", "-shm"):
+            name.with_name(name.name + beside).unlink(missing_ok=True)
+        os.replace(draft, name)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _load_postgresql(content: Iterable[bytes]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_schema()")
+        schema = connection.ops.quote_name(cursor.fetchone()[0] or "public")
+    connections.close_all()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [_program(_LOAD[0]), *_LOAD[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=_server_variables(),
+        )
+        whole = False
+        try:
+            if process.stdin is None:
+                raise BackupError("psql takes no input.")
+            # Part of the one transaction: where the dump breaks off, what was there stays.
+            process.stdin.write(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema};\n".encode())
+            for data in content:
+                process.stdin.write(data)
+            process.stdin.close()
+            whole = True
+        except BrokenPipeError:
+            # psql has said why.
+            pass
+        finally:
+            if not whole:
+                process.kill()
+            process.wait()
+        if process.returncode != 0:
+            raise BackupError(f"psql failed, and the database is as it was: {_read(said)}")
+
+
+def rows_now() -> dict[str, int]:
+    """How many rows each table has."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            return counted(cursor, _tables_of_sqlite(cursor))
+        return counted(cursor, connection.introspection.table_names(cursor))
+
+
+def counted(cursor: Any, tables: Iterable[str]) -> dict[str, int]:
+    """Rows by table."""
+    found = {}
+    for table in sorted(tables):
+        cursor.execute(f"SELECT count(*) FROM {connection.ops.quote_name(table)}")  # noqa: S608 - a table's name
+        found[table] = int(cursor.fetchone()[0])
+    return found
+
+
+def _tables_of_sqlite(cursor: Any) -> list[str]:
+    cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return [name for (name,) in cursor.fetchall()]
+
+
+def _program(name: str) -> str:
+    if found := shutil.which(name):
+        return found
+    raise BackupError(
+        f"{name} is not installed (Debian: apt install postgresql-client), of the server's version."
+    )
+
+
+def _server_variables() -> dict[str, str]:
+    """How PostgreSQL's own programs are told of a server: never on the command line, which all can read."""
+    told = connection.settings_dict
+    named = {
+        "PGHOST": "HOST",
+        "PGPORT": "PORT",
+        "PGUSER": "USER",
+        "PGPASSWORD": "PASSWORD",
+        "PGDATABASE": "NAME",
+    }
+    found = {variable: str(told[name]) for variable, name in named.items() if told.get(name)}
+    options = {
+        f"PG{name.upper()}": str(told["OPTIONS"][name])
+        for name in ("sslmode", "sslrootcert")
+        if name in told.get("OPTIONS", {})
+    }
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, **found, **options}
+
+
+def _read(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").strip()[-_MOST_SAID:] or "it did not say why"

@@ -1,0 +1,67 @@
+"""A back-up is made: the database, then the files, then the manifest."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from training.contract import write_atomically
+from training.services.runs import version_of_rondo
+from training.store import Listing
+from webapp.backup import databases
+from webapp.backup.folders import copied
+from webapp.backup.target import Manifest, Target
+
+STAMP_FILE = "backups.json"
+"""Below RONDO_HOME: when the last back-up was made, and what of it; for who watches over it."""
+DATABASE_FILE = "database"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A back-up that was made."""
+
+    name: str
+    manifest: Manifest
+    written: int
+    """Bytes that were not in the target before."""
+
+
+def make_backup(target: Target, *, models: bool = True, secrets: bool = False) -> Made:
+    """Copy the database, then the files, into a target; it counts once its manifest is there.
+
+    models: base models too. secrets: the secret key too. People and workers may go on. Raises `BackupError`,
+    and `StoreError` where target or store do not answer: the pieces that were kept are used by the next try.
+    """
+    now = timezone.now()
+    name = now.strftime("%Y%m%dT%H%M%S.%fZ")
+    with databases.dumped() as dump:
+        database = target.put(dump.stream)
+    manifest = Manifest(
+        time=now.isoformat(),
+        commit=version_of_rondo(),
+        vendor=connection.vendor,
+        migrations=dump.migrations,
+        rows=dump.rows,
+        database=Listing({DATABASE_FILE: database}),
+        folders=dict(copied(target, models=models, secrets=secrets)),
+    )
+    target.write_manifest(name, manifest)
+    _leave_stamp(target, name, manifest)
+    return Made(name=name, manifest=manifest, written=target.written)
+
+
+def _leave_stamp(target: Target, name: str, manifest: Manifest) -> None:
+    stamp = {
+        "time": manifest.time,
+        "name": name,
+        "target": target.address,
+        "rows": sum(manifest.rows.values()),
+        "files": manifest.files,
+        "bytes": manifest.size,
+        "bytes_written": target.written,
+    }
+    write_atomically(Path(settings.RONDO_HOME) / STAMP_FILE, json.dumps(stamp, indent=2) + "\n")

@@ -1,0 +1,67 @@
+"""`manage.py backup`: database and files into a folder or a bucket, as often as one likes."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from annotation.errors import Refusal
+from training.store import StoreError
+from webapp.backup import BackupError, Target, make_backup
+
+
+class Command(BaseCommand):
+    help = (
+        "Copy the database and all files into a folder or a store; what is there already is not sent again."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("target", help="A folder, or an address such as s3://bucket/prefix.")
+        parser.add_argument(
+            "--verify",
+            action="store_true",
+            help="Make none; read the newest, or --name, and check every piece.",
+        )
+        parser.add_argument("--name", default="", help="Which back-up --verify reads.")
+        parser.add_argument("--list", action="store_true", help="Make none; list those that are there.")
+        parser.add_argument("--keep", type=int, metavar="N", help="Afterwards keep only the newest N.")
+        parser.add_argument("--without-models", action="store_true", help="Leave the base models out.")
+        parser.add_argument(
+            "--with-secrets",
+            action="store_true",
+            help="Take RONDO_HOME/secret_key along, without which second factors have to be set up anew.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["keep"] is not None and options["keep"] < 1:
+            raise CommandError("--keep takes a number from 1.")
+        try:
+            target = Target(options["target"])
+            if options["list"]:
+                self.stdout.write("\n".join(target.names()))
+            elif options["verify"]:
+                self._verify(target, options["name"])
+            else:
+                self._make(target, options)
+        except (BackupError, Refusal, StoreError) as error:
+            raise CommandError(str(error)) from error
+
+    def _make(self, target: Target, options: dict[str, Any]) -> None:
+        made = make_backup(target, models=not options["without_models"], secrets=options["with_secrets"])
+        rows = sum(made.manifest.rows.values())
+        self.stdout.write(
+            f"{made.name}: {rows} rows, {made.manifest.files} files, {_megabytes(made.manifest.size)}, "
+            f"of it new {_megabytes(made.written)}."
+        )
+        if options["keep"]:
+            for name in target.forget_all_but(options["keep"]):
+                self.stdout.write(f"{name}: removed")
+
+    def _verify(self, target: Target, name: str) -> None:
+        manifest = target.manifest(name)
+        if damaged := target.damaged(manifest):
+            raise CommandError(f"Damaged: {', '.join(damaged)}.")
+        self.stdout.write(f"The back-up of {manifest.time} is intact: {_megabytes(manifest.size)}.")
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
