@@ -20,6 +20,7 @@ OUR_MODELS = [
 
 ALLOWED_AT_THE_TOP = {
     ".ci",
+    ".deploy",
     ".editorconfig",
     ".gitignore",
     "CHANGELOG.md",

@@ -4,6 +4,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -75,7 +76,7 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     round_ = started(project, alice, carol)
 
     # The first machine is paused after some steps, as one is that is to be switched off.
-    def pause_after_three(pulse: Pulse, *, current: int | None = None, **progress: object) -> bool:
+    def pause_after_three(pulse: Pulse, *, current: int | None = None, **progress: Any) -> bool:
         trains = pulse.step.kind == StepKind.TRAIN_REWARD_MODEL
         if trains and (current or 0) >= 3 and not Round.objects.get(pk=round_.pk).pause_requested:
             pause_round(round_=round_, actor=carol)

@@ -20,7 +20,7 @@ from annotation.services import uploads
 from tests.training.machines import Machines, files_in, machines_in
 from tests.training.registry_rows import make_trained
 from tests.training.round_scenes import behave, states
-from training import files
+from training import files, run_folders
 from training.choices import JobState, StepKind
 from training.contract import CHECKPOINT_FOLDER, STATE_FOLDER
 from training.models import Checkpoint, CheckpointExport, Round, Run, Snapshot
@@ -177,7 +177,8 @@ def test_pages_of_another_machine_show_a_run_while_it_goes_on_and_when_it_has_en
     machine("web")
     assert [row["step"] for row in client.get(page).json()["rows"]] == [1, 2, 3]
     # Who takes everything away gets everything.
-    archive = b"".join(client.get(reverse("run-download", args=[run.pk])).streaming_content)
+    answer: Any = client.get(reverse("run-download", args=[run.pk]))
+    archive = b"".join(answer.streaming_content)
     assert b"adapter_model.safetensors" in archive
 
 
@@ -220,8 +221,8 @@ def test_a_folder_in_which_a_trainer_works_is_never_overwritten(
         folder_of(run)
         assert (run.path / "metrics.jsonl").read_text() == before
         with pytest.raises(files.StoreAway, match="an earlier trainer has not ended"):
-            run_files.bring_run(run.path)
-    run_files.bring_run(run.path)
+            run_folders.bring_run(run.path)
+    run_folders.bring_run(run.path)
     assert (run.path / "metrics.jsonl").read_text() != before
 
 
@@ -352,7 +353,7 @@ def test_an_exported_folder_is_handed_out_by_another_machine(
     )
     machine("web")
     client.force_login(carol)
-    answer = client.get(reverse("checkpoint-export-download", args=["made", export.pk]))
+    answer: Any = client.get(reverse("checkpoint-export-download", args=["made", export.pk]))
     assert b"made/adapter.bin" in b"".join(answer.streaming_content)
     # And the store forgets it when its days are over.
     CheckpointExport.objects.update(finished_at=timezone.now() - timedelta(days=8))

@@ -1,0 +1,111 @@
+"""`.deploy/`: what the Compose file says holds for this checkout, as far as can be told without Docker."""
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from django.core.management import get_commands
+from django.urls import resolve
+from pytest_django import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / ".deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: one for name, one in SERVICES.items() if one["image"].startswith("rondo:")}
+THEIRS = {name: one for name, one in SERVICES.items() if name not in OURS}
+
+
+def test_it_is_what_the_compose_specification_asks_for():
+    schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    found = json.loads(schema.read_text(encoding="utf-8"))
+    validator = jsonschema.validators.validator_for(found)(found)
+    assert [error.message for error in validator.iter_errors(COMPOSE)] == []
+    # The schema is one: it refuses a word that it does not know.
+    assert list(validator.iter_errors({"services": {"web": {"imagination": "x"}}}))
+
+
+def test_the_parts_of_a_team_are_there():
+    parts = {"db", "broker", "release", "web", "worker", "gpu-worker", "model-server", "proxy"}
+    assert set(SERVICES) == parts
+
+
+def test_every_variable_is_one_that_something_reads():
+    settings = (ROOT / "webapp" / "settings.py").read_text(encoding="utf-8")
+    read = set(re.findall(r'(?:env\.\w+|_secret)\(\s*"(\w+)"', settings))
+    foreign = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
+    for name, service in OURS.items():
+        assert set(service["environment"]) - foreign <= read, name
+    # What a person is told to write down is what is asked for, and no more is.
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    told = set(re.findall(r"^#          (\w+)=", text, flags=re.M))
+    assert set(re.findall(r"\$\{(\w+):\?", text)) == told
+    caddy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
+    assert set(re.findall(r"\{\$(\w+)\}", caddy)) <= set(SERVICES["proxy"]["environment"])
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_ours_run_as_nobody_special_and_write_only_where_they_must(name: str):
+    service = OURS[name]
+    assert not service["user"].startswith(("0", "root"))
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert f"USER {service['user']}" in dockerfile
+    # A volume that root owns could not be written.
+    made = re.findall(r"(/[\w/-]+)", dockerfile.partition("install --directory")[2].partition("\n")[0])
+    assert {volume.split(":")[1] for volume in service["volumes"]} <= set(made)
+
+
+def test_images_are_pinned_and_volumes_named():
+    assert all(re.search(r":\d+\.\d+(\.\d+)?(-\w+)?$", one["image"]) for one in THEIRS.values())
+    assert re.search(r"^FROM python:3\.\d+\.\d+-", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
+    used = {volume.split(":")[0] for one in SERVICES.values() for volume in one.get("volumes", [])}
+    assert {one for one in used if not one.startswith(".")} == set(COMPOSE["volumes"])
+    assert (DEPLOY / "Caddyfile").is_file()
+
+
+def test_nothing_but_the_proxy_is_reached_from_outside():
+    assert [name for name, one in SERVICES.items() if "ports" in one] == ["proxy"]
+
+
+def test_health_is_asked_at_addresses_that_exist():
+    asked = {
+        name: re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", " ".join(one["healthcheck"]["test"]))
+        for name, one in OURS.items()
+        if "healthcheck" in one
+    }
+    ((web_port, web_path),) = asked["web"]
+    assert resolve(web_path).url_name == "health-ready"
+    assert f"--bind=0.0.0.0:{web_port}" in SERVICES["web"]["command"]
+    ((model_port, model_path),) = asked["model-server"]
+    assert f'Route("{model_path}"' in (ROOT / "training" / "serving" / "app.py").read_text(encoding="utf-8")
+    assert f"--port={model_port}" in SERVICES["model-server"]["command"]
+    caddy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
+    assert f"reverse_proxy web:{web_port}" in caddy
+    assert f"health_uri {web_path}" in caddy
+
+
+def test_the_commands_are_those_of_this_checkout():
+    assert {"migrate", "collectstatic", "backup", "restore"} <= set(get_commands())
+    for name, service in OURS.items():
+        command = service["command"]
+        if command[0] == "sh":
+            assert set(re.findall(r"manage\.py (\w+)", command[2])) <= set(get_commands())
+            continue
+        assert command[:2] == ["python", "-m"], name
+        assert command[2] in ("gunicorn", "celery", "training.serving")
+
+
+def test_exactly_one_worker_has_the_scheduler_and_the_other_takes_the_queue_of_rounds(settings: Settings):
+    with_beat = [name for name, one in OURS.items() if "--beat-thread" in one["command"]]
+    assert with_beat == ["worker"]
+    assert "--queues=gpu" in SERVICES["gpu-worker"]["command"]
+    assert settings.CELERY_TASK_ROUTES == {"training.tasks.advance_round": {"queue": "celery"}}
