@@ -35,8 +35,9 @@ def web(host: str, port: int) -> Program:
             # Half of the threads may be passing on answers of models (views/openai.py).
             # A page that holds a connection to the model server may wait longer than gunicorn's 30 s.
             *("--timeout", "120", "--graceful-timeout", "5"),
-            # People think for longer than gunicorn's 2 s: an answer finds its connection still open.
-            *("--keep-alive", "65"),
+            # A connection stays with the process that took it, and one may have taken most of them: gunicorn
+            # closes it after 2 s of silence, so that each answer of a thinking person finds who is free.
+            *("--keep-alive", "2"),
             *("--error-logfile", "-", "--logger-class", "webapp.operations.gunicorn.Lines"),
         ),
         seconds_to_stop=8,
