@@ -19,6 +19,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from training.store import Objects, StoreError
+
 TAG = "rondo"
 _BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "pyamqp": 5672, "amqps": 5671}
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -38,6 +40,21 @@ def home_is_writable(app_configs: Any, **_: Any) -> list[CheckMessage]:
             id="rondo.E001",
         )
     ]
+
+
+@register(TAG)
+def store_can_be_opened(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Whether the address of the store is one, and the package for it is here; nobody is asked yet."""
+    url = str(settings.RONDO_STORE_URL)
+    try:
+        if url and "://" not in url:
+            raise StoreError(f"RONDO_STORE_URL is {url!r}, and that is no address.")
+        if url:
+            Objects(url)
+    except StoreError as error:
+        hint = "Write it as s3://bucket/prefix or file:///folder; leave it unset on one machine."
+        return [Error(str(error), hint=hint, id="rondo.E021")]
+    return []
 
 
 @register(TAG)

@@ -50,6 +50,7 @@ class Deployment:
         command = [self._here(name, word) for word in self.services[name]["command"]]
         if command[0] == "python":
             command[0] = sys.executable
+        self.folder(name).mkdir(exist_ok=True)
         log = (self._home / f"{name}.log").open("wb")
         return subprocess.Popen(
             command, cwd=ROOT, env=self.environment(name), stdout=log, stderr=subprocess.STDOUT

@@ -130,3 +130,12 @@ def test_migrate_is_not_refused_for_what_it_is_there_to_do(tmp_path: Path):
     command = [sys.executable, "manage.py", "migrate", "annotation", "0001", "--verbosity", "0"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_store_that_nothing_here_can_open_is_told(settings):
+    for url in ("/var/store", "nonsense://bucket"):
+        settings.RONDO_STORE_URL = url
+        assert "rondo.E021" in identifiers()
+    for url in ("", "memory://rondo", "file:///tmp/rondo"):
+        settings.RONDO_STORE_URL = url
+        assert "rondo.E021" not in identifiers()
