@@ -5,10 +5,13 @@ from django.urls import URLPattern, path, re_path
 from annotation.api.urls import urlpatterns as annotation
 from training.api.urls import urlpatterns as training
 from webapp import api
+from webapp.security.api import SessionsView, SessionView
 
 urlpatterns: list[URLPattern] = [
     *annotation,
     *training,
+    path("sessions/", SessionsView.as_view(), name="api-sessions"),
+    path("sessions/<int:pk>/", SessionView.as_view(), name="api-session"),
     path("openapi.json", api.SchemaView.as_view(), name="api-schema"),
     path("docs/", api.docs, name="api-docs"),
     # Of any characters, line ends too, which `path` leaves out.

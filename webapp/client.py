@@ -180,8 +180,8 @@ class Rondo:
         """Bring a file in and wait until it is: how that ended, with `state`, `counts` and `errors`.
 
         mapping: column of the format → column of the file; guessed, like the format, where it is left out.
-        The same file twice adds nothing. Raises `Problem` for one that is refused, `TimeoutError` for one that
-        takes longer.
+        The same file twice adds nothing. Raises `Problem` for one that is refused, `TimeoutError` for one
+        that takes longer.
         """
         files = {"file": (Path(path).name, Path(path).read_bytes())}
         record = self._send("POST", f"projects/{project}/imports/", files=files).json()

@@ -2,7 +2,18 @@
 
 from django.urls import URLPattern, path
 
-from annotation.api import account, labelling, projects, quality, reviews, texts, transfers, webhooks
+from annotation.api import (
+    account,
+    invitations,
+    labelling,
+    projects,
+    quality,
+    questions,
+    reviews,
+    texts,
+    transfers,
+    webhooks,
+)
 
 _PROJECT = "projects/<slug:slug>/"
 _ONE = f"{_PROJECT}assignments/<int:pk>/"
@@ -16,6 +27,11 @@ urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}settings/", projects.SettingsView.as_view(), name="api-settings"),
     path(f"{_PROJECT}members/", projects.MembersView.as_view(), name="api-members"),
     path(f"{_PROJECT}members/<str:username>/", projects.MemberView.as_view(), name="api-member"),
+    path(f"{_PROJECT}categories/<slug:key>/", questions.CategoryView.as_view(), name="api-category"),
+    path(f"{_PROJECT}criteria/<slug:key>/", questions.CriterionView.as_view(), name="api-criterion"),
+    path("invitations/accept/", invitations.AcceptView.as_view(), name="api-invitation-accept"),
+    path(f"{_PROJECT}invitations/", invitations.InvitationsView.as_view(), name="api-invitations"),
+    path(f"{_PROJECT}invitations/<int:pk>/", invitations.InvitationView.as_view(), name="api-invitation"),
     path(f"{_PROJECT}guidelines/", projects.GuidelinesView.as_view(), name="api-guidelines"),
     path(f"{_PROJECT}guidelines/seen/", projects.GuidelinesSeenView.as_view(), name="api-guidelines-seen"),
     path(f"{_PROJECT}audit/", projects.AuditView.as_view(), name="api-audit"),

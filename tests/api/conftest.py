@@ -19,6 +19,8 @@ def no_limits(settings: Settings) -> None:
     cache.clear()
     settings.RONDO_TOKEN_REQUESTS_PER_MINUTE = 100_000
     settings.RONDO_API_REQUESTS_PER_MINUTE = 100_000
+    # Nobody answers there.
+    settings.RONDO_MODEL_SERVER_URL = "http://127.0.0.1:9"
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,18 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from allauth.usersessions.models import UserSession
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from annotation.choices import ReviewReason, Role
 from annotation.models import (
     Assignment,
+    Category,
     Comparison,
+    Criterion,
     FileImport,
+    Invitation,
     Judgment,
     Membership,
     Project,
@@ -21,12 +25,23 @@ from annotation.models import (
     WebhookDelivery,
     Withholding,
 )
+from annotation.services.invitations import create_invitation
 from annotation.services.reviews import open_review
 from annotation.services.tokens import create_token
 from annotation.services.uploads import receive_upload
 from annotation.services.webhooks.endpoints import create_webhook, send_test
 from tests import factories
-from training.models import Checkpoint, Judge, Round, Run, Snapshot
+from training.models import (
+    ArenaBallot,
+    ArenaLink,
+    ArenaPair,
+    Checkpoint,
+    Judge,
+    Round,
+    Run,
+    SideBySide,
+    Snapshot,
+)
 from training.recipe import Recipe, default_recipe
 from training.services.judges import create_judge
 from training.services.rounds import open_first_round
@@ -54,6 +69,14 @@ class Scene:
     run: Run
     judge: Judge
     starter: Checkpoint
+    ballot: ArenaBallot
+    """Alice's, not voted on."""
+    beside: SideBySide
+    session: UserSession
+    """Of Alice's."""
+    invitation: Invitation
+    category: Category
+    criterion: Criterion
     upload: FileImport
     """A file of one judgment, looked through."""
     delivery: WebhookDelivery
@@ -76,6 +99,9 @@ class Scene:
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
             "imports": self.upload.pk,
+            "arenas": self.ballot.pair.arena_id,
+            "invitations": self.invitation.pk,
+            "sessions": self.session.pk,
         }
         kinds = [part for part in (first, *rest.split("/")) if part in ids]
         return path.format(
@@ -86,6 +112,10 @@ class Scene:
             digest=self.snapshot.digest,
             username="bob",
             format_name="jsonl",
+            arena=self.ballot.pair.arena.slug,
+            ballot=self.ballot.pk,
+            page=self.beside.slug,
+            key=self.criterion.key if "criteria" in path else self.category.key,
             action="promote",
         )
 
@@ -128,12 +158,44 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         run=run,
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
+        ballot=_ballot(project, comparison, alice),
+        beside=_beside(project, round_.policy, carol),
+        session=UserSession.objects.create(
+            user=alice, ip="127.0.0.1", session_key="alice", user_agent="Tests"
+        ),
+        invitation=create_invitation(project=project, created_by=carol, role="annotator", days=1).invitation,
+        category=project.categories.get(key="untruthful"),
+        criterion=Criterion.objects.create(project=project, key="helpful", label="Helpful"),
         upload=receive_upload(
             project=project, upload=SimpleUploadedFile("votes.csv", VOTES.encode()), user=carol
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
     )
+
+
+def _ballot(project: Project, comparison: Comparison, voter: User) -> ArenaBallot:
+    """A pair of an arena before `voter`."""
+    left, right = comparison.completions.order_by("pk")[:2]
+    arena = ArenaLink.objects.create(project=project, name="Tea", prompts=1, sampling={}, created_by=voter)
+    pair = ArenaPair.objects.create(
+        arena=arena, comparison=comparison, left=left, right=right, models_key="1:2"
+    )
+    return ArenaBallot.objects.create(pair=pair, voter=voter, display_order=[left.pk, right.pk])
+
+
+def _beside(project: Project, checkpoint: Checkpoint, manager: User) -> SideBySide:
+    """A question that nobody has answered yet."""
+    made = SideBySide.objects.create(
+        project=project,
+        messages=[{"role": "user", "content": "Tea?"}],
+        sampling={"temperature": 0.7, "top_p": 0.95, "max_tokens": 8},
+        seed=0,
+        created_by=manager,
+    )
+    for position in (1, 2):
+        made.answers.create(position=position, checkpoint=checkpoint, messages=made.messages)
+    return made
 
 
 def make_reviewer(project: Project) -> User:

@@ -80,6 +80,19 @@ TABLE: dict[str, tuple[int, ...]] = {
     "withheld_decide": says(422, MANAGERS),
     "gold_list": MANAGERS,
     "gold_make": says(422, MANAGERS),
+    "categories_set": says(422, SUPERUSERS),
+    # Alice has marked nothing with it.
+    "categories_delete": says(204, SUPERUSERS),
+    "criteria_set": says(422, SUPERUSERS),
+    "criteria_delete": says(204, SUPERUSERS),
+    "invitations_list": MANAGERS,
+    "invitations_create": says(422, MANAGERS),
+    "invitations_revoke": says(204, MANAGERS),
+    "invitations_accept": says(422, EVERYONE),
+    "sessions_list": EVERYONE,
+    "sessions_end_others": says(204, EVERYONE),
+    # It is Alice's.
+    "sessions_end": says(204, ALICE_ALONE),
     "formats_list": EVERYONE,
     "imports_list": MANAGERS,
     # A form with a file is wanted, and JSON is none.
@@ -115,6 +128,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "runs_read": MANAGERS,
     "runs_metrics": MANAGERS,
     "runs_log": MANAGERS,
+    "runs_archive": MANAGERS,
+    "runs_events": MANAGERS,
     # It has not begun, so there are none.
     "runs_samples": says(404, MANAGERS),
     "snapshots_list": MANAGERS,
@@ -127,9 +142,25 @@ TABLE: dict[str, tuple[int, ...]] = {
     "checkpoints_card": ALL_MANAGERS,
     # It came without a manifest, so there is nothing to hold its files against.
     "checkpoints_verify": says(422, ALL_MANAGERS),
+    # Nothing was evaluated, and nothing is exported yet.
+    "checkpoints_evaluation": says(404, ALL_MANAGERS),
+    "exports_archive": says(404, ALL_MANAGERS),
     "exports_list": ALL_MANAGERS,
     # A starter model is exported as it is: merged or not, there is nothing of ours in it.
     "exports_request": (401, 404, 403, 403, 403, 403, 422),
+    "arenas_list": MANAGERS,
+    "arenas_create": says(422, MANAGERS),
+    "arenas_close": MANAGERS,
+    "ballots_next": (401, 404, 404, 200, 200, 200, 200),
+    "ballots_read": ALICE_ALONE,
+    "ballots_vote": says(422, ALICE_ALONE),
+    "beside_list": MANAGERS,
+    "beside_ask": says(422, MANAGERS),
+    "beside_read": MANAGERS,
+    # No model server is there.
+    "beside_write": says(422, MANAGERS),
+    "beside_vote": says(422, MANAGERS),
+    "beside_continue": says(422, MANAGERS),
     "leaderboard_read": MANAGERS,
     "drift_read": MANAGERS,
     "drift_measure": says(202, MANAGERS),
@@ -226,7 +257,9 @@ def test_every_operation_needs_the_scope_that_it_belongs_to(scene: Scene, carol:
             # Whatever a token is for, it manages none but itself.
             continue
         assert ask(reads, method, address) == 403, name
-        is_labelling = name.startswith(("assignments_", "reviews_")) or name == "guidelines_acknowledge"
+        is_labelling = (
+            name.startswith(("assignments_", "reviews_", "ballots_")) or name == "guidelines_acknowledge"
+        )
         assert (ask(labels, method, address) != 403) == is_labelling, name
 
 

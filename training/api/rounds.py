@@ -66,7 +66,11 @@ class WholeRoundSerializer(RoundSerializer):
     steps = serializers.SerializerMethodField()
     offered = serializers.SerializerMethodField(help_text="Actions that are taken now.")
     material = serializers.SerializerMethodField()
-    reasons = serializers.JSONField(help_text="Every condition of the decision with its figure.")
+    reasons = serializers.ListField(
+        child=serializers.CharField(),
+        source="reasons_said",
+        help_text="Every condition of the decision with its figure, in the language of the request.",
+    )
 
     class Meta(RoundSerializer.Meta):
         fields = (*RoundSerializer.Meta.fields, "steps", "offered", "material", "reasons")

@@ -2,12 +2,14 @@
 
 from django.urls import URLPattern, path
 
-from training.api import checkpoints, rounds, runs, standings
+from training.api import arenas, beside, checkpoints, downloads, rounds, runs, standings
 
 _PROJECT = "projects/<slug:slug>/"
 _ROUND = f"{_PROJECT}rounds/<int:number>/"
 _RUN = "runs/<int:pk>/"
 _CHECKPOINT = "checkpoints/<str:name>/"
+_ARENA = "arenas/<slug:arena>/"
+_BESIDE = f"{_PROJECT}beside/<slug:page>/"
 
 urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}rounds/", rounds.RoundsView.as_view(), name="api-rounds"),
@@ -19,6 +21,8 @@ urlpatterns: list[URLPattern] = [
     path(_RUN, runs.RunView.as_view(), name="api-run"),
     path(f"{_RUN}metrics/", runs.MetricsView.as_view(), name="api-metrics"),
     path(f"{_RUN}log/", runs.LogView.as_view(), name="api-log"),
+    path(f"{_RUN}archive/", downloads.ArchiveView.as_view(), name="api-run-archive"),
+    path(f"{_RUN}events/", downloads.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}samples/", runs.SamplesView.as_view(), name="api-samples"),
     path(f"{_PROJECT}snapshots/", runs.SnapshotsView.as_view(), name="api-snapshots"),
     path(
@@ -30,7 +34,23 @@ urlpatterns: list[URLPattern] = [
     path(_CHECKPOINT, checkpoints.CheckpointView.as_view(), name="api-checkpoint"),
     path(f"{_CHECKPOINT}card/", checkpoints.CardView.as_view(), name="api-card"),
     path(f"{_CHECKPOINT}verification/", checkpoints.VerificationView.as_view(), name="api-verification"),
+    path(f"{_CHECKPOINT}evaluation/", downloads.EvaluationView.as_view(), name="api-evaluation"),
+    path(
+        f"{_CHECKPOINT}exports/<int:pk>/archive/",
+        downloads.ExportArchiveView.as_view(),
+        name="api-export-archive",
+    ),
     path(f"{_CHECKPOINT}exports/", checkpoints.ExportsView.as_view(), name="api-exports"),
+    path(f"{_PROJECT}arenas/", arenas.ArenasView.as_view(), name="api-arenas"),
+    path(f"{_PROJECT}arenas/<int:pk>/close/", arenas.CloseView.as_view(), name="api-arena-close"),
+    path(f"{_ARENA}ballots/next/", arenas.NextBallotView.as_view(), name="api-ballot-next"),
+    path(f"{_ARENA}ballots/<uuid:ballot>/", arenas.BallotView.as_view(), name="api-ballot"),
+    path(f"{_ARENA}ballots/<uuid:ballot>/vote/", arenas.VoteView.as_view(), name="api-ballot-vote"),
+    path(f"{_PROJECT}beside/", beside.BesidesView.as_view(), name="api-besides"),
+    path(_BESIDE, beside.BesideView.as_view(), name="api-beside"),
+    path(f"{_BESIDE}write/", beside.WriteView.as_view(), name="api-beside-write"),
+    path(f"{_BESIDE}vote/", beside.BesideVoteView.as_view(), name="api-beside-vote"),
+    path(f"{_BESIDE}continue/", beside.ContinueView.as_view(), name="api-beside-continue"),
     path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
     path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),
     path(f"{_PROJECT}judges/", standings.JudgesView.as_view(), name="api-judges"),

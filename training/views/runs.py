@@ -1,10 +1,7 @@
 """A run: its page, its live parts, and what of it can be taken away."""
 
 import json
-import math
-import os
 
-from django.conf import settings
 from django.http import (
     HttpResponse,
     HttpResponseBase,
@@ -16,19 +13,16 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
 from annotation.views.access import Request
-from training.archives import secrets_in, zip_of_folder
-from training.contract import CANCEL_FILE, read_evaluation
+from training.contract import read_evaluation
 from training.curves import MOST_LINES
-from training.event_files import event_file
 from training.held_out import held_out_of
-from training.metrics import standing_rows
 from training.models import Run
+from training.run_downloads import archive_of, events_of
 from training.run_folders import folder_of
 from training.samples import MEASURES
 from training.selectors_runs import (
     IS_GOING_ON,
     dropped_of,
-    folded_of,
     log_of,
     machine_of,
     news_of,
@@ -40,9 +34,6 @@ from training.selectors_runs import (
     watch_warnings_of,
 )
 from training.views.access import require_manager
-
-_LEFT_OUT = (CANCEL_FILE, "lock", "cache")
-"""Of a run's folder: marks between processes, and what can be computed again."""
 
 
 @require_safe
@@ -96,19 +87,15 @@ def curves(request: Request, pk: int) -> JsonResponse:
 def download(request: Request, pk: int) -> HttpResponseBase:
     """Everything in a run's folder as a ZIP archive, without secrets. For managers."""
     found = _run(request, pk)
-    secrets = secrets_in(dict(os.environ), beside=[settings.SECRET_KEY, settings.RONDO_MODEL_SERVER_KEY])
-    stream = zip_of_folder(folder_of(found, whole=True), name=found.name, secrets=secrets, left_out=_LEFT_OUT)
-    return _attached(StreamingHttpResponse(stream, content_type="application/zip"), f"{found.name}.zip")
+    name, stream = archive_of(found)
+    return _attached(StreamingHttpResponse(stream, content_type="application/zip"), name)
 
 
 @require_safe
 def tensorboard(request: Request, pk: int) -> HttpResponseBase:
     """A run's metrics as an event file for TensorBoard. For managers."""
     found = _run(request, pk)
-    started_at = (found.started_at or found.created_at).timestamp()
-    rows = standing_rows(folder_of(found), folded_of(found, most_seconds=math.inf))
-    stream = event_file(rows, started_at=started_at)
-    name = f"events.out.tfevents.{int(started_at)}.{found.name}"
+    name, stream = events_of(found)
     return _attached(StreamingHttpResponse(stream, content_type="application/octet-stream"), name)
 
 
