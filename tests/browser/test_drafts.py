@@ -60,6 +60,22 @@ def test_what_was_entered_is_there_on_another_device(items, alice: User, open_as
     expect(other.locator("[data-saved]")).to_contain_text("Restored from")
 
 
+@pytest.mark.parametrize("width", [1400, 1200, 1152, 768, 360])
+def test_a_restored_page_has_room_for_a_comment_and_the_whole_submit(
+    width: int, items, alice: User, open_as: Open
+):
+    page = open_as(alice, LABEL)
+    page.keyboard.press("2")
+    page.locator("#comment").fill("x")
+    saved(page)
+    other = open_as(alice, LABEL, viewport={"width": width, "height": 800})
+    expect(other.locator("[data-saved]")).to_contain_text("Restored from")
+    comment = other.locator("#comment").bounding_box()
+    submit = other.get_by_role("button", name="Submit").bounding_box()
+    assert comment["width"] >= 80
+    assert 0 <= submit["x"] <= submit["x"] + submit["width"] <= width
+
+
 def test_marks_and_missing_info_come_back_from_a_draft(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.locator("[data-answer]").first.focus()
