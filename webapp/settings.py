@@ -460,6 +460,9 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": env.str("RONDO_LOG_LEVEL", default="INFO")},
     "loggers": {
         "httpx": {"level": "WARNING"},
+        # Where the keys of a store came from, each time it is opened.
+        "aiobotocore": {"level": "WARNING"},
+        "botocore": {"level": "WARNING"},
         # Several lines for everyone who signs in, and all that matters in them is in the database.
         "axes": {"level": "ERROR"},
         # A sweep every few seconds would fill the log with lines that say nothing.

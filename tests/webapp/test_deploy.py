@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import yaml
 from django.core.management import get_commands
 from django.urls import resolve
 from pytest_django import Settings
+
+from webapp.supervision import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / ".deploy"
@@ -102,6 +105,40 @@ def test_the_commands_are_those_of_this_checkout():
             continue
         assert command[:2] == ["python", "-m"], name
         assert command[2] in ("gunicorn", "celery", "training.serving")
+
+
+def options(command: Iterable[str]) -> dict[str, str]:
+    """Of a command line, however it separates names and values."""
+    found, name = {}, ""
+    for word in (part for one in command for part in one.split("=", 1)):
+        if word.startswith("--"):
+            found[name := word] = ""
+        elif name:
+            found[name] = word
+    return found
+
+
+def test_the_services_are_told_what_the_programs_of_one_machine_are_told():
+    own = {
+        "--bind",
+        "--workers",
+        "--worker-tmp-dir",
+        "--models",
+        "--checkpoints",
+        "--base",
+        "--host",
+        "--port",
+    }
+    for name, program in {
+        "web": programs.web("127.0.0.1", 8000),
+        "worker": programs.worker(),
+        "model-server": programs.model_server(),
+    }.items():
+        here, there = options(program.command), options(SERVICES[name]["command"])
+        assert {n: v for n, v in there.items() if n not in own} == {
+            n: v for n, v in here.items() if n not in own
+        }
+        assert here.keys() <= there.keys()
 
 
 def test_exactly_one_worker_has_the_scheduler_and_the_other_takes_the_queue_of_rounds(settings: Settings):
