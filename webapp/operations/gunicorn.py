@@ -12,7 +12,7 @@ class Lines(Logger):  # type: ignore[misc]
     """gunicorn's logger, whose formats are its own and no setting."""
 
     def setup(self, cfg: Any) -> None:
-        """As gunicorn sets it up, then with our formatter; settings are not loaded yet in its first process."""
+        """As gunicorn sets it up, then with our formatter; its first process loads no settings."""
         super().setup(cfg)
         kind = os.environ.get("RONDO_LOG_FORMAT", "text")
         for log in (self.error_log, self.access_log):
