@@ -32,7 +32,8 @@ def open_broker(seconds: float) -> Iterator[Connection]:
 
 def known_queues() -> set[str]:
     """The queues that this installation's settings name."""
-    return set(current_app.amqp.queues) or {current_app.conf.task_default_queue}
+    routes = (current_app.conf.task_routes or {}).values()
+    return set(current_app.amqp.queues) | {str(route["queue"]) for route in routes}
 
 
 def depths(names: set[str], *, seconds: float) -> dict[str, int]:
