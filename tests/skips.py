@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +20,8 @@ EXPECTED = (
     # No machine of ours has all of them: a GPU, and the other operating system.
     re.compile(r"needs a GPU"),
     re.compile(r"needs macOS"),
+    # Containers mostly forbid them, even to root.
+    re.compile(r"^needs network namespaces"),
 )
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/15")
@@ -51,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _servers_are_installed,
             "needs the programs of PostgreSQL and Redis (Debian: apt install postgresql redis-server)",
         ),
+        ("namespaces", _ip_is_there, "needs ip (Debian: apt install iproute2)"),
+        ("namespaces", namespaces_are_permitted, "needs network namespaces, which are not permitted here"),
         ("postgres", _on_postgresql, "needs PostgreSQL: `make test` runs it so when a server is there"),
         ("browser", _chromium_is_there, "needs Chromium (Debian: apt install chromium)"),
     )
@@ -113,6 +118,24 @@ def program_of_postgresql(name: str) -> str | None:
     """Where a program of PostgreSQL is, None where it is not: Debian keeps its servers out of PATH."""
     installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return str(installed[-1]) if installed else shutil.which(name)
+
+
+def _ip_is_there() -> bool:
+    """Whoever is not root could do nothing with it."""
+    return os.geteuid() != 0 or shutil.which("ip") is not None
+
+
+def namespaces_are_permitted() -> bool:
+    """Whether this process may make a network namespace with a cable in it."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"rn-probe-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return False
+    cable = ["ip", "-n", name, "link", "add", "one", "type", "veth", "peer", "name", "two"]
+    plugged = subprocess.run(cable, capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return plugged.returncode == 0
 
 
 def _on_postgresql() -> bool:

@@ -63,7 +63,7 @@ def _ordeal(house: Installation, options: argparse.Namespace) -> dict[str, Any]:
         prompts=160, people=options.people, overlap=2, steps=options.steps, save_every=10, judgments=20
     )
     house.start()
-    house.people_come(think=6.0)
+    house.people_come([house.place], think=6.0)
     killed = _kill(house, options)
     after = time.monotonic()
     # What was open when the last one died must come to its end; then nobody starts another round.

@@ -35,7 +35,7 @@ def test_one_kill_of_each_kind_loses_no_answer_trains_nothing_twice_and_leaves_n
     chance = random.Random(1)
     house.prepare(prompts=10, people=2, overlap=2, steps=STEPS, save_every=2, judgments=12)
     house.start()
-    house.people_come(think=0.3)
+    house.people_come([house.place], think=0.3)
     house.wait(lambda: house.ledger.acknowledged >= 2, "the first answers")
     for victim in ("web", "postgres", "redis"):
         before = house.ledger.acknowledged
