@@ -60,7 +60,8 @@ def bring_run(folder: Path, *, but: tuple[str, ...] = ()) -> None:
     if trainer_works_in(folder):
         raise TrainerStillWorks(f"{folder}: an earlier trainer has not ended yet; it is tried again.")
     with told():
-        store.refresh(key_of(folder)[0], folder, left_out=but, kept=OWN_FILES)
+        # A page may be fetching it at this moment: half of that is nothing to train from.
+        store.refresh(key_of(folder)[0], folder, left_out=but, kept=OWN_FILES, wait=True)
 
 
 class TrainerStillWorks(StoreAway):

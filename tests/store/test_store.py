@@ -3,6 +3,7 @@
 import hashlib
 import json
 import multiprocessing
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from training.store import (
     StoreError,
     StoreUnreachableError,
 )
+from training.store.locals import locked
 
 
 def written(folder: Path, **texts: str) -> Path:
@@ -258,6 +260,25 @@ def test_another_machines_newer_state_takes_the_place_of_an_older_one(store: Sto
 
     assert store.refresh("runs/run", here)
     assert contents(here) == contents(there)
+
+
+def test_a_page_fetches_nothing_beside_another_process_and_a_worker_waits_for_it(tmp_path: Path):
+    store = Store(f"file://{tmp_path / 'store'}")
+    there = tmp_path / "two" / "run"
+    store.publish("runs/run", written(tmp_path / "one" / "run", metrics_jsonl="1\n"))
+    waiting = threading.Thread(target=lambda: store.refresh("runs/run", there, wait=True))
+    with locked(there):
+        assert not store.refresh("runs/run", there)
+        waiting.start()
+        assert not there.exists()
+    waiting.join()
+    assert contents(there) == {"metrics.jsonl": b"1\n"}
+
+
+def test_a_folder_that_is_not_here_is_never_sent_as_an_empty_one(store: Store, tmp_path: Path):
+    with pytest.raises(StoreError, match="is not here"):
+        store.publish("runs/run", tmp_path / "nowhere" / "run")
+    assert store.names("runs") == []
 
 
 def test_who_lost_the_claim_publishes_nothing(store: Store, tmp_path: Path):

@@ -382,3 +382,61 @@ def test_without_a_store_nothing_is_asked_and_nothing_lies_beside_the_folders(
     assert Checkpoint.objects.filter(run__isnull=False).count() == 2
     for folder in ("runs", "checkpoints", "snapshots"):
         assert [p.name for p in (rondo_home / folder).iterdir() if p.name.startswith(".")] == []
+
+
+def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_dead_workers_disk(
+    labelled: Round,
+    carol: User,
+    machine: Machines,
+    quick_trainer: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(run_files, "_SEND_EVERY_SECONDS", 0)
+    one = begun(labelled, carol, machine)
+    behave(one, steps=3, interrupted_at=1)
+    advance_round(labelled.pk)
+    run = Run.objects.get()
+    store, key = files.shared(), f"runs/{run.name}"
+
+    def sent(text: str) -> bytes:
+        (run.path / STATE_FOLDER / "step").write_text(text)
+        sender.offer()
+        assert sender._going is not None
+        sender._going.exception()
+        return store.read(key, f"{STATE_FOLDER}/step")
+
+    with run_files.Sender(run) as sender:
+        assert sent("2") == b"2"
+        # A store that is away for a moment is told in the log, and holds nobody up.
+        with monkeypatch.context() as patch:
+
+            def nobody(*_: Any) -> None:
+                raise StoreUnreachableError("The cable is cut.")
+
+            patch.setattr("training.store.objects.Objects.write", nobody)
+            assert sent("3") == b"2"
+        assert sent("4") == b"4"
+        assert "is not in the store yet: The cable is cut." in caplog.text
+    # Who left does not write over what comes after.
+    (run.path / STATE_FOLDER / "step").write_text("5")
+    with pytest.raises(files.StoreAway, match="no longer holds it"):
+        sender._send()
+    two = machine("worker two")
+    run_files.gather(run, lambda **_: True)  # type: ignore[arg-type]
+    assert (two / "runs" / run.name / STATE_FOLDER / "step").read_text() == "4"
+
+
+def test_an_installation_that_gets_a_store_sends_what_it_has(
+    project: Project, machine: Machines, capsys: Any
+):
+    machine("web")
+    made = make_trained("made", project)
+    (made.run.path / "lock").touch()
+    (made.run.path / "log.txt").write_text("kept")
+    call_command("share_files")
+    call_command("share_files")
+    assert capsys.readouterr().out.splitlines() == ["2 folders sent.", "0 folders sent."]
+    machine("worker one")
+    call_command("verify_checkpoints", "made")
+    assert set(files.shared().listing("runs/made").files) == {"log.txt"}

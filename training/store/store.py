@@ -74,6 +74,8 @@ class Store:
     def _sent(self, key: str, origin: Path, left_out: Sequence[str]) -> Listing:
         there = self._objects.sizes(_pieces_name(key))
         for _ in range(_TRIES):
+            if not origin.exists():
+                raise StoreError(f"{origin} is not here, so it is not sent.")
             try:
                 files = {
                     name: self._sent_file(key, path, there)
@@ -140,17 +142,24 @@ class Store:
                 path.unlink()
 
     def refresh(
-        self, key: str, into: Path, *, left_out: Sequence[str] = (), kept: Collection[str] = ()
+        self,
+        key: str,
+        into: Path,
+        *,
+        left_out: Sequence[str] = (),
+        kept: Collection[str] = (),
+        wait: bool = False,
     ) -> bool:
         """Bring a folder that others write up to what the store holds; whether anything came.
 
         left_out: names at its top that are not fetched. kept: files at its top that are this machine's own.
-        Nothing comes to a copy that is at least as new, to one that is being sent, and where the store holds
-        nothing of it. Each file is replaced whole, or grows, as it did where it was written.
+        wait: for another process that sends or fetches the folder here; else nothing comes meanwhile.
+        Nothing comes to a copy that is at least as new, and where the store holds nothing of it. Each file is
+        replaced whole, or grows, as it did where it was written.
         """
         if (first := self.listing(key)) is None or copies.known_of(into).covers(first.digest, left_out):
             return False
-        with copies.locked(into, wait=False) as ours:
+        with copies.locked(into, wait=wait) as ours:
             listing = self.listing(key) if ours else None
             if listing is None or copies.known_of(into).covers(listing.digest, left_out):
                 return False
