@@ -19,7 +19,9 @@ from annotation.services.questions import delete_question, set_category, set_cri
 class QuestionValues(serializers.Serializer[Any]):
     """What every question of a project has."""
 
-    label = serializers.CharField(max_length=80, help_text="What annotators read.")
+    label = serializers.CharField(  # type: ignore[assignment]
+        max_length=80, help_text="What annotators read."
+    )
     description = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
 
 

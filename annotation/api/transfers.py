@@ -62,7 +62,9 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
         child=serializers.CharField(), help_text="Column of the format → column of the file."
     )
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="What was added.")
-    errors = serializers.ListField(child=serializers.CharField(), help_text="The first, by row.")
+    errors = serializers.ListField(  # type: ignore[assignment]
+        child=serializers.CharField(), help_text="The first, by row."
+    )
     created_by = serializers.CharField(
         source="created_by.username", default="", help_text="Empty for a command's."
     )

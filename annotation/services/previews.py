@@ -1,5 +1,6 @@
 """An uploaded file before it is brought in: its first rows as they are, and as they are read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ class Preview:
 
     columns: list[str]
     """What the file has, by its own names."""
-    rows: list[dict[str, Any]]
+    rows: list[Mapping[str, Any]]
     """The first rows, their columns by the names of the format."""
 
     @property

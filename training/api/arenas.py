@@ -36,7 +36,7 @@ class ArenaSerializer(serializers.ModelSerializer[ArenaLink]):
     """One arena."""
 
     arena = serializers.CharField(source="slug", help_text="Its part of addresses; whoever has it may vote.")
-    checkpoints = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
+    checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
     is_open = serializers.BooleanField()
 
     class Meta:
@@ -81,7 +81,9 @@ class BallotSerializer(serializers.Serializer[Any]):
 
     id = serializers.UUIDField()
     prompt = serializers.ListField(child=serializers.DictField(), help_text="Messages.")
-    context = serializers.ListField(child=serializers.DictField(), help_text="Passages.")
+    context = serializers.ListField(  # type: ignore[assignment]
+        child=serializers.DictField(), help_text="Passages."
+    )
     answers = BallotAnswerSerializer(many=True)
     verdict = serializers.CharField(allow_null=True, help_text="Null until one has voted.")
 
