@@ -15,7 +15,8 @@ from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from training import log_lines
-from webapp.keep_alive import keep_alive
+from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
+from webapp.api_schema import ENUM_NAMES, TAGS
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -196,16 +197,7 @@ else:
     DATABASES["default"].setdefault("CONN_MAX_AGE", 60)
     DATABASES["default"].setdefault("CONN_HEALTH_CHECKS", True)
     if DATABASES["default"]["ENGINE"] == "webapp.postgresql":
-        # A server that is cut off answers nothing, not even that it is gone: what waits for it gives up well
-        # within RONDO_STALE_SECONDS, so that a worker knows before others do that it has lost its work.
-        DATABASES["default"]["OPTIONS"] = {
-            "connect_timeout": 3,
-            "tcp_user_timeout": 8_000,
-            "keepalives_idle": 5,
-            "keepalives_interval": 2,
-            "keepalives_count": 2,
-            **DATABASES["default"].get("OPTIONS", {}),
-        }
+        DATABASES["default"]["OPTIONS"] = {**OF_POSTGRESQL, **DATABASES["default"].get("OPTIONS", {})}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ── Jobs: the doorbell ────────────────────────────────────────────────────────────────
@@ -219,14 +211,7 @@ if CELERY_BROKER_URL.startswith("filesystem:"):
         "polling_interval": 0.5,
     }
 elif CELERY_BROKER_URL.startswith(("redis:", "rediss:")):
-    # As for the database: without these a broker that is cut off holds whoever rings until TCP gives up.
-    CELERY_BROKER_TRANSPORT_OPTIONS = {
-        "socket_connect_timeout": 3,
-        "socket_timeout": 10,
-        "socket_keepalive": True,
-        "socket_keepalive_options": keep_alive(idle=5, interval=2, count=2),
-        "health_check_interval": 10,
-    }
+    CELERY_BROKER_TRANSPORT_OPTIONS = OF_REDIS
 # However long the broker stays away: a worker that gave up would have to be started again by a person.
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_HEARTBEAT = 20
@@ -382,39 +367,8 @@ SPECTACULAR_SETTINGS = {
     ],
     "APPEND_COMPONENTS": {},
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {
-        "RoleName": "annotation.choices.Role",
-        "VerdictName": "annotation.choices.Verdict",
-        "PurposeName": "annotation.choices.Purpose",
-        "RoundStateName": "training.choices.RoundState",
-        "StepKindName": "training.choices.StepKind",
-        "StepStateName": "training.choices.StepState",
-        "RunStateName": "training.choices.RunState",
-        "JobStateName": "training.choices.JobState",
-        "AssignmentStateName": "annotation.choices.AssignmentState",
-        "WithholdingStateName": "annotation.choices.WithholdingState",
-        "CheckpointKindName": "training.choices.CheckpointKind",
-        "TokenScopeName": "annotation.choices.TokenScope",
-        "ReviewReasonName": "annotation.choices.ReviewReason",
-        "ImportStateName": "annotation.choices.ImportState",
-        "SplitName": "annotation.choices.Split",
-        "WebhookEventName": "annotation.choices.WebhookEvent",
-        "DeliveryStateName": "annotation.choices.DeliveryState",
-        "WhyDisabledName": "annotation.choices.WhyDisabled",
-    },
-    "TAGS": [
-        {"name": "account", "description": "Oneself and one's tokens."},
-        {"name": "projects", "description": "Projects, members, rules, what was done."},
-        {"name": "texts", "description": "Prompts, completions, comparisons, judgments."},
-        {"name": "labelling", "description": "Getting work and judging it, blind."},
-        {"name": "reviews", "description": "Deciding what annotators disagree on, blind until decided."},
-        {"name": "quality", "description": "Statistics, withheld texts, known answers."},
-        {"name": "rounds", "description": "The loop: rounds, their recipes, what they would do."},
-        {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
-        {"name": "transfers", "description": "Files of judgments, in and out."},
-        {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
-        {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
-    ],
+    "ENUM_NAME_OVERRIDES": ENUM_NAMES,
+    "TAGS": TAGS,
 }
 
 # ── Words, time, files ────────────────────────────────────────────────────────────────

@@ -118,6 +118,10 @@ class Ground:
             assert time.monotonic() < deadline, f"{what} does not come\n{self.logs()}"
             time.sleep(0.2)
 
+    def has_more_than(self, acknowledged: int) -> bool:
+        """Whether further answers were acknowledged."""
+        return self.ledger.acknowledged > acknowledged
+
     def steps_taken(self, method: str) -> int:
         """How many steps of round 1's run of this method are written down."""
         folder = self.home / "runs" / f"{PROJECT}-round-1-{method}"

@@ -109,4 +109,4 @@ def _said(judgment: Judgment) -> dict[str, Any]:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
-    json.dump({"prepare": prepare, "look": look}[sys.argv[1]](**given), sys.stdout)
+    json.dump(prepare(**given) if sys.argv[1] == "prepare" else look(), sys.stdout)

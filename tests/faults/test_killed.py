@@ -5,6 +5,7 @@ Once each, at a moment that is waited for. `tests/benchmarks/faults.py` kills fi
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_one_kill_of_each_kind_loses_no_answer_trains_nothing_twice_and_leaves_n
     for victim in ("web", "postgres", "redis"):
         before = house.ledger.acknowledged
         assert house.kill(victim, chance)
-        house.wait(lambda before=before: house.ledger.acknowledged > before, f"an answer after {victim}")
+        house.wait(partial(house.has_more_than, before), f"an answer after {victim}")
 
     house.wait(lambda: house.steps_taken("reward") > 2, "a step of the reward model")
     assert house.kill("trainer", chance)

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -25,10 +26,11 @@ def fall_silent(step: RoundStep) -> None:
     RoundStep.objects.filter(pk=step.pk).update(heartbeat_at=timezone.now() - timedelta(seconds=60))
 
 
-def rows_of(round_: Round) -> list[dict[str, object]]:
+def rows_of(round_: Round) -> list[Any]:
     """All that could be written over."""
     runs = Run.objects.order_by("pk").values("pk", "name", "state", "worker", "step", "error", "snapshot")
-    return [*runs, *RoundStep.objects.order_by("pk").values(), *Round.objects.order_by("pk").values()]
+    steps, rounds = (model.objects.order_by("pk").values() for model in (RoundStep, Round))
+    return [*runs, *steps, *rounds]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_a_worker_whose_trainer_ended_while_it_was_cut_off_settles_nothing(
     cut_off = claims.claim_step(step.pk)
     trainer = launcher.run_trainer
 
-    def another_takes_over(folder: Path, **watched: object) -> launcher.TrainerExit:
+    def another_takes_over(folder: Path, **watched: Any) -> launcher.TrainerExit:
         ending = trainer(folder, **watched)
         fall_silent(cut_off)
         other = claims.claim_step(step.pk)
