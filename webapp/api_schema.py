@@ -2,6 +2,43 @@
 
 from typing import Any
 
+ENUM_NAMES = {
+    "RoleName": "annotation.choices.Role",
+    "VerdictName": "annotation.choices.Verdict",
+    "PurposeName": "annotation.choices.Purpose",
+    "RoundStateName": "training.choices.RoundState",
+    "StepKindName": "training.choices.StepKind",
+    "StepStateName": "training.choices.StepState",
+    "RunStateName": "training.choices.RunState",
+    "JobStateName": "training.choices.JobState",
+    "AssignmentStateName": "annotation.choices.AssignmentState",
+    "WithholdingStateName": "annotation.choices.WithholdingState",
+    "CheckpointKindName": "training.choices.CheckpointKind",
+    "TokenScopeName": "annotation.choices.TokenScope",
+    "ReviewReasonName": "annotation.choices.ReviewReason",
+    "ImportStateName": "annotation.choices.ImportState",
+    "SplitName": "annotation.choices.Split",
+    "WebhookEventName": "annotation.choices.WebhookEvent",
+    "DeliveryStateName": "annotation.choices.DeliveryState",
+    "WhyDisabledName": "annotation.choices.WhyDisabled",
+}
+"""Names of lists of choices in the document, where drf-spectacular would draw one."""
+
+TAGS = [
+    {"name": "account", "description": "Oneself and one's tokens."},
+    {"name": "projects", "description": "Projects, members, rules, what was done."},
+    {"name": "texts", "description": "Prompts, completions, comparisons, judgments."},
+    {"name": "labelling", "description": "Getting work and judging it, blind."},
+    {"name": "reviews", "description": "Deciding what annotators disagree on, blind until decided."},
+    {"name": "quality", "description": "Statistics, withheld texts, known answers."},
+    {"name": "rounds", "description": "The loop: rounds, their recipes, what they would do."},
+    {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
+    {"name": "transfers", "description": "Files of judgments, in and out."},
+    {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
+    {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
+]
+"""What operations are about, in the order of the documentation."""
+
 _READS = ("get", "head")
 _PROBLEMS = {
     "400": "The request cannot be read.",

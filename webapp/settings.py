@@ -15,8 +15,8 @@ from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from training import log_lines
-from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.api_schema import ENUM_NAMES, TAGS
+from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
