@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--annotators", default="1,8,16")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds before each answer")
+    parser.add_argument("--warm-up", type=float, default=0.0, help="first seconds that no latency counts of")
     parser.add_argument("--soak", type=float, help="minutes, instead of --seconds; tells growth of memory")
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--workers", type=int)
@@ -67,12 +68,12 @@ def main() -> None:
                 threads=options.threads,
             ) as served:
                 seconds = 60 * options.soak if options.soak else options.seconds
-                report = measure(served, seconds=seconds, think=options.think)
+                report = measure(served, seconds=seconds, think=options.think, warm_up=options.warm_up)
         print(json.dumps(report), flush=True)
 
 
-def measure(served: Served, *, seconds: float, think: float) -> dict[str, object]:
-    """Let every annotator of a server work for so long; what came of it."""
+def measure(served: Served, *, seconds: float, think: float, warm_up: float) -> dict[str, object]:
+    """Let every annotator of a server work for so long; what came of it, latencies without the warm-up."""
     people = [Annotator(served.port, key, seed) for seed, key in enumerate(served.sessions)]
     memory = MemoryWatch(served.process.pid)
     memory.start()
@@ -80,7 +81,11 @@ def measure(served: Served, *, seconds: float, think: float) -> dict[str, object
     before, computed = os.times(), served.cpu_seconds()
     until = began + seconds
     threads = [
-        threading.Thread(target=one.work, args=(until,), kwargs={"think": think, "wait": think * place})
+        threading.Thread(
+            target=one.work,
+            args=(until,),
+            kwargs={"think": think, "wait": think * place, "count_from": began + warm_up},
+        )
         for place, one in ((number / len(people), one) for number, one in enumerate(people))
     ]
     for thread in threads:

@@ -48,10 +48,13 @@ class Annotator:
         self.outcome = Outcome()
         self._connection: http.client.HTTPConnection | None = None
 
-    def work(self, until: float, *, think: float = 0.0, wait: float = 0.0) -> Outcome:
+    def work(
+        self, until: float, *, think: float = 0.0, wait: float = 0.0, count_from: float = 0.0
+    ) -> Outcome:
         """Label until the clock (time.monotonic) says `until`, or nothing is left.
 
-        Comes after `wait` seconds, and thinks for `think` seconds on average before each answer.
+        Comes after `wait` seconds, and thinks for `think` seconds on average before each answer. What is sent
+        before the clock says `count_from` is not among the latencies.
         """
         time.sleep(wait)
         page = self._ask("GET", self.label)
@@ -76,7 +79,8 @@ class Annotator:
             began = time.monotonic()
             page = self._ask("POST", action[1], urlencode(form))
             if page:
-                self.outcome.latencies.append(time.monotonic() - began)
+                if began >= count_from:
+                    self.outcome.latencies.append(time.monotonic() - began)
                 self.outcome.acknowledged.append(key)
             else:
                 page = self._ask("GET", self.label)
