@@ -27,7 +27,7 @@ def asked_of(opened: Any) -> list[str]:
     """What is sent over this connection from here on, whoever opens the cursor."""
     sent: list[str] = []
 
-    class Noted(opened.cursor_factory):  # type: ignore[misc,name-defined]  # whichever Django opens
+    class Noted(opened.cursor_factory):  # type: ignore[misc]  # whichever Django opens
         def execute(self, query, *arguments, **named):
             sent.append(str(query))
             return super().execute(query, *arguments, **named)
