@@ -3,6 +3,7 @@
 import logging
 import time
 
+from amqp.exceptions import AMQPError  # type: ignore[import-untyped]
 from celery import current_app
 from kombu.exceptions import KombuError, OperationalError
 
@@ -23,6 +24,6 @@ def send(task: str, *args: object) -> None:
         return
     try:
         current_app.send_task(task, args=list(args))
-    except (OperationalError, KombuError, OSError) as error:
+    except (OperationalError, KombuError, AMQPError, OSError) as error:
         _quiet_until = time.monotonic() + _QUIET_SECONDS
         logger.warning("%s%s: no message to the workers (%s); a sweep rings again.", task, args, error)

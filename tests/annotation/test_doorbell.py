@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from amqp.exceptions import AccessRefused
 from kombu.exceptions import OperationalError
 
 from annotation import doorbell
@@ -14,11 +15,12 @@ class Broker:
     def __init__(self) -> None:
         self.rings = 0
         self.is_away = True
+        self.says: Exception = OperationalError("Connection refused")
 
     def send_task(self, task: str, args: list[object]) -> None:
         self.rings += 1
         if self.is_away:
-            raise OperationalError("Connection refused")
+            raise self.says
 
 
 @pytest.fixture
@@ -50,3 +52,14 @@ def test_a_broker_that_is_back_hears_every_ring(broker: Broker, monkeypatch: pyt
         at(seconds, monkeypatch)
         doorbell.send("look", 1)
         assert broker.rings == rings
+
+
+def test_a_broker_that_refuses_the_password_fails_nobodys_request(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    # As RabbitMQ says it: kombu hands this on as it comes.
+    broker.says = AccessRefused("Login was refused")
+    at(100.0, monkeypatch)
+    doorbell.send("look", 1)
+    assert "Login was refused" in caplog.text
+    assert "a sweep rings again" in caplog.text
