@@ -3,7 +3,7 @@
 import logging
 import time
 
-from amqp.exceptions import AMQPError  # type: ignore[import-untyped]
+from amqp.exceptions import AMQPError
 from celery import current_app
 from kombu.exceptions import KombuError, OperationalError
 
