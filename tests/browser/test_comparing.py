@@ -194,6 +194,8 @@ def test_a_guest_votes_by_keyboard_without_an_account(arena: ArenaLink, open_as:
     for _ in range(3):
         expect(page.get_by_role("button", name="Answer 1 is better")).to_be_visible()
         assert "policy" not in page.content()
+        # The buttons are there before the script that hears the keys.
+        page.wait_for_load_state("load")
         page.keyboard.press("1")
         expect(page.get_by_text("You said: ranked.")).to_be_visible()
         assert "round-1-policy" in page.content()
