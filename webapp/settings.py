@@ -36,8 +36,8 @@ RONDO_UPLOADED_FILES = (
 )
 RONDO_HOST = env.str("RONDO_HOST", default="127.0.0.1")
 RONDO_PORT = env.int("RONDO_PORT", default=8000)
-# Python uses one core per process; more than two at work leave none to the model on a small machine. A connection
-# keeps to one process: spread over more, some of them have several people and others none.
+# Python uses one core per process; more than two at work leave none to the model on a small machine. A
+# connection keeps to one process: spread over more, some of them have several people and others none.
 RONDO_WEB_PROCESSES = env.int("RONDO_WEB_PROCESSES", default=2)
 RONDO_MODEL_SERVER_PORT = env.int("RONDO_MODEL_SERVER_PORT", default=8001)
 RONDO_MODEL_SERVER_URL = env.str(
