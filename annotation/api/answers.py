@@ -95,8 +95,8 @@ class TextOfAnswerSerializer(serializers.Serializer[Any]):
     text = _text(allow_blank=True)
 
 
-class AnswerSerializer(serializers.Serializer[Any]):
-    """Everything that one submit says."""
+class VerdictSerializer(serializers.Serializer[Any]):
+    """Which answer is better: part of whatever is sent to say so."""
 
     verdict = serializers.ChoiceField(choices=Verdict.choices)
     ranks = serializers.DictField(
@@ -105,6 +105,11 @@ class AnswerSerializer(serializers.Serializer[Any]):
         default=dict,
         help_text="Answer → rank, 1 best, equal numbers tied. For the verdict `ranked`.",
     )
+
+
+class AnswerSerializer(VerdictSerializer):
+    """Everything that one submit says."""
+
     strength = serializers.IntegerField(
         min_value=1, max_value=4, required=False, allow_null=True, default=None
     )

@@ -12,9 +12,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from annotation.api.answers import VerdictSerializer
 from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import MessageSerializer, PassageSerializer
-from annotation.choices import Role, TokenScope, Verdict
+from annotation.choices import Role, TokenScope
 from annotation.errors import InvalidAnswer
 from annotation.models import Completion, Review
 from annotation.reviewing import (
@@ -97,16 +98,9 @@ class WholeReviewSerializer(ReviewSerializer):
         return {name_of(review, int(pk)): rank for pk, rank in review.ranks.items()}
 
 
-class DecisionSerializer(serializers.Serializer[Any]):
+class DecisionSerializer(VerdictSerializer):
     """A decision."""
 
-    verdict = serializers.ChoiceField(choices=Verdict.choices)
-    ranks = serializers.DictField(
-        child=serializers.IntegerField(min_value=1, max_value=1000),
-        required=False,
-        default=dict,
-        help_text="Answer → rank, 1 best, equal numbers tied. For the verdict `ranked`.",
-    )
     comment = serializers.CharField(required=False, default="", allow_blank=True, max_length=20_000)
 
 
