@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
 # Tests that reach the database again on PostgreSQL: locks, constraints and lookups differ there.
-ON_POSTGRES = ("tests/annotation", "tests/operations", "tests/training", "tests/webapp")
+ON_POSTGRES = ("tests/annotation", "tests/api", "tests/operations", "tests/training", "tests/webapp")
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
@@ -30,7 +30,13 @@ def main() -> None:
         codes.append(
             _pytest(
                 "PostgreSQL",
-                ["-m", "not browser and not starter and not slow", *ON_POSTGRES, *arguments],
+                [
+                    "--only-database",
+                    "-m",
+                    "not browser and not starter and not slow",
+                    *ON_POSTGRES,
+                    *arguments,
+                ],
                 {"DATABASE_URL": POSTGRES},
             )
         )

@@ -11,9 +11,12 @@ from django.db.models.functions import Coalesce
 
 from annotation import selectors
 from annotation.models import Guideline, Judgment, Membership, Project, User
-from annotation.standing import submitted_today
+from annotation.progress import Progress, asking_tally, progress_of
+from annotation.standing import asking_today, counted
+from annotation.together import together
 
 _RECENT = 50
+_FEW = 10
 _KEPT_SECONDS = 60
 
 
@@ -33,9 +36,19 @@ class Pace:
         return f"{minutes}:{seconds:02}"
 
 
-def pace_of(project: Project, annotator: User) -> Pace:
-    """Today's count, exact, and the median active time of `annotator`, which may be a minute old."""
-    today = submitted_today(project, annotator)
+def progress_and_pace(project: Project, annotator: User, round_number: int) -> tuple[Progress, Pace]:
+    """Where `annotator` stands in a round, and how they get on: two questions in one message.
+
+    Today's count is exact, the median active time may be a minute old.
+    """
+    tally, today = together(asking_tally(project, annotator), asking_today(project, annotator))
+    return (
+        progress_of(project, annotator, round_number, tally=tally),
+        Pace(today=counted(today), median_seconds=_median_seconds(project, annotator)),
+    )
+
+
+def _median_seconds(project: Project, annotator: User) -> int | None:
     key = f"annotation.median:{project.pk}:{annotator.pk}"
     measured = cache.get(key)
     if measured is None:
@@ -43,11 +56,11 @@ def pace_of(project: Project, annotator: User) -> Pace:
             annotator=annotator, comparison__project=project, superseded_by__isnull=True
         ).order_by("-pk")
         measured = list(recent.values_list("active_seconds", flat=True)[:_RECENT])
-        # The first ones change the median most: it is kept once there are as many as it is taken of.
-        if len(measured) == _RECENT:
-            cache.set(key, measured, _KEPT_SECONDS)
+        # The first ones change the median most: the fewer there are, the sooner they are looked up again.
+        if len(measured) >= _FEW:
+            cache.set(key, measured, _KEPT_SECONDS * len(measured) / _RECENT)
     seconds = [one for one in measured if one is not None]
-    return Pace(today=today, median_seconds=round(statistics.median(seconds)) if seconds else None)
+    return round(statistics.median(seconds)) if seconds else None
 
 
 def announced_guideline(project: Project, membership: Membership | None) -> Guideline | None:

@@ -13,13 +13,15 @@ queries. What is asked rarely is better asked in the plain way.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Value, sql
 from django.db.models.query import get_related_populators
 from django.db.models.sql.compiler import SQLCompiler
+
+from annotation.together import Statement
 
 Row = TypeVar("Row")
 Name = Callable[..., "Parameter"]
@@ -76,19 +78,37 @@ class Prepared(_Prepared, Generic[Row]):
     def __init__(self, build: Callable[[Name], "models.QuerySet[Any, Row]"]) -> None:
         self._build = build
 
+    def asking(self, **values: Any) -> Statement[list[Row]]:
+        """The question with its values, to be sent; its answer is the rows as objects."""
+        connection, reading, taken = self._filled(values)
+
+        def read(cursor: Any) -> list[Row]:
+            found = []
+            for row in _converted(reading, cursor, connection):
+                one = reading.model.from_db(
+                    DEFAULT_DB_ALIAS, reading.names, row[reading.first : reading.last]
+                )
+                for populator in reading.populators:
+                    populator.populate(row, one)
+                for name, place in reading.annotations.items():
+                    setattr(one, name, row[place])
+                found.append(one)
+            return found
+
+        return Statement(reading.sql, taken, read)
+
+    def asking_rows(self, **values: Any) -> Statement[list[tuple[Any, ...]]]:
+        """`asking`, for a query for values and not for objects."""
+        connection, reading, taken = self._filled(values)
+        return Statement(
+            reading.sql,
+            taken,
+            lambda cursor: [tuple(row) for row in _converted(reading, cursor, connection)],
+        )
+
     def all(self, **values: Any) -> list[Row]:
         """The rows as objects."""
-        connection = connections[DEFAULT_DB_ALIAS]
-        reading: _Reading = self._written(connection)
-        found = []
-        for row in self._rows(connection, reading, values):
-            one = reading.model.from_db(DEFAULT_DB_ALIAS, reading.names, row[reading.first : reading.last])
-            for populator in reading.populators:
-                populator.populate(row, one)
-            for name, place in reading.annotations.items():
-                setattr(one, name, row[place])
-            found.append(one)
-        return found
+        return self.asking(**values).run()
 
     def first(self, **values: Any) -> Row | None:
         """The first row as an object; the query should ask for no more than one."""
@@ -97,19 +117,12 @@ class Prepared(_Prepared, Generic[Row]):
 
     def rows(self, **values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query for values, not for objects."""
-        connection = connections[DEFAULT_DB_ALIAS]
-        return [tuple(row) for row in self._rows(connection, self._written(connection), values)]
+        return self.asking_rows(**values).run()
 
-    @staticmethod
-    def _rows(
-        connection: BaseDatabaseWrapper, reading: _Reading, values: Mapping[str, Any]
-    ) -> list[list[Any]]:
-        rows = [list(row) for row in _run(connection, reading.sql, reading.parameters, values, fetch=True)]
-        for place, converters, expression in reading.converters:
-            for row in rows:
-                for convert in converters:
-                    row[place] = convert(row[place], expression, connection)
-        return rows
+    def _filled(self, values: Mapping[str, Any]) -> tuple[BaseDatabaseWrapper, _Reading, tuple[Any, ...]]:
+        connection = connections[DEFAULT_DB_ALIAS]
+        reading: _Reading = self._written(connection)
+        return connection, reading, _taken(reading.parameters, values, connection)
 
     def _write(self, connection: BaseDatabaseWrapper) -> _Reading:
         compiler = self._build(Parameter).query.get_compiler(connection=connection)
@@ -134,10 +147,16 @@ class Prepared(_Prepared, Generic[Row]):
 class _PreparedWrite(_Prepared):
     def __call__(self, **values: Any) -> int:
         """Run it; how many rows it met."""
+        return self._saying(values).run()
+
+    def soon(self, **values: Any) -> None:
+        """Run it with what comes next, where nobody needs to know how many rows it met (`gathered`)."""
+        self._saying(values).soon()
+
+    def _saying(self, values: Mapping[str, Any]) -> Statement[int]:
         connection = connections[DEFAULT_DB_ALIAS]
         text, parameters = self._written(connection)
-        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS):
-            return cast(int, _run(connection, text, parameters, values, fetch=False))
+        return Statement(text, _taken(parameters, values, connection), _rows_met, writes=True)
 
 
 class PreparedUpdate(_PreparedWrite):
@@ -175,21 +194,27 @@ class PreparedInsert(_Prepared, Generic[Row]):
         """Write the rows, in one statement, and let each know its key."""
         if not rows:
             return
+        objects: Sequence[Any] = rows
+        for one, (key,) in zip(objects, self._saying(rows).run(), strict=True):
+            one.pk = key
+            one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
+
+    def soon(self, rows: Sequence[Row]) -> None:
+        """Write the rows with what comes next, where nobody needs to know their keys (`gathered`)."""
+        if rows:
+            self._saying(rows).soon()
+
+    def _saying(self, rows: Sequence[Any]) -> Statement[list[tuple[Any, ...]]]:
         connection = connections[DEFAULT_DB_ALIAS]
         written: dict[int, str] = self._written(connection)
-        objects: Sequence[Any] = rows
         if len(rows) not in written:
             written[len(rows)] = self._text(connection, len(rows))
         values = [
             field.get_db_prep_save(field.pre_save(one, True), connection)
-            for one in objects
+            for one in rows
             for field in self._fields()
         ]
-        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS):
-            keys = _run(connection, written[len(rows)], values, {}, fetch=True)
-        for one, (key,) in zip(objects, keys, strict=True):
-            one.pk = key
-            one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
+        return Statement(written[len(rows)], values, lambda cursor: cursor.fetchall(), writes=True)
 
     def _fields(self) -> list[Any]:
         return [field for field in self._model._meta.concrete_fields if not field.primary_key]
@@ -210,15 +235,21 @@ class PreparedInsert(_Prepared, Generic[Row]):
         )
 
 
-def _run(
-    connection: BaseDatabaseWrapper,
-    text: str,
-    parameters: Sequence[Any],
-    values: Mapping[str, Any],
-    *,
-    fetch: bool,
-) -> Any:
-    taken = tuple(one.taken(values, connection) if isinstance(one, Parameter) else one for one in parameters)
-    with connection.cursor() as cursor:
-        cursor.execute(text, taken)
-        return cursor.fetchall() if fetch else cursor.rowcount
+def _taken(
+    parameters: Sequence[Any], values: Mapping[str, Any], connection: BaseDatabaseWrapper
+) -> tuple[Any, ...]:
+    return tuple(one.taken(values, connection) if isinstance(one, Parameter) else one for one in parameters)
+
+
+def _converted(reading: _Reading, cursor: Any, connection: BaseDatabaseWrapper) -> list[list[Any]]:
+    rows = [list(row) for row in cursor.fetchall()]
+    for place, converters, expression in reading.converters:
+        for row in rows:
+            for convert in converters:
+                row[place] = convert(row[place], expression, connection)
+    return rows
+
+
+def _rows_met(cursor: Any) -> int:
+    met: int = cursor.rowcount
+    return met

@@ -1,7 +1,8 @@
 """How far one person is in a round. Asked for every screen, so nothing large is counted for it each time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.core.cache import cache
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
@@ -9,6 +10,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
 from annotation.prepared import Prepared
+from annotation.together import Statement
 
 EXACT_UP_TO = 500
 """With no more open than this, the total is counted anew each time; with more, it may be some seconds old."""
@@ -42,14 +44,27 @@ class Progress:
         return self.total + self.unseen
 
 
-def progress_of(project: Project, annotator: User, round_number: int) -> Progress:
+def asking_tally(project: Project, annotator: User) -> Statement[list[tuple[Any, ...]]]:
+    """What is kept of a person's progress, for `progress_of`."""
+    return _TALLY.asking_rows(project=project.pk, annotator=annotator.pk)
+
+
+def progress_of(
+    project: Project,
+    annotator: User,
+    round_number: int,
+    *,
+    tally: Sequence[tuple[Any, ...]] | None = None,
+) -> Progress:
     """Where `annotator` stands in a round.
 
     `total` counts what they have judged, what they hold, and what is still open to them; a
     comparison that others have filled, or that they skipped, is no part of it, nor are gold,
     qualification and retests. `done` is exact. `total` is exact near the end, see `EXACT_UP_TO`.
+    `tally` is the answer to `asking_tally`, which is asked here where it is left out.
     """
-    done, unseen = _done(project, annotator, round_number)
+    kept = asking_tally(project, annotator).run() if tally is None else tally
+    done, unseen = _done(kept, project, annotator, round_number)
     key = f"annotation.total:{project.pk}:{annotator.pk}:{round_number}"
     total = cache.get(key)
     if total is None:
@@ -71,8 +86,9 @@ def count_done(*, project_id: int, annotator_id: int, round_number: int) -> int:
     return mine.filter(state=AssignmentState.SUBMITTED).count()
 
 
-def _done(project: Project, annotator: User, round_number: int) -> tuple[int, int]:
-    kept = _TALLY.rows(project=project.pk, annotator=annotator.pk)
+def _done(
+    kept: Sequence[tuple[Any, ...]], project: Project, annotator: User, round_number: int
+) -> tuple[int, int]:
     counted_in, done, unseen = kept[0] if kept else (None, 0, 0)
     if counted_in != round_number:
         done = count_done(project_id=project.pk, annotator_id=annotator.pk, round_number=round_number)

@@ -1,8 +1,10 @@
 """Where one person stands in a project: whether they have qualified, and why they get nothing. Reads only."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
+from typing import Any
 
 from django.db.models import Count, DateTimeField
 from django.utils import timezone
@@ -12,6 +14,7 @@ from annotation.choices import AssignmentState, Purpose, QualificationState, Rol
 from annotation.known_answers import gold_outcome
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
 from annotation.prepared import Prepared
+from annotation.together import Statement
 
 _SUBMITTED_SINCE = Prepared(
     lambda p: (
@@ -84,12 +87,21 @@ def has_to_qualify(annotator: User, project: Project, membership: Membership | N
     )
 
 
-def submitted_today(project: Project, annotator: User) -> int:
-    """How many `annotator` has submitted since midnight, by the server's clock."""
+def asking_today(project: Project, annotator: User) -> Statement[list[tuple[Any, ...]]]:
+    """The question of `submitted_today`, for who sends it with others; `counted` reads its answer."""
     here = timezone.get_default_timezone()
     midnight = datetime.combine(timezone.localdate(timezone=here), time.min, tzinfo=here)
-    counted = _SUBMITTED_SINCE.rows(annotator=annotator.pk, since=midnight, project=project.pk)
-    return counted[0][0] if counted else 0
+    return _SUBMITTED_SINCE.asking_rows(annotator=annotator.pk, since=midnight, project=project.pk)
+
+
+def counted(answer: Sequence[tuple[Any, ...]]) -> int:
+    """The number in the answer to `asking_today`."""
+    return answer[0][0] if answer else 0
+
+
+def submitted_today(project: Project, annotator: User) -> int:
+    """How many `annotator` has submitted since midnight, by the server's clock."""
+    return counted(asking_today(project, annotator).run())
 
 
 def left_today(project: Project, annotator: User) -> int | None:

@@ -20,6 +20,15 @@ from annotation.views import (
 )
 
 urlpatterns: list[URLPattern] = [
+    # What labellers ask all day comes first: an address is compared with one pattern after the other.
+    path("projects/<slug:slug>/label/", labelling.label, name="label"),
+    path("projects/<slug:slug>/label/next/", ahead.label_ahead, name="label-ahead"),
+    path("projects/<slug:slug>/label/<int:pk>/submit/", labelling.submit, name="submit"),
+    path("projects/<slug:slug>/label/<int:pk>/draft/", drafts.draft, name="draft"),
+    path("projects/<slug:slug>/label/<int:pk>/skip/", labelling.skip, name="skip"),
+    path("projects/<slug:slug>/label/<int:pk>/flag/", labelling.flag, name="flag"),
+    path("projects/<slug:slug>/label/<int:pk>/renew/", labelling.renew, name="renew"),
+    path("projects/<slug:slug>/label/<int:pk>/revise/", labelling.revise, name="revise"),
     path("account/language/", people.language, name="language"),
     path("account/keys/", keys.keys, name="keys"),
     path("account/tokens/", tokens.tokens, name="tokens"),
@@ -29,14 +38,6 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/guidelines/", projects.guidelines, name="guidelines"),
     path("projects/<slug:slug>/guidelines/read/", projects.guidelines_read, name="guidelines-read"),
     path("projects/<slug:slug>/categories.css", projects.category_colours, name="category-colours"),
-    path("projects/<slug:slug>/label/", labelling.label, name="label"),
-    path("projects/<slug:slug>/label/next/", ahead.label_ahead, name="label-ahead"),
-    path("projects/<slug:slug>/label/<int:pk>/submit/", labelling.submit, name="submit"),
-    path("projects/<slug:slug>/label/<int:pk>/draft/", drafts.draft, name="draft"),
-    path("projects/<slug:slug>/label/<int:pk>/skip/", labelling.skip, name="skip"),
-    path("projects/<slug:slug>/label/<int:pk>/flag/", labelling.flag, name="flag"),
-    path("projects/<slug:slug>/label/<int:pk>/renew/", labelling.renew, name="renew"),
-    path("projects/<slug:slug>/label/<int:pk>/revise/", labelling.revise, name="revise"),
     path("projects/<slug:slug>/reviews/", reviews.reviews, name="reviews"),
     path("projects/<slug:slug>/reviews/<int:pk>/", reviews.review, name="review"),
     path("projects/<slug:slug>/reviews/<int:pk>/decide/", reviews.decide, name="review-decide"),

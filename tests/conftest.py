@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 from django.utils import translation
 from hypothesis import HealthCheck
@@ -24,17 +25,42 @@ hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_che
 hypothesis_settings.load_profile("rondo")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--only-database",
+        action="store_true",
+        help="Leave out tests that reach no database: whichever it is, they say the same.",
+    )
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests come first: none begins when the other processes have nothing left to do."""
+    if config.getoption("--only-database"):
+        left_out = [item for item in items if not reaches_database(item)]
+        items[:] = [item for item in items if reaches_database(item)]
+        config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def reaches_database(item: pytest.Item) -> bool:
+    """Whether a test uses the database, or a server of its own that does."""
+    fixtures = {"db", "transactional_db", "live_server"}
+    marked = item.get_closest_marker("django_db") or item.get_closest_marker("postgres")
+    return bool(marked) or not fixtures.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(autouse=True)
 def quick_passwords(settings: Settings) -> None:
     """Argon2 is slow on purpose; no test is about it."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """What is cached by primary key belongs to the test before, whose keys are drawn again."""
+    cache.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,9 @@ fails the run: a suite that silently stops testing something looks exactly like 
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,7 +22,7 @@ EXPECTED = (
     re.compile(r"^needs network namespaces"),
 )
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/15")
+RABBITMQ_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _CHROME_ON_A_MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
@@ -45,14 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests whose service is not there; say what to install."""
     needs: tuple[tuple[str, Callable[[], bool], str], ...] = (
         (
-            "redis",
-            _redis_answers,
-            "needs Redis (Debian: apt install redis-server; macOS: brew install redis)",
-        ),
-        (
             "servers",
             _servers_are_installed,
             "needs the programs of PostgreSQL and Redis (Debian: apt install postgresql redis-server)",
+        ),
+        (
+            "rabbitmq",
+            Path(RABBITMQ_SERVER).exists,
+            f"needs {RABBITMQ_SERVER} (Debian: apt install rabbitmq-server)",
         ),
         ("namespaces", _ip_is_there, "needs ip (Debian: apt install iproute2)"),
         ("namespaces", namespaces_are_permitted, "needs network namespaces, which are not permitted here"),
@@ -105,11 +103,6 @@ def _fails(config: pytest.Config) -> bool:
     )
 
 
-def _redis_answers() -> bool:
-    parts = urlsplit(REDIS_URL)
-    return _listens(parts.hostname or "127.0.0.1", parts.port or 6379)
-
-
 def _servers_are_installed() -> bool:
     return bool(shutil.which("redis-server") and program_of_postgresql("postgres"))
 
@@ -147,11 +140,3 @@ def _on_postgresql() -> bool:
 def _chromium_is_there() -> bool:
     named = bool(os.environ.get("RONDO_CHROMIUM"))
     return named or any(map(shutil.which, _CHROMIUM)) or _CHROME_ON_A_MAC.exists()
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=2).close()
-    except OSError:
-        return False
-    return True

@@ -10,10 +10,11 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 handler500 = "webapp.away.server_error"
 
 urlpatterns = [
-    path("admin/", admin.site.urls),
+    # First what is asked most: an address is compared with one pattern after the other.
+    path("", include("annotation.urls")),
+    path("", include("training.urls")),
+    path("api/v1/", include("webapp.api_urls")),
     path("", include("webapp.operations.urls")),
     path("", include("webapp.security.urls")),
-    path("api/v1/", include("webapp.api_urls")),
-    path("", include("training.urls")),
-    path("", include("annotation.urls")),
+    path("admin/", admin.site.urls),
 ]

@@ -33,6 +33,7 @@ from annotation.services.answer_parts import (
     evidence_of,
     refuse_doubles,
 )
+from annotation.together import Statement
 
 __all__ = [
     "NO_WINNER",
@@ -44,6 +45,7 @@ __all__ = [
     "MissingInfoInput",
     "RatingInput",
     "SpanFlagInput",
+    "asking_compared",
     "check_answer",
     "check_ranks",
     "dense_ranks",
@@ -57,13 +59,27 @@ _COMPARED = Prepared(lambda p: Completion.objects.filter(comparisons=p("comparis
 _LARGEST_SECONDS = 2_147_483_647
 
 
-def check_answer(*, comparison: Comparison, answer: JudgmentAnswer, imported: bool = False) -> JudgmentAnswer:
+def asking_compared(comparison_id: int) -> Statement[list[Completion]]:
+    """The completions of a comparison, for `check_answer`."""
+    return _COMPARED.asking(comparison=comparison_id)
+
+
+def check_answer(
+    *,
+    comparison: Comparison,
+    answer: JudgmentAnswer,
+    imported: bool = False,
+    compared: Sequence[Completion] | None = None,
+) -> JudgmentAnswer:
     """The answer as it will be stored, or a refusal: ranks normalised, unchanged texts left out.
 
     What comes from a published set (`imported`) need not be what the project asks of its annotators.
-    Asks the database for the completions, and for the project when its configuration changed.
+    Asks the database for the completions unless they are given (`asking_compared`), and for the project
+    when its configuration changed.
     """
-    completions = {c.pk: c for c in _COMPARED.all(comparison=comparison.pk)}
+    if compared is None:
+        compared = asking_compared(comparison.pk).run()
+    completions = {completion.pk: completion for completion in compared}
     project = comparison.project
     configured = configuration_of(project)
     categories = {category.pk: category for category in configured.categories}

@@ -49,7 +49,7 @@ def save_draft(
 
 def discard_draft(*, assignment: Assignment) -> None:
     """Forget the draft of an assignment; part of the transaction that submits it."""
-    _DISCARD(assignment=assignment.pk)
+    _DISCARD.soon(assignment=assignment.pk)
 
 
 def _require_open(assignment: Assignment, annotator: User, saved_from: uuid.UUID, is_revision: bool) -> None:

@@ -35,6 +35,7 @@ from annotation.services.answers import (
     JudgmentAnswer,
     MissingInfoInput,
     SpanFlagInput,
+    asking_compared,
     check_answer,
     evidence_of,
 )
@@ -43,8 +44,9 @@ from annotation.services.drafts import discard_draft
 from annotation.services.projects import note_guideline_on_screen
 from annotation.services.qualification import settle_qualification
 from annotation.services.reviews import review_after_judgment
-from annotation.services.tallies import Turn, count_submission, take_turn
+from annotation.services.tallies import Turn, count_submission, taking_turn
 from annotation.services.webhooks.messages import tell_of_judgment
+from annotation.together import gathered, together
 
 __all__ = [
     "CorrectionInput",
@@ -122,8 +124,15 @@ def submit_in_transaction(
 
     Where the key was used at the same moment, `IntegrityError` ends that transaction: submit by itself then.
     """
-    turn = take_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk)
-    locked = _locked(assignment)
+    turn, found, compared = together(
+        taking_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk),
+        # The row as it is now, which nobody else changes until the transaction ends.
+        _LOCKED.asking(assignment=assignment.pk),
+        asking_compared(assignment.comparison_id),
+    )
+    if not found:
+        raise Assignment.DoesNotExist
+    locked = found[0]
     # Of a comparison nothing changes that matters here.
     locked.comparison = assignment.comparison
     if locked.annotator_id != annotator.pk:
@@ -146,36 +155,29 @@ def submit_in_transaction(
     shown = guideline or selectors.current_guideline(project)
     if shown is not None and shown.project_id != project.pk:
         raise InvalidAnswer(_("The guideline belongs to another project."), field="guideline")
-    checked = check_answer(comparison=locked.comparison, answer=answer)
+    checked = check_answer(comparison=locked.comparison, answer=answer, compared=compared)
     if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
         retake_slot(assignment=locked)
     if shown is not None and membership is not None:
         note_guideline_on_screen(membership=membership, guideline=shown)
-    judgment = write_judgment(
-        assignment=locked,
-        answer=checked,
-        idempotency_key=idempotency_key,
-        guideline=shown,
-        supersedes=current,
-    )
-    if locked.state != AssignmentState.SUBMITTED:
-        locked.state = AssignmentState.SUBMITTED
-        locked.closed_at = timezone.now()
-        _SUBMIT(assignment=locked.pk, closed_at=locked.closed_at)
-        turn = count_submission(turn=turn, assignment=locked)
-        settle_qualification(assignment=locked)
-    discard_draft(assignment=locked)
-    review_after_judgment(comparison=locked.comparison)
+    with gathered():
+        judgment = write_judgment(
+            assignment=locked,
+            answer=checked,
+            idempotency_key=idempotency_key,
+            guideline=shown,
+            supersedes=current,
+        )
+        if locked.state != AssignmentState.SUBMITTED:
+            locked.state = AssignmentState.SUBMITTED
+            locked.closed_at = timezone.now()
+            _SUBMIT.soon(assignment=locked.pk, closed_at=locked.closed_at)
+            turn = count_submission(turn=turn, assignment=locked)
+            settle_qualification(assignment=locked)
+        discard_draft(assignment=locked)
+        review_after_judgment(comparison=locked.comparison)
     assignment.state = locked.state
     return judgment, turn
-
-
-def _locked(assignment: Assignment) -> Assignment:
-    """The row as it is now, which nobody else changes until the transaction ends."""
-    found = _LOCKED.first(assignment=assignment.pk)
-    if found is None:
-        raise Assignment.DoesNotExist
-    return found
 
 
 def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
@@ -229,7 +231,7 @@ def write_judgment(
 
 
 def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> None:
-    _RANK(
+    _RANK.soon(
         [
             RankedCompletion(judgment=judgment, completion_id=pk, rank=rank)
             for pk, rank in answer.ranks.items()

@@ -1,14 +1,15 @@
 """How far each person has come in each project, counted as it happens; also what they queue behind."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from django.db import connection
 from django.db.models import F
 
 from annotation.choices import Purpose
 from annotation.models import AnnotatorTally, Assignment, Project
 from annotation.prepared import PreparedUpdate
 from annotation.progress import count_done
+from annotation.together import Statement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,15 +34,22 @@ _TAKE_TURN = """
 """
 
 
-def take_turn(*, project_id: int, annotator_id: int) -> Turn:
+def taking_turn(*, project_id: int, annotator_id: int) -> Statement[Turn]:
     """Wait for this person's other requests in this project, then go on alone until the transaction ends.
 
-    Call it first in a transaction: it is the lock of the person. One statement makes the row, locks
+    It comes first in a transaction: it is the lock of the person. One statement makes the row, locks
     it and reads it, which no query of the ORM can.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_TAKE_TURN, [project_id, annotator_id])
-        tally_id, number, submitted, retests, round_number, round_done = cursor.fetchone()
+    return Statement(_TAKE_TURN, [project_id, annotator_id], _turn, writes=True)
+
+
+def take_turn(*, project_id: int, annotator_id: int) -> Turn:
+    """`taking_turn`, sent by itself."""
+    return taking_turn(project_id=project_id, annotator_id=annotator_id).run()
+
+
+def _turn(cursor: Any) -> Turn:
+    tally_id, number, submitted, retests, round_number, round_done = cursor.fetchone()
     return Turn(
         tally_id=tally_id,
         number=number,
@@ -85,7 +93,7 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
             round_number=comparison.round_number,
         )
     same_round = turn.round_number in (None, comparison.round_number)
-    _COUNT_WORK(
+    _COUNT_WORK.soon(
         tally=turn.tally_id,
         submitted=turn.submitted + 1,
         round_number=comparison.round_number,

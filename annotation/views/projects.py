@@ -13,7 +13,7 @@ from annotation.acquisition_gain import gain_of_strategy
 from annotation.choices import AcquisitionStrategy, Role
 from annotation.errors import Refusal
 from annotation.models import Project
-from annotation.own_work import announced_guideline, pace_of
+from annotation.own_work import announced_guideline, progress_and_pace
 from annotation.rendering import render_markdown
 from annotation.services.projects import acknowledge_guideline
 from annotation.views.access import Request, project_page
@@ -37,14 +37,15 @@ def project(request: Request, project: Project) -> HttpResponse:
     """A project's home: where one stands, and the way to the work. For members."""
     round_number = selectors.current_round(project)
     is_manager = selectors.may(request.user, project, Role.MANAGER)
+    progress, pace = progress_and_pace(project, request.user, round_number)
     follows_strategy = project.acquisition != AcquisitionStrategy.AGE
     context = {
         "project": project,
         "round_number": round_number,
-        "progress": selectors.progress_of(project, request.user, round_number),
+        "progress": progress,
         "guideline": selectors.current_guideline(project),
         "last": selectors.last_submitted(request.user, project),
-        "pace": pace_of(project, request.user),
+        "pace": pace,
         "announced": announced_guideline(project, request.membership),
         "is_reviewer": selectors.may(request.user, project, Role.REVIEWER),
         "is_manager": is_manager,

@@ -30,7 +30,7 @@ from annotation.models import (
     Project,
     User,
 )
-from annotation.own_work import Pace, pace_of
+from annotation.own_work import progress_and_pace
 from annotation.rendering import render_markdown
 from annotation.services.assignments import tokens_of
 from annotation.services.doubts import Doubt
@@ -62,7 +62,7 @@ class Screen:
         self.guideline = guideline or selectors.current_guideline(project)
         self.round_number = selectors.round_shown(assignment)
         self.after = after
-        self.progress = selectors.progress_of(project, annotator, self.round_number)
+        self.progress, self.pace = progress_and_pace(project, annotator, self.round_number)
         if after is not None and after.state == AssignmentState.LEASED:
             # It is met once the one before is submitted.
             self.progress = replace(self.progress, done=self.progress.done + 1)
@@ -95,11 +95,6 @@ class Screen:
             CriterionOnScreen(criterion, self.candidates, self.entered)
             for criterion in configuration_of(self.project).criteria
         ]
-
-    @cached_property
-    def pace(self) -> Pace:
-        """How this person gets on today."""
-        return pace_of(self.project, self.annotator)
 
     @property
     def confirmed(self) -> str:

@@ -1,12 +1,15 @@
 """The client against the application itself: pages, judgments, what is refused, what is sent again."""
 
+import re
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from standardwebhooks import Webhook
 
@@ -51,7 +54,7 @@ class Flaky(httpx.BaseTransport):
 
 
 @pytest.fixture
-def connect(settings) -> Callable[..., Rondo]:
+def connect(settings: Any) -> Callable[..., Rondo]:
     """`connect(carol)` is a client of Carol's; further arguments are failures on the way."""
     settings.ALLOWED_HOSTS = ["rondo.test"]
 
@@ -74,14 +77,17 @@ def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
     assert len(rondo.seen) == 3
 
 
-def test_a_program_labels_all_there_is(project: Project, alice: User, connect):
+def test_the_readmes_program_labels_all_there_is(
+    project: Project, alice: User, connect, monkeypatch: pytest.MonkeyPatch
+):
     for _number in range(3):
         factories.make_comparison(project, texts=["short", "much longer"])
+    readme = (Path(settings.BASE_DIR) / "README.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(from webapp\.client import Rondo\n.*?)```", readme, re.S)
     rondo = connect(alice)
-    while (assignment := rondo.next_assignment("tea")) is not None:
-        by_length = sorted(assignment["answers"], key=lambda answer: -len(answer["text"]))
-        ranks = {answer["answer"]: rank for rank, answer in enumerate(by_length, start=1)}
-        rondo.judge("tea", assignment, {"verdict": "ranked", "ranks": ranks, "strength": 2})
+    # All of the program is the README's, but for the way to the server.
+    monkeypatch.setattr("webapp.client.Rondo", lambda address, token: rondo)
+    exec(compile(snippet, "README.md", "exec"), {})
     best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
     assert best == ["much longer"] * 3
 

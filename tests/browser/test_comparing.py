@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from django.db import transaction
 from playwright.sync_api import Page, expect
 
 from annotation.choices import Purpose, Split, Verdict
@@ -86,13 +87,14 @@ def voted(project: Project, alice: User, checkpoints: list[Checkpoint]) -> None:
         tie = number % 7 == 0
         better = answers[0] if (one.pk > other.pk) != (number % 5 == 0) else answers[1]
         ranks = {} if tie else {answer.pk: 1 if answer == better else 2 for answer in answers}
-        record_vote(
-            comparison=comparison,
-            voter=alice,
-            shown=[answer.pk for answer in answers],
-            answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
-            idempotency_key=uuid.uuid4(),
-        )
+        with transaction.atomic():
+            record_vote(
+                comparison=comparison,
+                voter=alice,
+                shown=[answer.pk for answer in answers],
+                answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
+                idempotency_key=uuid.uuid4(),
+            )
     count_votes()
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster and a Redis of a test's own: on its own ports, in its own folder, to be killed."""
+"""Servers of a test's own, on their own ports and in their own folder, to be killed."""
 
 import os
 import pwd
@@ -14,15 +14,47 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from tests.skips import program_of_postgresql
-from tests.webapp.running import PATIENCE
+from tests.skips import RABBITMQ_SERVER, program_of_postgresql
+from tests.webapp.running import PATIENCE, free_port
 
 _OWNER = "postgres"
 """PostgreSQL refuses to run as root: then it runs as the account that its package made."""
 _DATABASE = "rondo"
 
 
-class Postgres:
+class _Server:
+    """A program with a folder of its own."""
+
+    folder: Path
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process that the others belong to."""
+        return self._process.pid if self._process else 0
+
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        _kill_all(self._process)
+
+    def close(self) -> None:
+        """End it, and take its folder away."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_for(self, host: str, port: int) -> None:
+        """Until it listens."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with suppress(OSError):
+                socket.create_connection((host, port), timeout=2).close()
+                return
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()[-3000:]
+            time.sleep(0.05)
+
+
+class Postgres(_Server):
     """One cluster. Killing it kills every process that it has, as a machine that loses its power does.
 
     `prefix` goes before each command: a network namespace to run in.
@@ -35,7 +67,6 @@ class Postgres:
         self.port = port
         self.host = host
         self._prefix = tuple(prefix)
-        self._process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir(mode=0o700)
         if os.getuid() == 0:
             shutil.chown(self.folder, _OWNER)
@@ -51,11 +82,6 @@ class Postgres:
     def url(self) -> str:
         """The database, as DATABASE_URL names it."""
         return self._url(_DATABASE)
-
-    @property
-    def pid(self) -> int:
-        """The process that the others belong to."""
-        return self._process.pid if self._process else 0
 
     def start(self) -> None:
         """Start it, again if need be, and wait until it answers."""
@@ -92,15 +118,6 @@ class Postgres:
             assert time.monotonic() < deadline, (self.folder / "log").read_text()[-3000:]
             time.sleep(0.1)
 
-    def kill(self) -> None:
-        """SIGKILL to all of it."""
-        _kill_all(self._process)
-
-    def close(self) -> None:
-        """End it, and take its folder away."""
-        _kill_all(self._process)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _url(self, database: str) -> str:
         return f"postgres://{_OWNER}@{self.host}:{self.port}/{database}"
 
@@ -110,7 +127,7 @@ class Postgres:
         assert done.returncode == 0, done.stderr
 
 
-class Redis:
+class Redis(_Server):
     """One broker that keeps nothing: what it is killed with is lost."""
 
     def __init__(
@@ -121,18 +138,12 @@ class Redis:
         self.host = host
         self.port = port
         self._prefix = tuple(prefix)
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
     def url(self) -> str:
         """As RONDO_BROKER_URL names it."""
         return f"redis://{self.host}:{self.port}/0"
-
-    @property
-    def pid(self) -> int:
-        """Its one process."""
-        return self._process.pid if self._process else 0
 
     def start(self) -> None:
         """Start it, again if need be, and wait until it answers."""
@@ -147,23 +158,57 @@ class Redis:
         with (self.folder / "log").open("ab") as log:
             command = [*self._prefix, "redis-server", *words]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            with suppress(OSError):
-                socket.create_connection((self.host, self.port), timeout=2).close()
-                return
-            assert self._process.poll() is None, (self.folder / "log").read_text()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        self._wait_for(self.host, self.port)
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        _kill_all(self._process)
+
+class RabbitMQ(_Server):
+    """One node; what it was told to keep it keeps on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "rabbitmq"
+        self.folder.mkdir()
+        self.port = free_port()
+        plugins = self.folder / "plugins"
+        plugins.write_text("[].")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")},
+            "HOME": str(self.folder),
+            "RABBITMQ_NODENAME": f"rondo-{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "logs"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "none"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+            # Erlang nodes find each other by a program of which a machine has one; this is ours alone.
+            "ERL_EPMD_PORT": str(free_port()),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """As RONDO_BROKER_URL names it."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def start(self) -> None:
+        """Start it, again if need be, and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            # Not the one in PATH: Debian's becomes another user first.
+            self._process = subprocess.Popen(
+                [RABBITMQ_SERVER], env=self._environment, stdout=log, stderr=log, cwd="/"
+            )
+        self._wait_for("127.0.0.1", self.port)
 
     def close(self) -> None:
         """End it, and take its folder away."""
-        _kill_all(self._process)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.kill()
+        # It has made itself nobody's child.
+        port = self._environment["ERL_EPMD_PORT"]
+        subprocess.run(["epmd", "-port", port, "-kill"], capture_output=True, check=False)
+        super().close()
 
 
 def _kill_all(process: subprocess.Popen[bytes] | None) -> None:

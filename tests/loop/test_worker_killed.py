@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
+from tests.faults.servers import RabbitMQ
 from tests.loop.recipe import TINY
-from tests.skips import REDIS_URL
 from training.contract import read_metrics
 from webapp.supervision.programs import worker
 
@@ -84,31 +84,17 @@ class Workshop:
             process.wait()
 
 
-def redis_database() -> str:
-    """An empty database of the tests' Redis, so that no other worker takes our messages."""
-    import redis
-
-    address = REDIS_URL.rpartition("/")[0]
-    for number in range(15, 0, -1):
-        with redis.Redis.from_url(f"{address}/{number}") as client:
-            if client.dbsize() == 0:
-                return f"{address}/{number}"
-    raise AssertionError(f"every database of {address} holds something; empty one of them")
-
-
-@pytest.fixture(params=["filesystem", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["filesystem", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) -> Iterator[Workshop]:
-    broker = "filesystem://" if request.param == "filesystem" else redis_database()
-    shop = Workshop(tmp_path, tiny_models, broker)
+    """With Redis the tests of faults do the same."""
+    rabbitmq = RabbitMQ(tmp_path) if request.param == "rabbitmq" else None
+    shop = Workshop(tmp_path, tiny_models, rabbitmq.url if rabbitmq else "filesystem://")
     try:
         yield shop
     finally:
         shop.close()
-        if request.param == "redis":
-            import redis
-
-            with redis.Redis.from_url(broker) as client:
-                client.flushdb()
+        if rabbitmq:
+            rabbitmq.close()
 
 
 @pytest.mark.slow

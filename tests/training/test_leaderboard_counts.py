@@ -1,11 +1,13 @@
 """Votes are counted as they come; whatever was counted in whatever portions, it is what a recount gives."""
 
+import io
 import random
 import uuid
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from annotation.choices import Purpose, Role, SourceKind, Verdict
 from annotation.content import text_hash
@@ -240,6 +242,10 @@ def test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning(
     after = state()
     assert before[0] == after[0]
     assert before[1] == pytest.approx(after[1])
+    told = io.StringIO()
+    call_command("count_votes", project.slug, "--rebuild", stdout=told)
+    assert state()[0] == before[0]
+    assert "judgments counted anew" in told.getvalue()
 
 
 def said(comparison, chance: random.Random) -> JudgmentAnswer:

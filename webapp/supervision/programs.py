@@ -31,7 +31,8 @@ def web(host: str, port: int) -> Program:
             *_python("gunicorn"),
             "webapp.wsgi:application",
             *("--bind", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"),
-            *("--worker-class", "gthread", "--workers", str(settings.RONDO_WEB_PROCESSES), "--threads", "8"),
+            *("--worker-class", "webapp.operations.gunicorn.EvenThreads"),
+            *("--workers", str(settings.RONDO_WEB_PROCESSES), "--threads", "8"),
             # Half of the threads may be passing on answers of models (views/openai.py).
             # A page that holds a connection to the model server may wait longer than gunicorn's 30 s.
             *("--timeout", "120", "--graceful-timeout", "5"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.core.cache import cache
 from django.db import connection, transaction
@@ -14,8 +15,10 @@ from annotation.errors import LeaseLost, NotAllowed, Refusal
 from annotation.models import Assignment, Candidate, Comparison, Project, User
 from annotation.prepared import Parameter, Prepared, PreparedInsert
 from annotation.services.assignments.slots import close, give_back, lease_time
-from annotation.services.display import draw_display_order
+from annotation.services.display import display_order as order_of
+from annotation.services.display import drawing_number
 from annotation.services.qualification import settle_qualification
+from annotation.together import together
 
 MOST_HELD = 2
 """So many comparisons of a project are in one person's hands at most: the one on screen and the next."""
@@ -129,12 +132,15 @@ def lease(
     display_order: Sequence[int] | None = None,
 ) -> Assignment:
     """Write the assignment. Without a display order the next of the project is drawn."""
-    completions = [candidate.completion for candidate in _CANDIDATES.all(comparison=comparison.pk)]
-    if display_order is None:
-        ids = [completion.pk for completion in completions]
-        display_order = draw_display_order(
-            project=comparison.project, annotator=annotator, completion_ids=ids
-        )
+    asking = _CANDIDATES.asking(comparison=comparison.pk)
+    if display_order is not None:
+        candidates = asking.run()
+    else:
+        drawn_for: Any = {"project": comparison.project, "annotator": annotator}
+        candidates, number = together(asking, drawing_number(**drawn_for, size=comparison.size))
+        ids = [candidate.completion_id for candidate in candidates]
+        display_order = order_of(**drawn_for, completion_ids=ids, number=number)
+    completions = [candidate.completion for candidate in candidates]
     now = timezone.now()
     leased = Assignment(
         comparison=comparison,

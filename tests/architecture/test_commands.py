@@ -1,0 +1,116 @@
+"""Every command of the README's table, or what it calls, is run by a test: here, or by the one named here."""
+
+import ast
+import re
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from annotation.models import User
+from tests.architecture.test_house import README, ROOT, rows_of
+
+# The command → the test that runs it.
+RUN_BY = {
+    "make run": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
+    "make reverse": ("tests/rlhf/test_reverse_runs.py", "test_one_command_trains_both_runs"),
+    "up": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
+    "import_prompts": ("tests/annotation/test_import_prompts.py", "test_the_command_imports_a_file"),
+    "import_judgments": ("tests/annotation/test_import_judgments.py", "test_the_real_file_comes_in_whole"),
+    "export_judgments": ("tests/annotation/test_export_judgments.py", "test_a_file_appears_whole"),
+    "agreement": ("tests/annotation/test_statistics_pages.py", "test_the_command_gives_json_of_one_round"),
+    "evaluation_report": (
+        "tests/training/test_evaluation_report.py",
+        "test_the_command_writes_the_same_file",
+    ),
+    "verify_checkpoints": ("tests/training/test_registry.py", "test_the_command_names_damaged_checkpoints"),
+    "retention": ("tests/training/test_registry.py", "test_the_newest_that_nothing_needs"),
+    "backup": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),
+    "restore": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),
+    "share_files": ("tests/training/test_shared_files.py", "test_an_installation_that_gets_a_store"),
+    "count_votes": (
+        "tests/training/test_leaderboard_counts.py",
+        "test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning",
+    ),
+    "doctor": ("tests/operations/test_status.py", "test_the_doctor_says_the_same"),
+    "check": ("tests/webapp/test_headers.py", "test_a_production_set_up_passes_every_check"),
+    "training.rlhf": ("tests/loop/test_once_around.py", "test_a_tiny_model_goes_once_around_the_loop"),
+    "training.rlhf.policy_gradient.sweep": (
+        "tests/rlhf/test_sweep.py",
+        "test_the_command_reads_weights_and_tells_refusals",
+    ),
+    "training.rlhf.export": ("tests/rlhf/test_plain_loading.py", "test_an_export_with_merged_weights"),
+    "training.rlhf.examples.cart_pole": (
+        "tests/rlhf/test_policy_gradient_examples.py",
+        "test_both_methods_solve_cart_pole",
+    ),
+    "training.serving": ("tests/serving/test_life.py", "test_it_does_not_start_without_a_key"),
+}
+# Those below, and what would run the tests, or all checks, within a test.
+HERE = {"changepassword", "make help"}
+BY_CI = {"make test", "make lint", "make install"}
+"""`.ci/run` is made of these."""
+LAID_OUT = {"make format": "ruff format", "make bench": "tests.benchmarks.first_comparison"}
+"""What writes files, and what measures for minutes: make is asked what it would do."""
+
+
+def command_of(row: str) -> str:
+    """The word by which a row of the table is known."""
+    words = row.split()
+    return row if words[0] == "make" else words[2]
+
+
+def test_each_command_of_the_readme_has_a_test_that_runs_it():
+    told = {command_of(row) for row in rows_of("Commands")}
+    assert told == {*RUN_BY, *HERE, *BY_CI, *LAID_OUT}
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(RUN_BY.values())))
+def test_the_test_that_is_named_is_there(path: str, name: str):
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    names = [one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    assert [one for one in names if one.startswith(name)]
+
+
+@pytest.mark.parametrize("command", sorted(BY_CI - {"make install"}))
+def test_ci_runs_it(command: str):
+    target = command.removeprefix("make ")
+    assert f"make --no-print-directory {target}\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("command", "does"), sorted(LAID_OUT.items()))
+def test_make_would_do_it(command: str, does: str):
+    told = subprocess.run(
+        [*command.split(), "--dry-run", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert does in told.stdout
+
+
+def test_make_help_lists_every_target_of_the_table():
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = [row for row in rows_of("Commands") if row.startswith("make")]
+    assert [row for row in targets if f"  {row} " not in told] == []
+
+
+def test_each_snippet_of_the_readme_has_a_test_that_runs_it():
+    snippets = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.M | re.S)
+    assert [(language, text.splitlines()[0]) for language, text in snippets] == [
+        # tests/api/test_client.py, test_the_readmes_program_labels_all_there_is
+        ("python", "from webapp.client import Rondo"),
+        # tests/rlhf/test_plain_loading.py, test_the_readmes_snippet_computes_the_same_without_rondo
+        ("python", "import torch"),
+    ]
+
+
+def test_a_password_is_set_anew(alice: User, monkeypatch: pytest.MonkeyPatch):
+    typed = iter(["a kettle of four words", "a kettle of four words"])
+    monkeypatch.setattr("getpass.getpass", lambda prompt: next(typed))
+    call_command("changepassword", "alice", stdout=StringIO())
+    alice.refresh_from_db()
+    assert alice.check_password("a kettle of four words")
