@@ -45,9 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests; each test gets a fresh context of it."""
+    """One Chromium for all tests here; each test gets a fresh context of it.
+
+    It goes with the last of them: while Playwright is there, this thread counts as inside its event loop,
+    and tests of other folders that begin one would be refused.
+    """
     found = os.environ.get("RONDO_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), _MAC)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
