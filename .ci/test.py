@@ -1,5 +1,6 @@
-"""Run the whole suite: what `make test` runs. On SQLite first, then what PostgreSQL could decide differently.
+"""Run the whole suite: what `make test` runs. On SQLite, then on PostgreSQL what reaches the database.
 
+Where one database is enough it is PostgreSQL, if there is one (`tests/shares.py`).
 Arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
 """
 
@@ -15,8 +16,8 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
-# Tests that reach the database again on PostgreSQL: locks, constraints and lookups differ there.
-ON_POSTGRES = ("tests/annotation", "tests/api", "tests/operations", "tests/training", "tests/webapp")
+# One more than there are cores: many tests wait for servers and browsers of their own.
+PROCESSES = min(os.cpu_count() or 2, 8) + 1
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
@@ -24,22 +25,12 @@ FEW = 3
 
 def main() -> None:
     arguments = sys.argv[1:]
-    codes = [_pytest("SQLite", ["-m", "not postgres", *arguments], {})]
     why_not = _postgres_refuses()
+    share = [] if why_not else ["--share", "sqlite"]
+    codes = [_pytest("SQLite", ["-m", "not postgres", *share, *arguments], {})]
     if not why_not:
-        codes.append(
-            _pytest(
-                "PostgreSQL",
-                [
-                    "--only-database",
-                    "-m",
-                    "not browser and not starter and not slow",
-                    *ON_POSTGRES,
-                    *arguments,
-                ],
-                {"DATABASE_URL": POSTGRES},
-            )
-        )
+        on_postgres = ["--share", "postgresql", *arguments]
+        codes.append(_pytest("PostgreSQL", on_postgres, {"DATABASE_URL": POSTGRES}))
     else:
         print(
             f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
@@ -58,7 +49,9 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if not variables:
         environment.pop("DATABASE_URL", None)
-    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    parallel = (
+        [] if "-n" in arguments else ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
+    )
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):

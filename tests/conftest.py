@@ -18,37 +18,18 @@ from pytest_django import Settings
 from annotation.models import Project, User
 from tests import factories
 
-pytest_plugins = ["tests.skips", "tests.s3"]
+pytest_plugins = ["tests.skips", "tests.shares", "tests.s3"]
 
 # A property is not false because the machine is busy.
 hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("rondo")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--only-database",
-        action="store_true",
-        help="Leave out tests that reach no database: whichever it is, they say the same.",
-    )
-
-
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: none begins when the other processes have nothing left to do."""
-    if config.getoption("--only-database"):
-        left_out = [item for item in items if not reaches_database(item)]
-        items[:] = [item for item in items if reaches_database(item)]
-        config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-def reaches_database(item: pytest.Item) -> bool:
-    """Whether a test uses the database, or a server of its own that does."""
-    fixtures = {"db", "transactional_db", "live_server"}
-    marked = item.get_closest_marker("django_db") or item.get_closest_marker("postgres")
-    return bool(marked) or not fixtures.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(autouse=True)

@@ -277,7 +277,7 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
 def running_hub(folder: Path) -> Iterator[str]:
     handler = type("Hub", (FakeHub,), {"folder": folder})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

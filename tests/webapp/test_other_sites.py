@@ -72,7 +72,7 @@ class Provider(BaseHTTPRequestHandler):
 def site() -> Iterator[str]:
     """Where the other site is."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     Provider.who, Provider.beside, Provider.exchanged = {}, {}, []
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
