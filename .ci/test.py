@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
-# One more than there are cores: many tests wait for servers and browsers of their own.
-PROCESSES = min(os.cpu_count() or 2, 8) + 1
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
@@ -49,9 +47,7 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if not variables:
         environment.pop("DATABASE_URL", None)
-    parallel = (
-        [] if "-n" in arguments else ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
-    )
+    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):

@@ -1,14 +1,11 @@
 """A pytest plugin: which tests run on which database where both are there.
 
-Every test runs; all that reach the database run on PostgreSQL, for locks, constraints and lookups differ
-there; and all but the longest of them on SQLite, too.
+Most that reach the database run on both, for locks, constraints and lookups differ. What goes through a
+browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. Walks over every
+address and language run on SQLite: they ask who may come in, not what is found.
 """
 
 import pytest
-
-_ON_ONE_DATABASE = ("tests/browser/", "tests/architecture/")
-"""Pages in a browser, and walks over every address as everybody: one database is enough, the stricter one.
-Two tests go through a browser with an installation of their own, which is on SQLite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,10 +27,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def belongs_to(share: str, item: pytest.Item) -> bool:
-    """Whether this share of the tests holds one."""
-    if share == "postgresql":
-        return reaches_database(item)
-    return not (item.nodeid.startswith(_ON_ONE_DATABASE) and reaches_database(item))
+    """Whether this share of the tests holds one; none is in neither."""
+    if not reaches_database(item):
+        return share == "sqlite"
+    if item.get_closest_marker("postgres"):
+        return share == "postgresql"
+    if item.nodeid.startswith("tests/architecture/"):
+        return share == "sqlite"
+    takes_long = item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow")
+    return share == "postgresql" or not takes_long
 
 
 def reaches_database(item: pytest.Item) -> bool:

@@ -1,0 +1,39 @@
+"""Divided over two databases the suite is still whole."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.shares import belongs_to
+
+
+@dataclass
+class Test:
+    """What a share is decided by."""
+
+    nodeid: str
+    fixturenames: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+
+    __test__ = False
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name in self.marks
+
+
+@pytest.mark.parametrize(
+    ("test", "shares"),
+    [
+        (Test("tests/rlhf/test_losses.py::test_a"), {"sqlite"}),
+        (Test("tests/rlhf/test_runs.py::test_a", marks=("slow",)), {"sqlite"}),
+        (Test("tests/annotation/test_leases.py::test_a", ("db",)), {"sqlite", "postgresql"}),
+        (Test("tests/annotation/test_storm.py::test_a", marks=("postgres", "slow")), {"postgresql"}),
+        (Test("tests/loop/test_once_around.py::test_a", marks=("django_db", "slow")), {"postgresql"}),
+        (Test("tests/browser/test_drafts.py::test_a", ("live_server",)), {"postgresql"}),
+        (Test("tests/browser/test_journey.py::test_a", ("browser",), ("slow",)), {"sqlite"}),
+        (Test("tests/architecture/test_addresses.py::test_a", ("db",)), {"sqlite"}),
+    ],
+    ids=lambda value: value.nodeid.split("::")[0] if isinstance(value, Test) else None,
+)
+def test_each_kind_of_test_runs_where_it_says_something_and_none_is_left_out(test: Test, shares: set[str]):
+    assert {share for share in ("sqlite", "postgresql") if belongs_to(share, test)} == shares  # type: ignore[arg-type]
