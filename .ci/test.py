@@ -1,6 +1,6 @@
 """Run the whole suite: what `make test` runs. On SQLite, then on PostgreSQL what reaches the database.
 
-Where one database is enough it is PostgreSQL, if there is one (`tests/shares.py`).
+`tests/shares.py` says which tests run on one of them alone, where both are there.
 Arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
 """
 
