@@ -7,6 +7,8 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from tests.grown import one_by_one
+
 BEFORE = [("training", "0004_the_round")]
 AFTER = [("training", "0005_life_of_a_round")]
 KINDS = ("freeze_snapshot", "train_reward_model", "train_policy", "register_checkpoints", "answer_prompts")
@@ -25,11 +27,12 @@ def migrate(targets: list[tuple[str, str]]) -> Any:
 @pytest.fixture
 def before() -> Iterator[Any]:
     """The models as they were; all migrations are there again afterwards."""
-    try:
-        yield migrate(BEFORE)
-    finally:
-        executor = MigrationExecutor(connection)
-        executor.migrate(executor.loader.graph.leaf_nodes())
+    with one_by_one():
+        try:
+            yield migrate(BEFORE)
+        finally:
+            executor = MigrationExecutor(connection)
+            executor.migrate(executor.loader.graph.leaf_nodes())
 
 
 def make_round(apps: Any, state: str, number: int = 1, done: int = 0) -> Any:

@@ -1,0 +1,723 @@
+"""All of `annotation` at once, for new installations; the others hold what it replaces."""
+
+import annotation.models.work
+import django.contrib.auth.models
+import django.contrib.auth.validators
+import django.core.validators
+import django.db.models.deletion
+import django.utils.timezone
+import uuid
+from django.conf import settings
+from django.db import migrations, models
+
+from annotation.migrations._audit_guard import guard, unguard
+
+
+class Migration(migrations.Migration):
+
+    replaces = [('annotation', '0001_initial'), ('annotation', '0002_the_questions_and_the_work'), ('annotation', '0003_project_revision'), ('annotation', '0004_annotator_tally'), ('annotation', '0005_what_a_page_counts'), ('annotation', '0006_no_index_twice'), ('annotation', '0007_the_round'), ('annotation', '0008_comparing'), ('annotation', '0009_programs'), ('annotation', '0010_people'), ('annotation', '0011_transfers'), ('annotation', '0012_kept_answers'), ('annotation', '0013_order_of_marks'), ('annotation', '0014_webhooks'), ('annotation', '0015_display_lanes')]
+
+    initial = True
+
+    dependencies = [
+        ('auth', '0012_alter_user_first_name_max_length'),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='Project',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=120)),
+                ('slug', models.SlugField(max_length=80, unique=True)),
+                ('description', models.TextField(blank=True)),
+                ('overlap', models.PositiveSmallIntegerField(default=1, help_text='How many annotators judge each comparison.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(50)])),
+                ('lease_minutes', models.PositiveSmallIntegerField(default=30, help_text='How long a comparison stays with one annotator who does nothing; then others may get it.', validators=[django.core.validators.MinValueValidator(1)])),
+                ('extra_overlap', models.PositiveSmallIntegerField(default=0, help_text='How many annotators more judge each comparison of the share below.', validators=[django.core.validators.MaxValueValidator(50)])),
+                ('extra_overlap_share', models.FloatField(default=0.0, help_text='Share of comparisons that more annotators judge, 0 to 1.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('daily_limit', models.PositiveIntegerField(blank=True, help_text='How many comparisons one annotator may submit a day; empty for no limit.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('retest_share', models.FloatField(default=0.05, help_text="Share of an annotator's comparisons that come back later in another order (test-retest).", validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('gold_share', models.FloatField(default=0.0, help_text='Share of gold items among what an annotator gets.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('gold_feedback', models.BooleanField(default=False, help_text='Tell annotators after a gold item what was right, and why.')),
+                ('qualification_pass_share', models.FloatField(blank=True, help_text='Share of the qualification set that must be right before real work; empty asks for none.', null=True, validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('acquisition', models.CharField(choices=[('age', 'the oldest'), ('random', 'random'), ('uncertainty', 'where the reward model is least certain'), ('disagreement', 'where reward heads disagree most'), ('d_optimal', 'D-optimal for the Bradley-Terry model')], default='age', help_text='Which open comparison comes first, among those of the newest round and highest priority.', max_length=20)),
+                ('control_share', models.FloatField(default=0.1, help_text='Share of assignments drawn at random beside a strategy, so that its gain can be measured.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('review_disagreements', models.BooleanField(default=False, help_text='Send comparisons on which annotators disagree to reviewers.')),
+                ('review_random_share', models.FloatField(default=0.0, help_text='Share of judged comparisons that reviewers see anyway.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
+                ('ask_verdict', models.BooleanField(default=True, help_text='Ask which answer is better: of two, or the order of more.')),
+                ('ask_strength', models.BooleanField(default=True, help_text='Ask of a pair how much better the winner is, in four steps.')),
+                ('ask_span_flags', models.BooleanField(default=True, help_text='Let annotators mark stretches of an answer.')),
+                ('ask_missing_info', models.BooleanField(default=True, help_text='Let annotators say what an answer leaves out.')),
+                ('ask_correction', models.BooleanField(default=False, help_text='Let annotators edit each answer.')),
+                ('ask_critique', models.BooleanField(default=False, help_text='Ask for a critique of each answer, in words.')),
+                ('ask_comment', models.BooleanField(default=True, help_text='Offer a critique of the comparison as a whole, in words.')),
+                ('ask_demonstration', models.BooleanField(default=False, help_text='Ask annotators to write the answer themselves.')),
+                ('rate_side_by_side', models.BooleanField(default=True, help_text='Rate all answers at once, each criterion in a row; else one at a time.')),
+                ('revision', models.UUIDField(default=uuid.uuid4, editable=False, help_text='Drawn anew when a category, a criterion or the guidelines change.')),
+                ('has_webhooks', models.BooleanField(default=False, editable=False, help_text='Whether a webhook is switched on: who has none pays nothing for them.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('overlap__gte', 1)), name='project_overlap_positive'), models.CheckConstraint(condition=models.Q(('acquisition__in', ['age', 'random', 'uncertainty', 'disagreement', 'd_optimal'])), name='project_acquisition_known'), models.CheckConstraint(condition=models.Q(('lease_minutes__gte', 1)), name='project_lease_positive')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CompletionSource',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=120, unique=True)),
+                ('kind', models.CharField(choices=[('checkpoint', 'checkpoint'), ('import', 'imported set'), ('person', 'person')], max_length=12)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+            ],
+            options={
+                'ordering': ['name'],
+            },
+        ),
+        migrations.CreateModel(
+            name='User',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('password', models.CharField(max_length=128, verbose_name='password')),
+                ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
+                ('is_superuser', models.BooleanField(default=False, help_text='Designates that this user has all permissions without explicitly assigning them.', verbose_name='superuser status')),
+                ('username', models.CharField(error_messages={'unique': 'A user with that username already exists.'}, help_text='Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only.', max_length=150, unique=True, validators=[django.contrib.auth.validators.UnicodeUsernameValidator()], verbose_name='username')),
+                ('first_name', models.CharField(blank=True, max_length=150, verbose_name='first name')),
+                ('last_name', models.CharField(blank=True, max_length=150, verbose_name='last name')),
+                ('email', models.EmailField(blank=True, max_length=254, verbose_name='email address')),
+                ('is_staff', models.BooleanField(default=False, help_text='Designates whether the user can log into this admin site.', verbose_name='staff status')),
+                ('is_active', models.BooleanField(default=True, help_text='Designates whether this user should be treated as active. Unselect this instead of deleting accounts.', verbose_name='active')),
+                ('date_joined', models.DateTimeField(default=django.utils.timezone.now, verbose_name='date joined')),
+                ('pseudonym', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
+                ('keys', models.JSONField(blank=True, default=dict, help_text='Keys that this person chose: action of the screen → key.')),
+                ('language', models.CharField(blank=True, help_text='Language of the interface; empty follows the browser.', max_length=10)),
+                ('is_guest', models.BooleanField(default=False, editable=False, help_text='Stands for a visitor of an arena, who cannot sign in.')),
+                ('is_machine', models.BooleanField(default=False, editable=False, help_text='A program that judges. It cannot sign in.')),
+                ('erased_at', models.DateTimeField(blank=True, editable=False, help_text='When this person had their account deleted; the row stays as the author of judgments.', null=True)),
+                ('groups', models.ManyToManyField(blank=True, help_text='The groups this user belongs to. A user will get all permissions granted to each of their groups.', related_name='user_set', related_query_name='user', to='auth.group', verbose_name='groups')),
+                ('user_permissions', models.ManyToManyField(blank=True, help_text='Specific permissions for this user.', related_name='user_set', related_query_name='user', to='auth.permission', verbose_name='user permissions')),
+            ],
+            options={
+                'verbose_name': 'user',
+                'verbose_name_plural': 'users',
+                'abstract': False,
+                'constraints': [models.CheckConstraint(condition=models.Q(('erased_at__isnull', True), models.Q(('email', ''), ('first_name', ''), ('is_active', False), ('is_staff', False), ('is_superuser', False), ('last_name', '')), _connector='OR'), name='user_erased_has_no_name'), models.CheckConstraint(condition=models.Q(('is_machine', False), models.Q(('is_active', False), ('is_staff', False), ('is_superuser', False)), _connector='OR'), name='user_machine_cannot_sign_in')],
+            },
+            managers=[
+                ('objects', django.contrib.auth.models.UserManager()),
+            ],
+        ),
+        migrations.CreateModel(
+            name='Category',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('key', models.SlugField(help_text='Name in exports; stays when the label changes.', max_length=60)),
+                ('label', models.CharField(max_length=80)),
+                ('description', models.TextField(blank=True, help_text='One sentence that tells when to use it.')),
+                ('scope', models.CharField(choices=[('span', 'a stretch of the answer'), ('missing', 'something the answer leaves out')], default='span', max_length=10)),
+                ('granularity', models.CharField(choices=[('sub-sentence', 'sub-sentence'), ('sentence', 'sentence'), ('whole', 'whole answer')], default='sentence', max_length=20)),
+                ('colour', models.CharField(default='#b45309', max_length=7, validators=[django.core.validators.RegexValidator('^#[0-9a-fA-F]{6}$', 'Write a colour as #rrggbb.')])),
+                ('shortcut', models.CharField(blank=True, help_text='The key that marks with this category.', max_length=1)),
+                ('polarity', models.CharField(choices=[('error', 'an error'), ('neutral', 'neither'), ('merit', 'a merit')], default='error', max_length=10)),
+                ('severity_steps', models.PositiveSmallIntegerField(default=0, help_text='How many steps of severity a mark has, 1 the mildest; 0 asks for none.', validators=[django.core.validators.MaxValueValidator(9)])),
+                ('position', models.PositiveSmallIntegerField(default=0)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='categories', to='annotation.project')),
+            ],
+            options={
+                'verbose_name_plural': 'categories',
+                'ordering': ['project', 'position', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('project', 'key'), name='category_key_once'), models.UniqueConstraint(condition=models.Q(('shortcut', ''), _negated=True), fields=('project', 'shortcut'), name='category_shortcut_once'), models.CheckConstraint(condition=models.Q(('scope__in', ['span', 'missing'])), name='category_scope_known'), models.CheckConstraint(condition=models.Q(('granularity__in', ['sub-sentence', 'sentence', 'whole'])), name='category_granularity_known'), models.CheckConstraint(condition=models.Q(('polarity__in', ['error', 'neutral', 'merit'])), name='category_polarity_known'), models.CheckConstraint(condition=models.Q(('severity_steps__lte', 9)), name='category_severity_steps_in_range')],
+            },
+        ),
+        migrations.CreateModel(
+            name='DisplayTally',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('size', models.PositiveSmallIntegerField()),
+                ('lane', models.PositiveSmallIntegerField(default=0, help_text='People are dealt to lanes by their number.')),
+                ('drawn', models.PositiveBigIntegerField(default=0)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='display_tallies', to='annotation.project')),
+            ],
+            options={
+                'verbose_name_plural': 'display tallies',
+                'constraints': [models.UniqueConstraint(fields=('project', 'size', 'lane'), name='display_tally_once_per_lane')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Criterion',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('key', models.SlugField(help_text='Name in exports; stays when the label changes.', max_length=60)),
+                ('label', models.CharField(max_length=80)),
+                ('description', models.TextField(blank=True, help_text='What the lowest and the highest step mean.')),
+                ('scale', models.CharField(choices=[('five', '1 to 5'), ('seven', '1 to 7'), ('thumbs', 'thumb down or up')], default='five', max_length=10)),
+                ('position', models.PositiveSmallIntegerField(default=0)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='criteria', to='annotation.project')),
+            ],
+            options={
+                'verbose_name_plural': 'criteria',
+                'ordering': ['project', 'position', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('project', 'key'), name='criterion_key_once'), models.CheckConstraint(condition=models.Q(('scale__in', ['five', 'seven', 'thumbs'])), name='criterion_scale_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Prompt',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('messages', models.JSONField(help_text='A list of objects with `role` and `content`.')),
+                ('context', models.JSONField(blank=True, default=list, help_text='Passages: objects with `title` and `sentences`.')),
+                ('references', models.JSONField(blank=True, default=list, help_text='Reference answers, as texts.')),
+                ('tags', models.JSONField(blank=True, default=list)),
+                ('content_hash', models.CharField(help_text='SHA-256 of messages and context.', max_length=64)),
+                ('split', models.CharField(choices=[('train', 'train'), ('held-out', 'held-out')], max_length=10)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='prompts', to='annotation.project')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['project', 'split'], name='prompt_by_split')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'content_hash'), name='prompt_content_once'), models.CheckConstraint(condition=models.Q(('split__in', ['train', 'held-out'])), name='prompt_split_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookMessage',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('key', models.CharField(help_text='`webhook-id`: the same however often it is sent.', max_length=40, unique=True)),
+                ('event', models.CharField(help_text='A name of `WebhookEvent`, or `webhook.test`.', max_length=40)),
+                ('body', models.TextField(help_text='JSON, as it is signed and sent.')),
+                ('created_at', models.DateTimeField(db_index=True, default=django.utils.timezone.now)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='webhook_messages', to='annotation.project')),
+            ],
+            options={
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='ApiToken',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(help_text='What it is for.', max_length=100)),
+                ('digest', models.CharField(editable=False, help_text='SHA-256 of the secret.', max_length=64, unique=True)),
+                ('beginning', models.CharField(editable=False, help_text='The first characters, to tell one from another.', max_length=12)),
+                ('scopes', models.JSONField(default=list, help_text='What it may be used for: names of `TokenScope`.')),
+                ('expires_at', models.DateTimeField(blank=True, null=True)),
+                ('revoked_at', models.DateTimeField(blank=True, null=True)),
+                ('last_used_at', models.DateTimeField(blank=True, help_text='To the minute.', null=True)),
+                ('used_in_minute', models.PositiveIntegerField(default=0, editable=False, help_text='Requests in the minute of its last use.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_tokens', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'ordering': ['-id'],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('revoked_at__isnull', True)), fields=('user', 'name'), name='api_token_name_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Guideline',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('version', models.PositiveIntegerField()),
+                ('text', models.TextField(help_text='Markdown. Annotators see it beside their work.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='guidelines', to='annotation.project')),
+            ],
+            options={
+                'ordering': ['project', '-version'],
+                'constraints': [models.UniqueConstraint(fields=('project', 'version'), name='guideline_version_once'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='guideline_version_from_one')],
+            },
+        ),
+        migrations.CreateModel(
+            name='KeptAnswer',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('key', models.CharField(help_text='As the program sent it.', max_length=200)),
+                ('fingerprint', models.CharField(help_text='SHA-256 of method, address and body.', max_length=64)),
+                ('status', models.PositiveSmallIntegerField(default=0, help_text='0 until the request is answered.')),
+                ('body', models.TextField(blank=True, help_text='The answer as JSON.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['created_at'], name='kept_answer_by_age')],
+                'constraints': [models.UniqueConstraint(fields=('user', 'key'), name='kept_answer_key_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Membership',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(choices=[('annotator', 'annotator'), ('reviewer', 'reviewer'), ('manager', 'manager')], default='annotator', max_length=20)),
+                ('guideline_seen', models.PositiveIntegerField(blank=True, help_text='The newest version of the rules that this person has acknowledged.', null=True)),
+                ('qualified_at', models.DateTimeField(blank=True, help_text='When they passed the qualification set, or were let in without.', null=True)),
+                ('joined_at', models.DateTimeField(auto_now_add=True)),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to='annotation.project')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('project', 'user'), name='membership_once_per_project'), models.CheckConstraint(condition=models.Q(('role__in', ['annotator', 'reviewer', 'manager'])), name='membership_role_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Invitation',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(choices=[('annotator', 'annotator'), ('reviewer', 'reviewer'), ('manager', 'manager')], default='annotator', max_length=20)),
+                ('note', models.CharField(blank=True, help_text='Whom it is for, to tell one from another.', max_length=100)),
+                ('digest', models.CharField(editable=False, help_text='SHA-256 of the secret.', max_length=64, unique=True)),
+                ('uses', models.PositiveIntegerField(default=0, help_text='How many people joined by it.')),
+                ('most_uses', models.PositiveIntegerField(default=1, help_text='How many may.')),
+                ('expires_at', models.DateTimeField()),
+                ('revoked_at', models.DateTimeField(blank=True, null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('created_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invitations', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='invitations', to='annotation.project')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('most_uses__gte', 1), ('uses__lte', models.F('most_uses'))), name='invitation_not_overused'), models.CheckConstraint(condition=models.Q(('role__in', ['annotator', 'reviewer', 'manager'])), name='invitation_role_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='FileImport',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(help_text='What the file was called.', max_length=255)),
+                ('digest', models.CharField(help_text='SHA-256 of its content.', max_length=64)),
+                ('stored_as', models.CharField(blank=True, help_text='Its name in the folder of imports; empty where it is not kept.', max_length=80)),
+                ('size', models.PositiveBigIntegerField(default=0, help_text='In bytes.')),
+                ('format', models.CharField(blank=True, max_length=40)),
+                ('mapping', models.JSONField(blank=True, default=dict, help_text='Column of the format → column of the file.')),
+                ('skip_bad', models.BooleanField(default=False, help_text='Leave bad rows out and list them, in place of refusing the file.')),
+                ('state', models.CharField(choices=[('uploaded', 'uploaded: look it through'), ('waiting', 'waiting for a worker'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed')], default='uploaded', max_length=10)),
+                ('rows_total', models.PositiveBigIntegerField(default=0, help_text='As far as it has been looked through.')),
+                ('rows_done', models.PositiveBigIntegerField(default=0, help_text='The last row that is in the database.')),
+                ('counts', models.JSONField(blank=True, default=dict, help_text='What was added.')),
+                ('errors', models.JSONField(blank=True, default=list, help_text='Rows that were left out, and why: the first.')),
+                ('errors_total', models.PositiveBigIntegerField(default=0)),
+                ('worker', models.CharField(blank=True, max_length=120)),
+                ('heartbeat_at', models.DateTimeField(blank=True, null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('created_by', models.ForeignKey(blank=True, help_text='Who brought it in; none for a command.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='file_imports', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='file_imports', to='annotation.project')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'constraints': [models.UniqueConstraint(fields=('project', 'digest'), name='file_import_once'), models.CheckConstraint(condition=models.Q(('state__in', ['uploaded', 'waiting', 'running', 'finished', 'failed'])), name='file_import_state_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='AuditEntry',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('action', models.CharField(help_text='What was done, as `round.start` or `checkpoint.delete`.', max_length=60)),
+                ('subject', models.CharField(help_text='To what: its name at that time.', max_length=200)),
+                ('subject_id', models.PositiveBigIntegerField(blank=True, help_text='Its key, where it has one.', null=True)),
+                ('details', models.JSONField(blank=True, default=dict, help_text='What else is worth knowing later.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('redacted_at', models.DateTimeField(blank=True, help_text='When a name in its words was replaced, since that person left.', null=True)),
+                ('actor', models.ForeignKey(blank=True, help_text='Who did it; none where Rondo did it by itself.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='audit_entries', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(blank=True, help_text='Where; none for what belongs to no project.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='audit_entries', to='annotation.project')),
+            ],
+            options={
+                'verbose_name_plural': 'audit entries',
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['project', '-id'], name='audit_by_project'), models.Index(fields=['action', '-id'], name='audit_by_action')],
+            },
+        ),
+        migrations.CreateModel(
+            name='AnnotatorTally',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('turns', models.PositiveBigIntegerField(default=0, help_text='How often they asked for work or submitted: what is drawn by chance hangs on it.')),
+                ('submitted', models.PositiveIntegerField(default=0, help_text='Comparisons judged; no gold, no qualification, no retest.')),
+                ('retests', models.PositiveIntegerField(default=0, help_text='Retests given.')),
+                ('round_number', models.PositiveIntegerField(blank=True, help_text='The round in which they submitted last.', null=True)),
+                ('round_done', models.PositiveIntegerField(default=0, help_text='How many they have judged in that round.')),
+                ('round_unseen', models.PositiveIntegerField(default=0, help_text='Gold and retests that they answered in that round without knowing.')),
+                ('annotator', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='annotator_tallies', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='annotator_tallies', to='annotation.project')),
+            ],
+            options={
+                'verbose_name_plural': 'annotator tallies',
+                'constraints': [models.UniqueConstraint(fields=('project', 'annotator'), name='annotator_tally_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookEndpoint',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('url', models.CharField(help_text='Where messages are sent.', max_length=500)),
+                ('description', models.CharField(blank=True, help_text='What it is for.', max_length=200)),
+                ('events', models.JSONField(default=list, help_text='What it is told of: names of `WebhookEvent`.')),
+                ('is_enabled', models.BooleanField(default=True)),
+                ('why_disabled', models.CharField(blank=True, choices=[('failing', 'nothing could be delivered for days'), ('gone', 'its receiver said that it is gone for good (410)')], help_text='Why Rondo switched it off; empty where a person did.', max_length=10)),
+                ('secret', models.TextField(editable=False, help_text='Sealed. Signs every message.')),
+                ('previous_secret', models.TextField(blank=True, editable=False, help_text='Sealed. Signs beside the new one until receivers know that.')),
+                ('previous_secret_until', models.DateTimeField(blank=True, null=True)),
+                ('failures', models.PositiveIntegerField(default=0, help_text='Attempts that failed since one succeeded.')),
+                ('failing_since', models.DateTimeField(blank=True, help_text='When the first of them failed.', null=True)),
+                ('rests_until', models.DateTimeField(blank=True, help_text='Until then nothing is sent, so that others need not wait for it.', null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='webhooks', to=settings.AUTH_USER_MODEL)),
+                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='webhooks', to='annotation.project')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('why_disabled__in', ['', 'failing', 'gone'])), name='webhook_why_disabled_known'), models.CheckConstraint(condition=models.Q(('is_enabled', False), ('why_disabled', ''), _connector='OR'), name='webhook_enabled_has_no_reason'), models.CheckConstraint(condition=models.Q(('previous_secret', ''), ('previous_secret_until__isnull', False), _connector='OR'), name='webhook_previous_secret_ends')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Comparison',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('round_number', models.PositiveIntegerField(default=1)),
+                ('purpose', models.CharField(choices=[('work', 'work'), ('gold', 'gold: its answer is known, and it is mixed in unseen'), ('qualification', 'qualification: to be passed before real work'), ('arena', 'arena: voted on outside the queue')], default='work', max_length=15)),
+                ('size', models.PositiveSmallIntegerField(help_text='How many candidates: 2 makes a pair, more a ranking.')),
+                ('overlap', models.PositiveSmallIntegerField(default=1)),
+                ('open_slots', models.PositiveSmallIntegerField(editable=False, help_text='How many more annotators may have it now: `overlap` less the slots that are held.')),
+                ('priority', models.IntegerField(default=0, help_text='Higher comes first.')),
+                ('acquisition_score', models.FloatField(default=0.0, editable=False, help_text="What the project's strategy says of it; higher comes first.")),
+                ('shuffle', models.PositiveIntegerField(default=annotation.models.work.shuffled, editable=False)),
+                ('completion_set', models.CharField(editable=False, help_text='SHA-256 of the sorted ids of its completions.', max_length=64)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='comparisons', to='annotation.project')),
+                ('prompt', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='comparisons', to='annotation.prompt')),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('open_slots__gt', 0)), fields=['project', '-round_number', '-priority', '-acquisition_score', 'id', 'open_slots'], name='comparison_open_in_order'), models.Index(condition=models.Q(('open_slots__gt', 0)), fields=['project', 'round_number', 'shuffle'], name='comparison_open_shuffled'), models.Index(condition=models.Q(('purpose', 'work'), _negated=True), fields=['project', 'purpose', 'id'], name='comparison_known_answers')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('size__gte', 1)), name='comparison_size_positive'), models.CheckConstraint(condition=models.Q(('overlap__gte', 1)), name='comparison_overlap_positive'), models.CheckConstraint(condition=models.Q(('open_slots__gte', 0), ('open_slots__lte', models.F('overlap'))), name='comparison_open_slots_in_range'), models.CheckConstraint(condition=models.Q(('purpose__in', ['work', 'gold', 'qualification', 'arena'])), name='comparison_purpose_known'), models.CheckConstraint(condition=models.Q(('purpose', 'work'), ('open_slots', 0), _connector='OR'), name='comparison_only_work_is_queued'), models.UniqueConstraint(fields=('project', 'round_number', 'completion_set', 'purpose'), name='comparison_once_per_round')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Completion',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField()),
+                ('text_hash', models.CharField(help_text='SHA-256 of the text in UTF-8.', max_length=64)),
+                ('sampling', models.JSONField(blank=True, default=dict, help_text='Sampling parameters: temperature, top_p, max_tokens, …')),
+                ('seed', models.BigIntegerField(blank=True, help_text='The same seed gives the same text again.', null=True)),
+                ('finish_reason', models.CharField(blank=True, choices=[('stop', 'the model ended it'), ('length', 'token limit'), ('', 'unknown')], default='', max_length=10)),
+                ('token_count', models.PositiveIntegerField(blank=True, null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('source', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='completions', to='annotation.completionsource')),
+                ('prompt', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='completions', to='annotation.prompt')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('prompt', 'source', 'seed'), name='completion_once_per_seed')],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookDelivery',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('state', models.CharField(choices=[('waiting', 'waiting'), ('delivered', 'delivered'), ('given_up', 'given up')], default='waiting', max_length=10)),
+                ('tries_left', models.PositiveSmallIntegerField(default=10)),
+                ('next_attempt_at', models.DateTimeField(blank=True, help_text='When it is due; while a worker has it, when that claim ends.', null=True)),
+                ('worker', models.CharField(blank=True, help_text='Who holds the claim.', max_length=120)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('endpoint', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='annotation.webhookendpoint')),
+                ('message', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='annotation.webhookmessage')),
+            ],
+            options={
+                'verbose_name_plural': 'webhook deliveries',
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['endpoint', '-id'], name='webhook_delivery_by_endpoint'), models.Index(condition=models.Q(('state', 'waiting')), fields=['next_attempt_at'], name='webhook_delivery_due')],
+                'constraints': [models.UniqueConstraint(fields=('message', 'endpoint'), name='webhook_delivery_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'delivered', 'given_up'])), name='webhook_delivery_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('next_attempt_at__isnull', False), ('state', 'waiting')), models.Q(models.Q(('state', 'waiting'), _negated=True), ('next_attempt_at__isnull', True)), _connector='OR'), name='webhook_delivery_waiting_is_due')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Assignment',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('slot', models.PositiveSmallIntegerField(blank=True, help_text="The place it holds; none for gold, qualification and retest, which take no one's place.", null=True)),
+                ('arm', models.CharField(blank=True, choices=[('strategy', "by the project's strategy"), ('control', 'at random, as control')], default='', help_text='How it was chosen.', max_length=10)),
+                ('state', models.CharField(choices=[('leased', 'leased'), ('submitted', 'submitted'), ('skipped', 'skipped'), ('released', 'given back'), ('expired', 'expired')], default='leased', max_length=10)),
+                ('display_order', models.JSONField(help_text='Completion ids in the order in which they are shown.')),
+                ('reason', models.TextField(blank=True, help_text='Why it was skipped.')),
+                ('leased_at', models.DateTimeField()),
+                ('lease_expires_at', models.DateTimeField()),
+                ('closed_at', models.DateTimeField(blank=True, null=True)),
+                ('annotator', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='assignments', to=settings.AUTH_USER_MODEL)),
+                ('retest_of', models.ForeignKey(blank=True, help_text='For a comparison that came back to the same person: their first assignment of it.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='retests', to='annotation.assignment')),
+                ('comparison', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='annotation.comparison')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['annotator', 'state', 'closed_at', 'id'], name='assignment_of_annotator'), models.Index(condition=models.Q(('state', 'leased')), fields=['lease_expires_at'], name='assignment_lease_end')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ['leased', 'submitted'])), fields=('comparison', 'slot'), name='assignment_slot_held_once'), models.UniqueConstraint(condition=models.Q(models.Q(('state__in', ['released', 'expired']), _negated=True), ('retest_of__isnull', True)), fields=('comparison', 'annotator'), name='assignment_never_twice_to_one_person'), models.UniqueConstraint(condition=models.Q(('state__in', ['released', 'expired']), _negated=True), fields=('retest_of',), name='assignment_retested_once'), models.CheckConstraint(condition=models.Q(('retest_of__isnull', True), ('slot__isnull', True), _connector='OR'), name='assignment_retest_takes_no_place'), models.CheckConstraint(condition=models.Q(('state__in', ['leased', 'submitted', 'skipped', 'released', 'expired'])), name='assignment_state_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='GoldAnswer',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('verdict', models.CharField(choices=[('ranked', 'ranked'), ('equal', 'equal'), ('both_good', 'both good'), ('both_bad', 'both bad'), ('cannot_judge', 'cannot judge'), ('not_asked', 'not asked')], max_length=20)),
+                ('ranks', models.JSONField(help_text='Completion id, as text → rank: 1 is best, equal numbers are tied.')),
+                ('explanation', models.TextField(blank=True, help_text='Why, in Markdown; shown where feedback is on.')),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('comparison', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='gold_answer', to='annotation.comparison')),
+                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(('verdict__in', ['ranked', 'equal', 'both_good', 'both_bad', 'cannot_judge', 'not_asked'])), name='gold_verdict_known')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Review',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('reason', models.CharField(choices=[('disagreement', 'annotators disagree'), ('flagged', 'it was flagged'), ('random', 'drawn at random')], max_length=15)),
+                ('opened_at', models.DateTimeField(auto_now_add=True)),
+                ('verdict', models.CharField(blank=True, choices=[('ranked', 'ranked'), ('equal', 'equal'), ('both_good', 'both good'), ('both_bad', 'both bad'), ('cannot_judge', 'cannot judge'), ('not_asked', 'not asked')], default='', max_length=20)),
+                ('ranks', models.JSONField(blank=True, default=dict, help_text='Completion id, as text → rank: 1 is best, equal numbers are tied.')),
+                ('comment', models.TextField(blank=True)),
+                ('decided_at', models.DateTimeField(blank=True, null=True)),
+                ('comparison', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='review', to='annotation.comparison')),
+                ('reviewer', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='reviews', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'ordering': ['opened_at', 'id'],
+                'indexes': [models.Index(condition=models.Q(('decided_at__isnull', True)), fields=['opened_at', 'id'], name='review_open_in_order')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('reason__in', ['disagreement', 'flagged', 'random'])), name='review_reason_known'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('reviewer__isnull', True), ('verdict', '')), models.Q(('decided_at__isnull', False), ('reviewer__isnull', False), ('verdict__in', ['ranked', 'equal', 'both_good', 'both_bad', 'cannot_judge', 'not_asked'])), _connector='OR'), name='review_decided_whole_or_not_at_all')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Candidate',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('index', models.PositiveSmallIntegerField()),
+                ('comparison', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='candidates', to='annotation.comparison')),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='candidacies', to='annotation.completion')),
+            ],
+            options={
+                'ordering': ['comparison', 'index'],
+                'constraints': [models.UniqueConstraint(fields=('comparison', 'completion'), name='candidate_once'), models.UniqueConstraint(fields=('comparison', 'index'), name='candidate_index_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CompletionScore',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('scorer', models.CharField(help_text='Name of the checkpoint, and of its head if several.', max_length=150)),
+                ('value', models.FloatField()),
+                ('created_at', models.DateTimeField(auto_now=True)),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='scores', to='annotation.completion')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('completion', 'scorer'), name='completion_scored_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Withholding',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('start', models.PositiveIntegerField(help_text='Where it says so, in code points.')),
+                ('end', models.PositiveIntegerField()),
+                ('quote', models.TextField()),
+                ('state', models.CharField(choices=[('pending', 'waits for the manager'), ('released', 'released: nothing is given away'), ('discarded', 'discarded')], default='pending', max_length=10)),
+                ('decided_at', models.DateTimeField(blank=True, null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('comparison', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='withholding', to='annotation.comparison')),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='annotation.completion')),
+                ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['state'], name='withholding_by_state')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['pending', 'released', 'discarded'])), name='withholding_state_known'), models.CheckConstraint(condition=models.Q(('end__gt', models.F('start'))), name='withholding_not_empty')],
+            },
+        ),
+        migrations.CreateModel(
+            name='WebhookAttempt',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('started_at', models.DateTimeField()),
+                ('milliseconds', models.PositiveIntegerField(help_text='From the first look at the name to the answer.')),
+                ('status', models.PositiveSmallIntegerField(blank=True, help_text='HTTP; none where none came.', null=True)),
+                ('error', models.TextField(blank=True, help_text='Why it failed; empty where it succeeded.')),
+                ('answer', models.TextField(blank=True, help_text='The beginning of what the receiver answered, as untrusted as any such text.')),
+                ('delivery', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='annotation.webhookdelivery')),
+            ],
+            options={
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Draft',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('version', models.PositiveIntegerField(default=1)),
+                ('fields', models.JSONField(help_text='Field name → list of values, as the form would send them.')),
+                ('saved_from', models.UUIDField(help_text='The page that saved it last.')),
+                ('saved_at', models.DateTimeField(auto_now=True)),
+                ('assignment', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='draft', to='annotation.assignment')),
+            ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='draft_version_from_one')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ItemFlag',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('reason', models.CharField(max_length=200)),
+                ('details', models.TextField(blank=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('assignment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='flags', to='annotation.assignment')),
+            ],
+            options={
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Judgment',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('verdict', models.CharField(choices=[('ranked', 'ranked'), ('equal', 'equal'), ('both_good', 'both good'), ('both_bad', 'both bad'), ('cannot_judge', 'cannot judge'), ('not_asked', 'not asked')], max_length=20)),
+                ('strength', models.PositiveSmallIntegerField(blank=True, help_text='How much better the winner of a pair is, 1 to 4.', null=True)),
+                ('comment', models.TextField(blank=True)),
+                ('active_seconds', models.PositiveIntegerField(blank=True, null=True)),
+                ('idempotency_key', models.UUIDField(help_text='Drawn with the page: a submit sent twice is one judgment.', unique=True)),
+                ('imported_from', models.JSONField(blank=True, help_text='For an imported judgment: the format, the item, and what it said beyond these fields.', null=True)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('annotator', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='judgments', to=settings.AUTH_USER_MODEL)),
+                ('assignment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='judgments', to='annotation.assignment')),
+                ('comparison', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='judgments', to='annotation.comparison')),
+                ('guideline', models.ForeignKey(blank=True, help_text='The version that was on screen.', null=True, on_delete=django.db.models.deletion.PROTECT, to='annotation.guideline')),
+                ('supersedes', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='superseded_by', to='annotation.judgment')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['comparison', 'annotator'], name='judgment_of_comparison')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('supersedes__isnull', True)), fields=('assignment',), name='judgment_first_once'), models.CheckConstraint(condition=models.Q(('verdict__in', ['ranked', 'equal', 'both_good', 'both_bad', 'cannot_judge', 'not_asked'])), name='judgment_verdict_known'), models.CheckConstraint(condition=models.Q(('strength__isnull', True), ('strength__range', (1, 4)), _connector='OR'), name='judgment_strength_one_to_four')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Correction',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField(blank=True)),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='corrections', to='annotation.completion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='corrections', to='annotation.judgment')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('judgment', 'completion'), name='correction_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Demonstration',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField()),
+                ('judgment', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='demonstration', to='annotation.judgment')),
+            ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(('text', ''), _negated=True), name='demonstration_says_something')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Critique',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField()),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='critiques', to='annotation.completion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='critiques', to='annotation.judgment')),
+            ],
+            options={
+                'ordering': ['judgment', 'completion'],
+                'constraints': [models.UniqueConstraint(fields=('judgment', 'completion'), name='critique_once'), models.CheckConstraint(condition=models.Q(('text', ''), _negated=True), name='critique_says_something')],
+            },
+        ),
+        migrations.CreateModel(
+            name='MissingInfo',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField(blank=True, help_text="What is missing, in the annotator's words.")),
+                ('insert_at', models.PositiveIntegerField(blank=True, help_text='Where in the answer it belongs: before this code point.', null=True)),
+                ('passage', models.PositiveSmallIntegerField(blank=True, help_text='Index of a context passage.', null=True)),
+                ('sentence', models.PositiveSmallIntegerField(blank=True, help_text='Index of its sentence; none points at the title.', null=True)),
+                ('quote', models.TextField(blank=True, help_text='The sentence or the title, as it stood.')),
+                ('further_evidence', models.JSONField(blank=True, default=list, help_text='More of the same, where one sentence is not all: objects with passage, sentence, quote.')),
+                ('category', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='missing_info', to='annotation.category')),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='missing_info', to='annotation.completion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='missing_info', to='annotation.judgment')),
+            ],
+            options={
+                'verbose_name_plural': 'missing info',
+                'ordering': ['judgment', 'id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('passage__isnull', False), ('sentence__isnull', True), _connector='OR'), name='missing_info_sentence_of_a_passage'), models.CheckConstraint(condition=models.Q(models.Q(('text', ''), _negated=True), ('passage__isnull', False), _connector='OR'), name='missing_info_says_something')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RankedCompletion',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rank', models.PositiveSmallIntegerField()),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='ranks', to='annotation.completion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ranks', to='annotation.judgment')),
+            ],
+            options={
+                'ordering': ['judgment', 'rank', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('judgment', 'completion'), name='rank_once'), models.CheckConstraint(condition=models.Q(('rank__gte', 1)), name='rank_from_one')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Rating',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('value', models.PositiveSmallIntegerField()),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='ratings', to='annotation.completion')),
+                ('criterion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='ratings', to='annotation.criterion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ratings', to='annotation.judgment')),
+            ],
+            options={
+                'ordering': ['judgment', 'criterion', 'completion'],
+                'constraints': [models.UniqueConstraint(fields=('judgment', 'completion', 'criterion'), name='rating_once'), models.CheckConstraint(condition=models.Q(('value__range', (0, 7))), name='rating_in_range')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SpanFlag',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('start', models.PositiveIntegerField()),
+                ('end', models.PositiveIntegerField()),
+                ('quote', models.TextField(help_text='The marked text; checked against the completion when written.')),
+                ('severity', models.PositiveSmallIntegerField(blank=True, help_text='1 is the mildest; none where the category asks for none.', null=True)),
+                ('note', models.TextField(blank=True)),
+                ('category', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='span_flags', to='annotation.category')),
+                ('completion', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='span_flags', to='annotation.completion')),
+                ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='span_flags', to='annotation.judgment')),
+            ],
+            options={
+                'ordering': ['judgment', 'completion', 'start', 'end', 'id'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('severity__isnull', True), ('severity__range', (1, 9)), _connector='OR'), name='span_severity_in_range'), models.CheckConstraint(condition=models.Q(('end__gt', models.F('start'))), name='span_not_empty'), models.UniqueConstraint(fields=('judgment', 'completion', 'category', 'start', 'end'), name='span_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CorrectionEdit',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('index', models.PositiveIntegerField()),
+                ('start', models.PositiveIntegerField(help_text='In code points of the completion.')),
+                ('end', models.PositiveIntegerField(help_text='Equal to `start` where text was only added.')),
+                ('quote', models.TextField(blank=True, help_text='What stood there.')),
+                ('replacement', models.TextField(blank=True)),
+                ('correction', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='edits', to='annotation.correction')),
+            ],
+            options={
+                'ordering': ['correction', 'index'],
+                'constraints': [models.UniqueConstraint(fields=('correction', 'index'), name='correction_edit_once'), models.CheckConstraint(condition=models.Q(('end__gte', models.F('start'))), name='correction_edit_in_order'), models.CheckConstraint(condition=models.Q(models.Q(('quote', ''), _negated=True), models.Q(('replacement', ''), _negated=True), _connector='OR'), name='correction_edit_changes_something')],
+            },
+        ),
+        migrations.AddField(
+            model_name='comparison',
+            name='completions',
+            field=models.ManyToManyField(related_name='comparisons', through='annotation.Candidate', to='annotation.completion'),
+        ),
+        migrations.AddField(
+            model_name='project',
+            name='members',
+            field=models.ManyToManyField(related_name='projects', through='annotation.Membership', to=settings.AUTH_USER_MODEL),
+        ),
+        migrations.RunPython(guard, unguard),
+    ]
