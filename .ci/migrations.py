@@ -58,7 +58,7 @@ def faults(accepted: dict[str, str], apps: tuple[str, ...] = OURS) -> list[str]:
 
     linter = MigrationLinter(no_cache=True, no_output=True, analyser_string="postgresql")
     on_disk = linter.migration_loader.disk_migrations
-    # One that replaces others is for new installations, which nobody asks yet; those were asked when they came.
+    # One that replaces others is for new installations alone, and what it replaces was asked when it came.
     replaced = {name for migration in on_disk.values() for name in migration.replaces}
     ours = {
         f"{app}.{name}": migration

@@ -5,11 +5,13 @@ from django.urls import URLPattern, path, re_path
 from annotation.api.urls import urlpatterns as annotation
 from training.api.urls import urlpatterns as training
 from webapp import api
-from webapp.security.api import SessionsView, SessionView
+from webapp.security.api import DeletionView, PersonalDataView, SessionsView, SessionView
 
 urlpatterns: list[URLPattern] = [
     *annotation,
     *training,
+    path("me/data/", PersonalDataView.as_view(), name="api-me-data"),
+    path("me/deletion/", DeletionView.as_view(), name="api-me-deletion"),
     path("sessions/", SessionsView.as_view(), name="api-sessions"),
     path("sessions/<int:pk>/", SessionView.as_view(), name="api-session"),
     path("openapi.json", api.SchemaView.as_view(), name="api-schema"),

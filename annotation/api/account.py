@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
@@ -98,7 +99,7 @@ class TokensView(ApiView):
     def post(self, request: Request) -> Response:
         """Make a token. Its secret is in this answer and never again. Only who is signed in with a browser
         may: a token makes no tokens."""
-        _require_session(request)
+        require_session(request)
         told = read_body(NewTokenSerializer, request)
         made = create_token(
             user=self.user,
@@ -123,12 +124,13 @@ class TokenView(ApiView):
         if token is None:
             raise exceptions.NotFound
         if isinstance(request.auth, ApiToken) and request.auth.pk != token.pk:
-            _require_session(request)
+            require_session(request)
         revoke_token(token=token, user=self.user)
         return Response(status=204)
 
 
-def _require_session(request: Request) -> None:
-    """A stolen token must not outlive its revocation by way of others that it made."""
+def require_session(request: Request) -> None:
+    """Refuse a token. A stolen one must not outlive its revocation by way of others that it made, nor reach
+    what is the person's alone."""
     if isinstance(request.auth, ApiToken):
-        raise exceptions.PermissionDenied("Sign in with a browser for this: a token does not manage tokens.")
+        raise exceptions.PermissionDenied(_("Sign in with a browser for this: a token may not."))

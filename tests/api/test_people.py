@@ -1,11 +1,14 @@
 """Who joins, where one is signed in, and what a project asks, by way of the API."""
 
+import json
+
 from annotation.configuration import configuration_of
 from annotation.models import AuditEntry, Category, Criterion, Membership, Project, User
+from annotation.personal_data import personal_data
 from tests import factories
 from tests.annotation.test_admin import judge_everything
 from tests.api.scene import Asker
-from tests.webapp.test_accounts import signed_in
+from tests.webapp.test_accounts import confirmed, signed_in
 
 INVITATIONS = "/projects/tea/invitations/"
 
@@ -52,6 +55,41 @@ def test_a_session_of_somebody_else_is_not_there(alice: User, bob: User):
     [session] = as_bob.get("/sessions/").json()
     assert Asker(alice)("DELETE", f"/sessions/{session['id']}/").status_code == 404
     assert len(as_bob.get("/sessions/").json()) == 1
+
+
+def test_all_data_about_oneself_is_handed_out_after_a_proof_and_never_to_a_token(client_of, alice: User):
+    # The cookie alone, as after a theft.
+    refused = client_of(alice).get("/api/v1/me/data/")
+    assert refused.status_code == 403
+    assert "/account/reauthenticate/" in refused.json()["detail"]
+    assert Asker(alice, scopes=("read", "manage")).get("/me/data/").status_code == 403
+    answer = confirmed(signed_in("alice")).get("/api/v1/me/data/")
+    assert answer.status_code == 200
+    told = json.loads(answer.getvalue())
+    assert told["person"]["username"] == "alice"
+    alice.refresh_from_db()
+    assert told == json.loads("".join(personal_data(alice)))
+
+
+def test_an_account_is_deleted_after_a_proof_and_its_name_and_never_by_a_token(client_of, alice: User):
+    address, name = "/api/v1/me/deletion/", {"username": "alice"}
+    assert client_of(alice).post(address, name, "application/json").status_code == 403
+    assert Asker(alice, scopes=("manage",)).post("/me/deletion/", name).status_code == 403
+    here = confirmed(signed_in("alice"))
+    slip = here.post(address, {"username": "alise"}, "application/json")
+    assert (slip.status_code, slip.json()["errors"][0]["field"]) == (422, "username")
+    assert User.objects.get(pk=alice.pk).erased_at is None
+    assert here.post(address, name, "application/json").status_code == 204
+    assert User.objects.get(pk=alice.pk).erased_at is not None
+    assert here.get("/api/v1/me/").status_code in (401, 403)
+
+
+def test_the_only_administrator_is_told_why_they_cannot_leave(admin: User):
+    here = confirmed(signed_in("admin"))
+    answer = here.post("/api/v1/me/deletion/", {"username": "admin"}, "application/json")
+    assert answer.status_code == 422
+    assert "only administrator" in answer.json()["detail"]
+    assert here.get("/api/v1/me/").status_code == 200
 
 
 def test_a_category_is_added_changed_and_deleted(project: Project, as_admin: Asker):

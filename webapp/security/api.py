@@ -1,14 +1,26 @@
-"""One's own sessions by way of the API."""
+"""One's own sessions, data and account by way of the API."""
 
+from typing import Any
+
+from allauth.account.decorators import reauthentication_required
+from allauth.core.exceptions import ReauthenticationRequired
 from allauth.usersessions.models import UserSession
+from django.contrib.auth import logout
+from django.http import HttpRequest, StreamingHttpResponse
+from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api.base import ApiView
+from annotation.api.account import require_session
+from annotation.api.base import ApiView, read_body
+from annotation.api.downloads import FileView, attachment
+from annotation.api.problems import InvalidValues
 from annotation.errors import Refusal
-from webapp.security.accounts import end_other_sessions, end_session, open_sessions
+from annotation.personal_data import personal_data
+from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
 
 class SessionSerializer(serializers.ModelSerializer[UserSession]):
@@ -52,6 +64,65 @@ class SessionView(ApiView):
         except Refusal:
             raise exceptions.NotFound from None
         return Response(status=204)
+
+
+class PersonalDataView(FileView):
+    """All that is kept about oneself. For everyone."""
+
+    @extend_schema(
+        operation_id="me_data",
+        tags=["account"],
+        responses={(200, "application/json"): OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        """Hand out every row about oneself. Only to a browser's session in which a password, a code or a
+        passkey was given lately: a token does not."""
+        _require_proof(request)
+        return attachment(
+            personal_data(self.user), name="rondo-my-data.json", content_type="application/json"
+        )
+
+
+class DeletionSerializer(serializers.Serializer[Any]):
+    """An account to be deleted."""
+
+    username = serializers.CharField(max_length=150, help_text="One's own user name, so that it is no slip.")
+
+
+class DeletionView(ApiView):
+    """One's own account and its end. For everyone."""
+
+    # Nobody is there who could ask again.
+    keeps_answers = False
+
+    @extend_schema(
+        operation_id="me_delete", tags=["account"], request=DeletionSerializer, responses={204: None}
+    )
+    def post(self, request: Request) -> Response:
+        """Delete one's account for good; the judgments stay under a pseudonym. Only from a browser's session
+        in which a password, a code or a passkey was given lately: a token does not."""
+        _require_proof(request)
+        if read_body(DeletionSerializer, request)["username"] != self.user.username:
+            raise InvalidValues(_("This is not your user name."), field="username")
+        delete_account(user=self.user)
+        logout(request._request)
+        return Response(status=204)
+
+
+def _require_proof(request: Request) -> None:
+    """Who holds a cookie or a token alone is perhaps not its owner."""
+    require_session(request)
+    try:
+        _proven(request._request)
+    except ReauthenticationRequired as error:
+        raise exceptions.PermissionDenied(
+            _("Confirm at /account/reauthenticate/ that it is you, then ask again.")
+        ) from error
+
+
+@reauthentication_required  # type: ignore[untyped-decorator]
+def _proven(request: HttpRequest) -> None:
+    """Nothing, where a proof is not too old."""
 
 
 def _current(request: Request) -> str:
