@@ -35,7 +35,7 @@ def main() -> None:
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
     django.setup()
-    targets = list(zip(sys.argv[1::2], sys.argv[2::2], strict=True)) or [()]
+    targets: list[tuple[str, ...]] = [*zip(sys.argv[1::2], sys.argv[2::2], strict=True)] or [()]
     with one_by_one():
         for target in targets:
             call_command("migrate", *target, verbosity=0, skip_checks=True)

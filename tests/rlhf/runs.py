@@ -192,19 +192,6 @@ def finish(folder: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-def finish_in_two_processes(folder: Path) -> None:
-    """Run the trainer to its end as torchrun starts it, twice, with one thread each; it must finish."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "training.rlhf", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def train(folder: Path, stop: StopRequest | None = None) -> int:
     """Train in this process, which saves the seconds of starting one; the exit status."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

@@ -1,19 +1,18 @@
 """One run in two processes: by torchrun or accelerate, its base whole or cut, killed and resumed."""
 
 import re
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT, files_of, judgments, make_run, row, status_of, train
 from tests.rlhf.test_interruptions import same_run
+from tests.rlhf.trainers import finish_two, start_two
 from training.contract import EXIT_FINISHED, SnapshotRow, read_manifest, read_metrics
 from training.rlhf.backbone import Backbone
 from training.rlhf.encoding import Encoder
@@ -27,22 +26,18 @@ ACCELERATE = (
 pytestmark = pytest.mark.slow
 
 
-def launch(folder: Path, launcher: tuple[str, ...] = TORCHRUN) -> subprocess.Popen[bytes]:
-    """Start the run in two processes, which talk to each other over gloo."""
-    return subprocess.Popen(
+def finish(folder: Path, launcher: tuple[str, ...] = TORCHRUN) -> None:
+    """Run to the end in two processes of a launcher, which talk to each other over gloo."""
+    done = subprocess.run(
         [*launcher, "-m", "training.rlhf", str(folder)],
         cwd=ROOT,
         env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
-
-
-def finish(folder: Path, launcher: tuple[str, ...] = TORCHRUN) -> None:
-    """Run in two processes to the end."""
-    process = launch(folder, launcher)
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, output.decode()
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def losses_of(folder: Path) -> list[float]:
@@ -67,7 +62,10 @@ def cut(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.Tem
         lora={"layers": 2},
         sharding="full",
     )
-    finish(folder)
+    if request.param == "reward":
+        finish(folder)
+    else:
+        finish_two(folder)
     return folder
 
 
@@ -125,16 +123,14 @@ def test_two_processes_killed_and_resumed_end_byte_for_byte_like_two_never_kille
     cut: Path, tmp_path: Path
 ) -> None:
     folder = same_run(cut, tmp_path / "killed")
-    process = launch(folder)
+    trainers = start_two(folder)
     while len(read_metrics(folder)) < 3:
-        assert process.poll() is None, process.stdout.read().decode()
+        assert [trainer.poll() for trainer in trainers] == [None, None], trainers[0].output
         time.sleep(0.01)
-    for worker in psutil.Process(process.pid).children(recursive=True):
-        worker.send_signal(signal.SIGKILL)
-    process.kill()
-    process.communicate()
+    for trainer in trainers:
+        trainer.kill()
     assert not (folder / "checkpoint").exists()
-    finish(folder)
+    finish_two(folder)
     assert "Going on after step" in (folder / "log.txt").read_text()
     assert losses_of(folder) == losses_of(cut)
     assert files_of(folder / "checkpoint") == files_of(cut / "checkpoint")
@@ -154,7 +150,7 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
         for sharding in ("none", "full")
     ]
     assert train(runs[0]) == EXIT_FINISHED
-    finish(runs[1])
+    finish_two(runs[1])
     assert losses_of(runs[1]) == pytest.approx(losses_of(runs[0]), abs=1e-5)
 
 
@@ -176,9 +172,8 @@ def test_accelerate_starts_a_run_unchanged_and_fewer_judgments_than_processes_ar
 
 def test_what_is_wrong_is_said_by_the_first_process_alone(base: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", base, settings={"max_tokens": 4096})
-    process = launch(folder)
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode != 0, output.decode()
+    trainers = start_two(folder)
+    assert all(trainer.wait() != 0 for trainer in trainers)
     status = status_of(folder)
     assert status.state == "failed"
     assert "max_tokens: 4096 is more than tiny reads (2048" in status.message

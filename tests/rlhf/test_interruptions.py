@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rlhf.runs import files_of, finish, make_run, start, status_of, train
+from tests.rlhf.runs import files_of, make_run, start, status_of, train
+from tests.rlhf.trainers import Trainer
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -28,13 +29,19 @@ def steps_of(folder: Path) -> int:
     return metrics[-1]["step"] if metrics else 0
 
 
-def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_until(true: Callable[[], bool], process: Trainer | subprocess.Popen[bytes]) -> None:
     """Wait for a state of the folder; a trainer that ends without it is the failure, not the clock."""
     while not true():
         if process.poll() is not None:
-            assert process.stdout is not None
-            assert true(), f"the trainer ended first: {process.stdout.read().decode()}"
+            said = process.output if isinstance(process, Trainer) else process.stdout.read().decode()
+            assert true(), f"the trainer ended first: {said}"
         time.sleep(0.005)
+
+
+def finish(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the trainer to its end: exit status and what it said."""
+    trainer = Trainer(folder, *arguments)
+    return trainer.wait(), trainer.output
 
 
 def endless(folder: Path, base: Path) -> Path:
@@ -68,10 +75,9 @@ def test_a_run_killed_at_a_random_step_and_resumed_ends_byte_for_byte_like_one_n
     folder = same_run(uninterrupted, tmp_path / "killed")
     kill = random.randrange(1, 11)
     print(f"killed after step {kill}")
-    process = start(folder)
-    wait_until(lambda: steps_of(folder) >= kill, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    trainer = Trainer(folder)
+    wait_until(lambda: steps_of(folder) >= kill, trainer)
+    trainer.kill()
     assert not (folder / "checkpoint").exists()
     code, output = finish(folder)
     assert code == EXIT_FINISHED, output
@@ -94,20 +100,30 @@ def test_a_cancelled_run_saves_stops_and_goes_on_to_the_same_bytes(
     assert files_of(folder / "checkpoint") == files_of(uninterrupted / "checkpoint")
 
 
-@pytest.mark.parametrize("way", ["cancel", "SIGTERM", "end of standard input"])
+@pytest.mark.parametrize("way", ["cancel", "SIGTERM"])
 def test_a_trainer_that_is_asked_to_stop_saves_where_it_is(base: Path, tmp_path: Path, way: str) -> None:
+    folder = endless(tmp_path / "run", base)
+    trainer = Trainer(folder)
+    wait_until(lambda: steps_of(folder) >= 1, trainer)
+    if way == "cancel":
+        (folder / "cancel").touch()
+    else:
+        trainer.send_signal(signal.SIGTERM)
+    assert trainer.wait() == EXIT_STOPPED
+    assert_saved_where_it_stopped(folder)
+
+
+def test_a_trainer_whose_standard_input_ends_saves_where_it_is(base: Path, tmp_path: Path) -> None:
     folder = endless(tmp_path / "run", base)
     process = start(folder, "--stop-with-parent", stdin=subprocess.PIPE)
     wait_until(lambda: steps_of(folder) >= 1, process)
-    assert process.stdin is not None
-    if way == "cancel":
-        (folder / "cancel").touch()
-    elif way == "SIGTERM":
-        process.send_signal(signal.SIGTERM)
-    else:
-        process.stdin.close()
-    assert process.wait() == EXIT_STOPPED
     process.stdin.close()
+    assert process.wait() == EXIT_STOPPED
+    assert_saved_where_it_stopped(folder)
+
+
+def assert_saved_where_it_stopped(folder: Path) -> None:
+    """Its last step is its one saved state."""
     status = status_of(folder)
     assert status.state == "stopped"
     assert [path.name for path in (folder / "state").iterdir()] == [f"step-{status.step}"]
@@ -115,7 +131,7 @@ def test_a_trainer_that_is_asked_to_stop_saves_where_it_is(base: Path, tmp_path:
 
 def test_two_trainers_never_share_a_folder(base: Path, tmp_path: Path) -> None:
     folder = endless(tmp_path / "run", base)
-    first = start(folder)
+    first = Trainer(folder)
     wait_until(lambda: steps_of(folder) >= 1, first)
     assert train(folder) == EXIT_FAILED
     assert status_of(folder).state == "running", "the second trainer wrote over the first one's status"

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from tests.rlhf.runs import (
     StopAfter,
     files_of,
-    finish_in_two_processes,
     judgments,
     make_run,
     row,
@@ -18,6 +17,7 @@ from tests.rlhf.runs import (
     train,
 )
 from tests.rlhf.test_interruptions import same_run
+from tests.rlhf.trainers import finish_two
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -115,7 +115,7 @@ def test_two_processes_share_one_point_of_reference(base: Path, tmp_path: Path) 
     more: dict[str, Any] = {"method": "kto", "settings": {"sources": ["ranks"]}, "optimiser": {"epochs": 2}}
     one, two = make_run(tmp_path / "one", base, rows, **more), make_run(tmp_path / "two", base, rows, **more)
     assert train(one) == EXIT_FINISHED
-    finish_in_two_processes(two)
+    finish_two(two)
     ours, theirs = read_metrics(one), read_metrics(two)
     assert any(line["reference_kl"] > 0 for line in ours)
     for left, right in zip(ours, theirs, strict=True):

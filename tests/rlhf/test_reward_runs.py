@@ -1,8 +1,6 @@
 """Runs of reward models with many heads: resumed, evaluated, continued."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 from tests.rlhf.runs import (
-    ENVIRONMENT,
-    ROOT,
     StopAfter,
     contradicted,
     files_of,
@@ -21,6 +17,7 @@ from tests.rlhf.runs import (
     status_of,
     train,
 )
+from tests.rlhf.trainers import finish_two
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -120,15 +117,7 @@ def test_two_processes_draw_the_curve_of_one_also_where_a_head_is_rarely_spoken_
         for name in ("one", "two")
     )
     assert train(one) == EXIT_FINISHED
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "training.rlhf", str(two)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        timeout=300,
-    )
-    assert done.returncode == EXIT_FINISHED, done.stderr.decode()
+    finish_two(two)
     curves = [[line["loss"] for line in read_metrics(run)] for run in (one, two)]
     assert curves[0] == pytest.approx(curves[1], abs=1e-4)
     heads = [load_file(run / "checkpoint" / "heads.safetensors") for run in (one, two)]

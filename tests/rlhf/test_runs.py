@@ -13,13 +13,13 @@ from tests.rlhf.runs import (
     contradicted,
     files_of,
     finish,
-    finish_in_two_processes,
     judgments,
     make_run,
     row,
     status_of,
     train,
 )
+from tests.rlhf.trainers import finish_two
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -157,7 +157,7 @@ def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, me
     one = make_run(tmp_path / "one", base, rows, method=method)
     two = make_run(tmp_path / "two", base, rows, method=method)
     assert train(one) == EXIT_FINISHED
-    finish_in_two_processes(two)
+    finish_two(two)
     ours, theirs = read_metrics(one), read_metrics(two)
     assert len(ours) == len(theirs) == 16
     for left, right in zip(ours, theirs, strict=True):

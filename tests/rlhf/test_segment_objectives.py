@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -12,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.rlhf.runs import ENVIRONMENT, ROOT, StopAfter, files_of, make_run, row, status_of, train
+from tests.rlhf.runs import StopAfter, files_of, make_run, row, status_of, train
 from tests.rlhf.test_backbone import disturb
 from tests.rlhf.test_methods import reward_method
+from tests.rlhf.trainers import finish_two
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -461,15 +460,7 @@ def test_two_processes_draw_the_curves_of_one(base: Path, tmp_path: Path) -> Non
         for name in ("one", "two")
     ]
     assert train(folders[0]) == EXIT_FINISHED
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "training.rlhf", str(folders[1])],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    finish_two(folders[1])
     ours, theirs = (read_metrics(folder) for folder in folders)
     for left, right in zip(ours, theirs, strict=True):
         figures = set(left) - {"seconds"}

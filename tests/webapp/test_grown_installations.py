@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def tables(database: BaseDatabaseWrapper) -> dict[str, Any]:
     return found
 
 
-def _constraint(one: dict[str, Any]) -> str:
+def _constraint(one: Mapping[str, Any]) -> str:
     # The columns of a check have no order; those of a key do.
     columns = sorted(one["columns"]) if one["check"] else list(one["columns"] or [])
     rest = sorted((key, str(value)) for key, value in one.items() if key not in ("columns", "definition"))
