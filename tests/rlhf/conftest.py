@@ -1,5 +1,6 @@
 """What the trainer's tests share: one tiny base model for the whole session."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,20 @@ import torch
 
 from tests.tiny import tiny_model_folder
 from training.rlhf.backbone import Backbone
+from training.rlhf.starter import ensure
 
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the tiny base model. Tests read it and never write to it."""
     return tiny_model_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the real starter model, made once for all processes that test, and never written to."""
+    shared = tmp_path_factory.getbasetemp()
+    return ensure((shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "starter")
 
 
 @pytest.fixture

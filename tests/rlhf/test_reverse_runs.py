@@ -14,7 +14,6 @@ import pytest
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT
 from training.contract import CHECKPOINT_FOLDER, read_metrics
-from training.rlhf.starter import ensure
 
 COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")
 
@@ -74,9 +73,9 @@ def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif("RONDO_SKIP_STARTER" in os.environ, reason="RONDO_SKIP_STARTER is set")
 def test_the_courses_own_setting_takes_ten_steps_of_each_run_on_a_cpu(
-    names_file: Path, tmp_path: Path
+    names_file: Path, starter: Path, tmp_path: Path
 ) -> None:
-    out, model = tmp_path / "course", str(ensure(tmp_path / "models"))
+    out, model = tmp_path / "course", str(starter)
     steps = ["--sft-steps", "10", "--rl-steps", "10", "--prompts", "4"]
     said = reverse(names_file, out, "--model", model, "--seeds", "0", *steps)
     assert "after reinforcement: greedy" in said

@@ -12,7 +12,6 @@ import torch
 from training.rlhf.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.starter import ensure
 
 pytestmark = [
     pytest.mark.starter,
@@ -22,13 +21,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def backbone(folder: Path) -> Backbone:
-    return Backbone.load(folder, device="cpu", dtype=torch.float32)
+def backbone(starter: Path) -> Backbone:
+    return Backbone.load(starter, device="cpu", dtype=torch.float32)
 
 
 def prompt(backbone: Backbone, question: str) -> list[int]:
@@ -71,14 +65,14 @@ def test_each_digit_is_a_token_and_spaces_before_it_stay_together(backbone: Back
     assert backbone.tokenizer.tokenize("a  12") == ["a", "ĠĠ", "1", "2"]
 
 
-def test_the_folder_says_where_it_came_from_and_is_not_quantised(folder: Path):
-    source = json.loads((folder / "source.json").read_text())
-    configuration = json.loads((folder / "config.json").read_text())
+def test_the_folder_says_where_it_came_from_and_is_not_quantised(starter: Path):
+    source = json.loads((starter / "source.json").read_text())
+    configuration = json.loads((starter / "config.json").read_text())
     assert source["way"] in ("local", "hub", "package")
     assert "quantization_config" not in configuration
     assert configuration["dtype"] == "bfloat16"
     # 134,515,008 parameters of two bytes, embeddings tied.
-    assert 269_030_016 <= (folder / "model.safetensors").stat().st_size < 269_200_000
+    assert 269_030_016 <= (starter / "model.safetensors").stat().st_size < 269_200_000
 
 
 def test_a_sample_is_drawn_again_alone_by_its_seed(backbone: Backbone):

@@ -12,7 +12,6 @@ from training.rlhf.backbone import Backbone
 from training.rlhf.data import build_examples
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.packing import pack
-from training.rlhf.starter import ensure
 
 pytestmark = [
     pytest.mark.starter,
@@ -21,11 +20,12 @@ pytestmark = [
 ]
 
 
-def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(tmp_path: Path) -> None:
-    base = ensure(tmp_path / "models")
+def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(
+    starter: Path, tmp_path: Path
+) -> None:
     run = make_run(
         tmp_path / "run",
-        base,
+        starter,
         qa_feedback_rows(20),
         lora={"layers": 4},
         settings={"max_tokens": 256},
@@ -35,7 +35,7 @@ def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(tmp_pa
     assert code == EXIT_FINISHED, output
     # The trainer's own figures on the held-out split, taken before it wrote the checkpoint and ended.
     told = read_metrics(run)[-1]
-    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    backbone = Backbone.load(starter, device="cpu", dtype=torch.float32)
     backbone.load_adapter("loaded", run / "checkpoint")
     rows = read_snapshot(run / read_spec(run).snapshot)
     examples = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False).held_out
