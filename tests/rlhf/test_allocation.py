@@ -8,7 +8,9 @@ import sys
 import pytest
 
 FAULTS = """
-import resource, sys
+import ctypes, resource, sys
+# PR_SET_THP_DISABLE: pages of 4 KB alone, never of 2 MB.
+assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0
 import torch
 from training.rlhf.allocation import keep_freed_memory
 if "keep" in sys.argv:
@@ -34,11 +36,10 @@ def faults(*arguments: str, **environment: str) -> str:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to hand out memory")
 def test_memory_that_tensors_leave_free_is_used_again_without_a_page_fault() -> None:
-    # 36 tensors of 28 MB: each is 7,168 pages of 4 KB, or 14 of 2 MB. Where a block splits the heap, one
-    # tensor of the 36 may be touched anew though memory is kept; without it all of them are.
-    anew, kept = int(faults()), int(faults("keep"))
-    assert anew > 400
-    assert kept * 10 < anew
+    # 36 tensors of 28 MB, each 7,168 pages of 4 KB. Where a block splits the heap, one of twelve may be touched
+    # anew though memory is kept; without it most are, or by luck of the heap's place few.
+    assert int(faults("keep")) <= 3 * 7_168
+    assert any(int(faults()) >= 10 * 7_168 for _ in range(5))
 
 
 def test_what_the_environment_says_of_memory_stands() -> None:
