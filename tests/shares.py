@@ -5,7 +5,12 @@ browser or takes long runs on one of them, the stricter and more concurrent Post
 address and language run on SQLite: they ask who may come in, not what is found.
 """
 
+from pathlib import Path
+
 import pytest
+
+WITHOUT_DATABASE = Path(__file__).parent / "rlhf"
+"""Tests of what imports no Django: on PostgreSQL they are not even read, nor torch with them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,11 +21,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return (
+        True if config.getoption("--share") == "postgresql" and collection_path == WITHOUT_DATABASE else None
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share = config.getoption("--share")
     if share is None:
         return
+    if misplaced := [
+        item.nodeid for item in items if WITHOUT_DATABASE in item.path.parents and reaches_database(item)
+    ]:
+        raise pytest.UsageError(f"Nothing below {WITHOUT_DATABASE} may reach the database: {misplaced[0]}.")
     left_out = [item for item in items if not belongs_to(share, item)]
     items[:] = [item for item in items if belongs_to(share, item)]
     config.hook.pytest_deselected(items=left_out)

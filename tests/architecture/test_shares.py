@@ -1,11 +1,15 @@
 """Divided over two databases the suite is still whole."""
 
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.shares import belongs_to
+from tests.shares import belongs_to, pytest_collection_modifyitems, pytest_ignore_collect
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -40,3 +44,29 @@ def test_each_kind_of_test_runs_where_it_says_something_and_none_is_left_out(tes
     assert {
         share for share in ("sqlite", "postgresql") if belongs_to(share, cast(pytest.Item, test))
     } == shares
+
+
+def run_with(share: str | None) -> Any:
+    return SimpleNamespace(getoption=lambda _name: share)
+
+
+@pytest.mark.parametrize(
+    ("share", "folder", "ignored"),
+    [
+        ("postgresql", "rlhf", True),
+        ("postgresql", "training", None),
+        ("sqlite", "rlhf", None),
+        (None, "rlhf", None),
+    ],
+)
+def test_tests_of_what_imports_no_django_are_not_even_read_for_postgresql(
+    share: str | None, folder: str, ignored: bool | None
+):
+    assert pytest_ignore_collect(ROOT / "tests" / folder, run_with(share)) is ignored
+
+
+def test_a_test_of_the_database_among_those_that_are_not_read_is_refused():
+    misplaced: Any = Test("tests/rlhf/test_a.py::test_b", ("db",))
+    misplaced.path = ROOT / "tests" / "rlhf" / "test_a.py"
+    with pytest.raises(pytest.UsageError, match="test_b"):
+        pytest_collection_modifyitems(run_with("sqlite"), [misplaced])

@@ -99,6 +99,7 @@ def test_an_installation_that_stopped_half_way_gets_the_tables_of_a_new_one(grow
     database, environment = grown
     python("-m", "tests.grown", *HALF_WAY, environment=environment)
     python("manage.py", "migrate", "--verbosity", "0", environment=environment)
+    # Now it has taken them all, and none of those that replace them.
     python("manage.py", "migrate", "--check", environment=environment)
     new, old = tables(connection), tables(database)
     assert set(new) == set(old)
@@ -107,10 +108,3 @@ def test_an_installation_that_stopped_half_way_gets_the_tables_of_a_new_one(grow
     # Not the equality of two empty things.
     assert len(new) > 60
     assert "audit_never_changed" in {name for name, _ in new["texts"]}
-
-
-@pytest.mark.django_db
-def test_an_installation_that_took_them_all_has_nothing_left_to_do(grown):
-    _, environment = grown
-    python("-m", "tests.grown", environment=environment)
-    python("manage.py", "migrate", "--check", environment=environment)
