@@ -20,6 +20,7 @@ ENUM_NAMES = {
     "SplitName": "annotation.choices.Split",
     "WebhookEventName": "annotation.choices.WebhookEvent",
     "DeliveryStateName": "annotation.choices.DeliveryState",
+    "FindingLevelName": "webapp.operations.findings.LEVELS",
     "WhyDisabledName": "annotation.choices.WhyDisabled",
 }
 """Names of lists of choices in the document, where drf-spectacular would draw one."""
@@ -36,6 +37,7 @@ TAGS = [
     {"name": "transfers", "description": "Files of judgments, in and out."},
     {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
     {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
+    {"name": "operations", "description": "How this Rondo stands, and who did what anywhere."},
 ]
 """What operations are about, in the order of the documentation."""
 

@@ -5,6 +5,7 @@ from django.urls import URLPattern, path, re_path
 from annotation.api.urls import urlpatterns as annotation
 from training.api.urls import urlpatterns as training
 from webapp import api
+from webapp.operations.api import StatusView
 from webapp.security.api import DeletionView, PersonalDataView, SessionsView, SessionView
 
 urlpatterns: list[URLPattern] = [
@@ -12,6 +13,7 @@ urlpatterns: list[URLPattern] = [
     *training,
     path("me/data/", PersonalDataView.as_view(), name="api-me-data"),
     path("me/deletion/", DeletionView.as_view(), name="api-me-deletion"),
+    path("status/", StatusView.as_view(), name="api-status"),
     path("sessions/", SessionsView.as_view(), name="api-sessions"),
     path("sessions/<int:pk>/", SessionView.as_view(), name="api-session"),
     path("openapi.json", api.SchemaView.as_view(), name="api-schema"),

@@ -1,9 +1,11 @@
 """Oneself: who one is, where one works, one's tokens."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
@@ -11,7 +13,9 @@ from rest_framework.response import Response
 
 from annotation.api.base import ApiView, read_body
 from annotation.choices import Role, TokenScope
-from annotation.models import ApiToken
+from annotation.models import ApiToken, User
+from annotation.services.keys import change_keys, keys_of
+from annotation.services.people import choose_language
 from annotation.services.tokens import create_token, revoke_token
 
 
@@ -28,7 +32,16 @@ class MeSerializer(serializers.Serializer[Any]):
     username = serializers.CharField()
     name = serializers.CharField(source="__str__", help_text="As others see it.")
     is_superuser = serializers.BooleanField()
+    language = serializers.CharField(help_text="Of one's pages; empty follows the browser.")
     memberships = MembershipSerializer(many=True, source="listed_memberships")
+
+
+class ChangeOfMeSerializer(serializers.Serializer[Any]):
+    """What one may change about oneself."""
+
+    language = serializers.CharField(
+        allow_blank=True, max_length=10, help_text="As `de`; empty for the browser's."
+    )
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
@@ -74,9 +87,35 @@ class MeView(ApiView):
     @extend_schema(operation_id="me_read", tags=["account"], responses=MeSerializer)
     def get(self, request: Request) -> Response:
         """Tell who the token or the session stands for, and in which projects they take part."""
-        user = self.user
-        user.listed_memberships = list(user.memberships.select_related("project").order_by("pk"))  # type: ignore[attr-defined]
-        return Response(MeSerializer(user).data)
+        return Response(_told(self.user))
+
+    @extend_schema(
+        operation_id="me_change", tags=["account"], request=ChangeOfMeSerializer, responses=MeSerializer
+    )
+    def patch(self, request: Request) -> Response:
+        """Choose the language of one's pages."""
+        choose_language(user=self.user, language=read_body(ChangeOfMeSerializer, request)["language"])
+        return Response(_told(self.user))
+
+
+class KeysView(ApiView):
+    """One's keys on the labelling screen. For everyone."""
+
+    @extend_schema(operation_id="me_keys_read", tags=["account"], responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Request) -> Response:
+        """Tell the key of every action."""
+        return Response(keys_of(self.user))
+
+    @extend_schema(
+        operation_id="me_keys_set",
+        tags=["account"],
+        request=OpenApiTypes.OBJECT,
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def put(self, request: Request) -> Response:
+        """Choose the keys of actions, as `{"submit": "Enter"}`; those left out become the defaults again."""
+        change_keys(user=self.user, keys=read_keys(request))
+        return Response(keys_of(self.user))
 
 
 class TokensView(ApiView):
@@ -127,6 +166,21 @@ class TokenView(ApiView):
             require_session(request)
         revoke_token(token=token, user=self.user)
         return Response(status=204)
+
+
+def read_keys(request: Request) -> dict[str, str]:
+    """Actions with their keys, as they were sent. Refuses what is neither."""
+    sent = request.data
+    if not isinstance(sent, Mapping):
+        raise serializers.ValidationError({"body": [_("A JSON object is expected.")]})
+    if wrong := [str(name) for name, key in sent.items() if not isinstance(key, str)]:
+        raise serializers.ValidationError({name: [_("A key is a text.")] for name in wrong})
+    return {str(name): key for name, key in sent.items()}
+
+
+def _told(user: User) -> Any:
+    user.listed_memberships = list(user.memberships.select_related("project").order_by("pk"))  # type: ignore[attr-defined]
+    return MeSerializer(user).data
 
 
 def require_session(request: Request) -> None:

@@ -13,9 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation import selectors
-from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
-from annotation.models import AuditEntry, Category, Criterion, Guideline, Membership, Project, User
+from annotation.models import Category, Criterion, Guideline, Membership, Project, User
 from annotation.services.projects import (
     acknowledge_guideline,
     add_member,
@@ -147,26 +147,6 @@ class SeenSerializer(serializers.Serializer[Any]):
     """Which version of the rules was read."""
 
     version = serializers.IntegerField(min_value=1, max_value=2**31 - 1)
-
-
-class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
-    """One deed that somebody answers for."""
-
-    actor = serializers.CharField(
-        source="actor.username", default="", help_text="Empty where Rondo did it by itself."
-    )
-    details = serializers.DictField()
-
-    class Meta:
-        model = AuditEntry
-        fields = ("id", "created_at", "actor", "action", "subject", "details")
-
-
-class AuditFilters(Filters):
-    """Filters of the audit log."""
-
-    action = serializers.CharField(required=False, help_text="What was done, as `round.start`.")
-    actor = serializers.CharField(required=False, help_text="A username.")
 
 
 class ProjectsView(ListView, ApiView):
@@ -327,33 +307,6 @@ class GuidelinesSeenView(ProjectView):
         told = read_body(SeenSerializer, request)
         acknowledge_guideline(project=self.project, user=self.user, version=told["version"])
         return Response(status=204)
-
-
-class AuditView(ListView, ProjectView):
-    """What was done in a project. For managers."""
-
-    serializer_class = AuditSerializer
-    queryset = AuditEntry.objects.none()
-    filters = AuditFilters
-
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By action and by person."""
-        found = AuditEntry.objects.filter(project=self.project).select_related("actor")
-        if "action" in asked:
-            found = found.filter(action=asked["action"])
-        if "actor" in asked:
-            found = found.filter(actor__username=asked["actor"])
-        return found
-
-    @extend_schema(
-        operation_id="audit_list",
-        tags=["projects"],
-        parameters=[AuditFilters],
-        responses=AuditSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List who did what, newest first."""
-        return self.listed()
 
 
 def _roles_of(user: User) -> dict[int, str]:

@@ -4,6 +4,7 @@ from django.urls import URLPattern, path
 
 from annotation.api import (
     account,
+    audit,
     invitations,
     labelling,
     projects,
@@ -20,6 +21,8 @@ _ONE = f"{_PROJECT}assignments/<int:pk>/"
 
 urlpatterns: list[URLPattern] = [
     path("me/", account.MeView.as_view(), name="api-me"),
+    path("me/keys/", account.KeysView.as_view(), name="api-me-keys"),
+    path("audit/", audit.AnyAuditView.as_view(), name="api-audit-all"),
     path("tokens/", account.TokensView.as_view(), name="api-tokens"),
     path("tokens/<int:pk>/", account.TokenView.as_view(), name="api-token"),
     path("projects/", projects.ProjectsView.as_view(), name="api-projects"),
@@ -34,7 +37,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}invitations/<int:pk>/", invitations.InvitationView.as_view(), name="api-invitation"),
     path(f"{_PROJECT}guidelines/", projects.GuidelinesView.as_view(), name="api-guidelines"),
     path(f"{_PROJECT}guidelines/seen/", projects.GuidelinesSeenView.as_view(), name="api-guidelines-seen"),
-    path(f"{_PROJECT}audit/", projects.AuditView.as_view(), name="api-audit"),
+    path(f"{_PROJECT}audit/", audit.AuditView.as_view(), name="api-audit"),
     path(f"{_PROJECT}prompts/", texts.PromptsView.as_view(), name="api-prompts"),
     path(f"{_PROJECT}prompts/<int:pk>/", texts.PromptView.as_view(), name="api-prompt"),
     path(f"{_PROJECT}completions/", texts.CompletionsView.as_view(), name="api-completions"),

@@ -137,3 +137,49 @@ def test_what_judgments_go_by_is_not_deleted(project: Project, as_admin: Asker, 
         refused = as_admin("DELETE", f"/projects/tea/{address}")
         assert (refused.status_code, "cannot be deleted" in refused.json()["detail"]) == (422, True)
     assert not AuditEntry.objects.filter(action__endswith=".delete").exists()
+
+
+def test_language_and_keys_are_chosen_as_on_the_pages(alice: User):
+    as_alice = Asker(alice, scopes=("read", "manage"))
+    assert as_alice("PATCH", "/me/", {"language": "de"}).json()["language"] == "de"
+    refused = as_alice("PATCH", "/me/", {"language": "tlh"})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "language")
+    alice.refresh_from_db()
+    assert alice.language == "de"
+    assert as_alice("PATCH", "/me/", {"language": ""}).status_code == 200
+    assert as_alice.get("/me/keys/").json()["skip"] == "s"
+    chosen = as_alice("PUT", "/me/keys/", {"skip": "j", "comment": ""}).json()
+    assert (chosen["skip"], chosen["comment"]) == ("j", "t")
+    # One key for two actions, an action that there is not, and what is no text.
+    for sent, field in (({"skip": "t"}, "skip"), ({"sleep": "y"}, "sleep"), ({"skip": 1}, "skip")):
+        refused = as_alice("PUT", "/me/keys/", sent)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field)
+    assert as_alice.get("/me/keys/").json()["skip"] == "j"
+
+
+def test_a_superuser_reads_the_whole_audit_log_and_how_rondo_stands(project: Project, as_admin: Asker):
+    as_admin.post(INVITATIONS, {"role": "annotator"})
+    AuditEntry.objects.create(action="note", subject="of no project")
+    told = as_admin.get("/audit/").json()["results"]
+    assert {(one["action"], one["project"]) for one in told} >= {("invitation.create", "tea"), ("note", None)}
+    [found] = as_admin.get("/audit/?project=tea&actor=admin&since=2000-01-01T00:00:00Z").json()["results"]
+    assert (found["action"], found["actor"]) == ("invitation.create", "admin")
+    [note] = as_admin.get("/audit/?subject=NO%20project").json()["results"]
+    assert (note["action"], note["actor"], note["project"]) == ("note", "", None)
+    assert as_admin.get("/audit/?until=2000-01-01T00:00:00Z").json()["results"] == []
+    state = as_admin.get("/status/").json()
+    assert state["worst"] in ("fine", "attention", "wrong")
+    [database] = [one for one in state["findings"] if one["subject"] == "database"]
+    assert (database["level"], database["remedy"]) == ("fine", "")
+
+
+def test_a_superuser_adds_a_model_of_another_server(as_admin: Asker, settings):
+    settings.RONDO_MODEL_SERVER_HOSTS = ["models.example.org"]
+    said = {"name": "elsewhere", "url": "https://models.example.org/v1", "model": "big"}
+    added = as_admin.post("/checkpoints/", said)
+    assert (added.status_code, added.json()["name"]) == (201, "elsewhere")
+    assert AuditEntry.objects.get(action="checkpoint.serve").details["url"] == said["url"]
+    again = as_admin.post("/checkpoints/", said)
+    assert (again.status_code, again.json()["errors"][0]["field"]) == (422, "name")
+    inside = as_admin.post("/checkpoints/", {"name": "inside", "url": "http://169.254.169.254/v1"})
+    assert (inside.status_code, inside.json()["errors"][0]["field"]) == (422, "url")

@@ -30,6 +30,9 @@ SUPERUSERS = (401, 404, 404, 403, 403, 403, 200)
 ALL_MANAGERS = (401, 404, 200, 403, 403, 200, 200)
 """Of a starter model, which belongs to no project."""
 
+SUPERUSER_ALONE = (401, 403, 403, 403, 403, 403, 200)
+"""Where no project is named: nobody else may, and that such a thing is there is no secret."""
+
 
 def says(status: int, expected: tuple[int, ...]) -> tuple[int, ...]:
     """The same people are let in, and get another status."""
@@ -39,6 +42,12 @@ def says(status: int, expected: tuple[int, ...]) -> tuple[int, ...]:
 # Requests that change something are sent with an empty object: who is let in is told what is missing (422).
 TABLE: dict[str, tuple[int, ...]] = {
     "me_read": EVERYONE,
+    "me_change": says(422, EVERYONE),
+    "me_keys_read": EVERYONE,
+    "me_keys_set": EVERYONE,
+    "status_read": SUPERUSER_ALONE,
+    "audit_list_all": SUPERUSER_ALONE,
+    "checkpoints_serve": says(422, SUPERUSER_ALONE),
     # Nobody here gave their password: it is asked for first (tests/api/test_people.py).
     "me_data": says(403, EVERYONE),
     "me_delete": says(403, EVERYONE),

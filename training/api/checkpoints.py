@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.base import ApiView, Filters, ListView, read_body
+from annotation.models import Project
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.model_card import model_card
@@ -22,6 +23,7 @@ from training.selectors import checkpoints_for
 from training.selectors_checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
 from training.services.exports import request_export
 from training.services.registry import delete_files, describe_checkpoint
+from training.services.served_models import register_served_model
 from training.services.verification import check_files
 from training.views.access import require_manager
 
@@ -125,8 +127,39 @@ class NewExportSerializer(serializers.Serializer[Any]):
     private = serializers.BooleanField(required=False, default=True)
 
 
+class ServedModelSerializer(serializers.Serializer[Any]):
+    """A model of another OpenAI-compatible server, to be written down."""
+
+    name = serializers.CharField(max_length=100, help_text="What it is called here: letters, digits, . - _")
+    url = serializers.CharField(
+        max_length=200, help_text="Of the server, such as https://models.example.org/v1"
+    )
+    model = serializers.CharField(
+        max_length=200,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Its name there; empty: the same.",
+    )
+    key = serializers.CharField(
+        max_length=100,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="The environment variable with the server's key; its name begins with RONDO_SERVER_KEY_.",
+    )
+    project = serializers.SlugRelatedField(
+        slug_field="slug",
+        queryset=Project.objects.all(),
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Whose managers may use it; null: those of every project.",
+    )
+
+
 class CheckpointsView(ListView, ApiView):
-    """The checkpoints of one's projects. For managers."""
+    """The checkpoints of one's projects. For managers; superusers add models of other servers."""
 
     serializer_class = CheckpointSerializer
     queryset = Checkpoint.objects.none()
@@ -148,6 +181,19 @@ class CheckpointsView(ListView, ApiView):
     def get(self, request: Request) -> Response:
         """List the checkpoints of the projects that one manages, and the starter models, newest first."""
         return self.listed()
+
+    @extend_schema(
+        operation_id="checkpoints_serve",
+        tags=["checkpoints"],
+        request=ServedModelSerializer,
+        responses={201: CheckpointSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Write down a model that another OpenAI-compatible server answers for. For superusers."""
+        if not self.user.is_superuser:
+            raise PermissionDenied
+        added = register_served_model(by=self.user, **read_body(ServedModelSerializer, request))
+        return Response(CheckpointSerializer(added).data, status=201)
 
 
 class OfCheckpoint(ApiView):

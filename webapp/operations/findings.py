@@ -17,6 +17,15 @@ class Level(IntEnum):
     WRONG = 2
     """Something does not work, or will not for long."""
 
+    @property
+    def called(self) -> str:
+        """As programs call it."""
+        return self.name.lower()
+
+
+LEVELS = tuple((level.called, level.called) for level in Level)
+"""As choices of the API."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:

@@ -1,0 +1,112 @@
+"""The audit log: of one project for its managers, of everything for superusers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.base import ApiView, Filters, ListView, ProjectView
+from annotation.models import AuditEntry
+
+
+class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
+    """One deed that somebody answers for."""
+
+    actor = serializers.CharField(
+        source="actor.username", default="", help_text="Empty where Rondo did it by itself."
+    )
+    details = serializers.DictField()
+
+    class Meta:
+        model = AuditEntry
+        fields: tuple[str, ...] = ("id", "created_at", "actor", "action", "subject", "details")
+
+
+class AnyAuditSerializer(AuditSerializer):
+    """A deed with the project in which it was done."""
+
+    project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
+
+    class Meta(AuditSerializer.Meta):
+        fields = (*AuditSerializer.Meta.fields, "project")
+
+
+class AuditFilters(Filters):
+    """Filters of the audit log."""
+
+    action = serializers.CharField(required=False, help_text="What was done, as `round.start`.")
+    actor = serializers.CharField(required=False, help_text="A username.")
+    subject = serializers.CharField(required=False, help_text="Part of what it was done to.")
+    since = serializers.DateTimeField(required=False, help_text="At this time or later.")
+    until = serializers.DateTimeField(required=False, help_text="Before this time.")
+
+
+class AnyAuditFilters(AuditFilters):
+    """Filters of the whole audit log."""
+
+    project = serializers.SlugField(required=False)
+
+
+_LOOKUPS = {
+    "action": "action",
+    "actor": "actor__username",
+    "subject": "subject__icontains",
+    "since": "created_at__gte",
+    "until": "created_at__lt",
+    "project": "project__slug",
+}
+
+
+class AuditView(ListView, ProjectView):
+    """What was done in a project. For managers."""
+
+    serializer_class = AuditSerializer
+    queryset = AuditEntry.objects.none()
+    filters = AuditFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """Those that were asked for."""
+        return _found(AuditEntry.objects.filter(project=self.project), asked)
+
+    @extend_schema(
+        operation_id="audit_list",
+        tags=["projects"],
+        parameters=[AuditFilters],
+        responses=AuditSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        """List who did what, newest first."""
+        return self.listed()
+
+
+class AnyAuditView(ListView, ApiView):
+    """What was done anywhere. For who is a superuser."""
+
+    serializer_class = AnyAuditSerializer
+    queryset = AuditEntry.objects.none()
+    filters = AnyAuditFilters
+
+    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+        """Those that were asked for."""
+        return _found(AuditEntry.objects.select_related("project"), asked)
+
+    @extend_schema(
+        operation_id="audit_list_all",
+        tags=["operations"],
+        parameters=[AnyAuditFilters],
+        responses=AnyAuditSerializer(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        """List who did what in all projects and outside of them, newest first. For superusers."""
+        if not self.user.is_superuser:
+            raise PermissionDenied
+        return self.listed()
+
+
+def _found(entries: QuerySet[AuditEntry], asked: Mapping[str, Any]) -> QuerySet[AuditEntry]:
+    return entries.select_related("actor").filter(**{_LOOKUPS[name]: asked[name] for name in asked})
