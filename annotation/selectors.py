@@ -1,9 +1,10 @@
 """What people may see, and where they stand. Reads only."""
 
+import json
 from collections.abc import Sequence
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
 from annotation.choices import AssignmentState, Purpose, Role, WithholdingState
@@ -155,3 +156,9 @@ def last_submitted(annotator: User, project: Project) -> Assignment | None:
         .order_by("-closed_at", "-id")
         .first()
     )
+
+
+def tagged(field: str, tag: str) -> Q:
+    """Rows whose list of tags has one, spelled in either way in which databases keep JSON."""
+    spelled = (json.dumps(tag), json.dumps(tag, ensure_ascii=False))
+    return Q(**{f"{field}__icontains": spelled[0]}) | Q(**{f"{field}__icontains": spelled[1]})

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Exists, OuterRef, QuerySet, Sum
 
 from annotation.choices import Purpose
 from annotation.kept import Kept
 from annotation.models import Candidate, Comparison, CompletionSource, Judgment, Project
+from annotation.selectors import tagged
 from training.models import EloPoints, Slice, VoteCount, Voters, VoteTotals
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def items_behind(project: Project, choice: Choice, *, left: int, right: int | No
     if choice.part == Slice.ROUND and choice.value.isdigit():
         found = found.filter(round_number=int(choice.value))
     if choice.part == Slice.TAG:
-        spelled = (json.dumps(choice.value), json.dumps(choice.value, ensure_ascii=False))
-        found = found.filter(Q(prompt__tags__icontains=spelled[0]) | Q(prompt__tags__icontains=spelled[1]))
+        found = found.filter(tagged("prompt__tags", choice.value))
     if choice.part == Slice.ARENA:
         found = found.filter(purpose=Purpose.ARENA)
     return found.order_by("-pk")

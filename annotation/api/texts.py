@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -16,7 +16,7 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.choices import Purpose, Split
 from annotation.formats.fields import ROLES
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
-from annotation.selectors import judgments_current
+from annotation.selectors import judgments_current, tagged
 from annotation.services.prompts import import_prompts
 
 _MOST_PROMPTS = 1000
@@ -139,6 +139,12 @@ class ComparisonFilters(Filters):
     open = serializers.BooleanField(
         required=False, allow_null=True, default=None, help_text="Whether places are free."
     )
+    judged = serializers.BooleanField(
+        required=False, allow_null=True, default=None, help_text="Whether somebody has judged it."
+    )
+    source = serializers.CharField(required=False, help_text="Who wrote one of its answers: a name.")  # type: ignore[assignment]
+    against = serializers.CharField(required=False, help_text="Who wrote another of them: a name.")
+    tag = serializers.CharField(required=False, help_text="A tag of its prompt.")
 
 
 class JudgmentFilters(Filters):
@@ -231,7 +237,7 @@ class ComparisonsView(ListView, ProjectView):
     filters = ComparisonFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By round, by purpose, by whether places are free."""
+        """By round, purpose and tag, by who wrote the answers, by free places, by whether it was judged."""
         found = self.project.comparisons.prefetch_related(
             Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
         )
@@ -241,6 +247,16 @@ class ComparisonsView(ListView, ProjectView):
             found = found.filter(purpose=asked["purpose"])
         if "open" in asked:
             found = found.filter(open_slots__gt=0) if asked["open"] else found.filter(open_slots=0)
+        if "judged" in asked:
+            judged = Exists(Judgment.objects.filter(comparison=OuterRef("pk")))
+            found = found.filter(judged if asked["judged"] else ~judged)
+        for name in {"source", "against"} & set(asked):
+            written = Candidate.objects.filter(
+                comparison=OuterRef("pk"), completion__source__name=asked[name]
+            )
+            found = found.filter(Exists(written))
+        if "tag" in asked:
+            found = found.filter(tagged("prompt__tags", asked["tag"]))
         return found
 
     @extend_schema(

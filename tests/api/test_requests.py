@@ -10,7 +10,8 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
 
-from annotation.models import Comparison, KeptAnswer, Project, Prompt, User
+from annotation.models import Comparison, CompletionSource, KeptAnswer, Project, Prompt, User
+from annotation.services.completions import create_comparison
 from annotation.services.kept_answers import claim_key, forget_answers
 from tests import factories
 from tests.api.scene import Asker, Scene
@@ -128,6 +129,33 @@ def test_comparisons_are_found_by_round_purpose_and_free_places(
     assert found("open=true") == [waiting.pk]
     assert found("open=false") == [gold.pk, judged.pk]
     assert found("purpose=gold") == [gold.pk]
+    assert found("judged=true") == [judged.pk]
+    assert found("judged=false&purpose=work") == [waiting.pk]
+
+
+def test_comparisons_are_found_by_who_wrote_their_answers_and_by_tags(project: Project, as_carol: Asker):
+    green, old = (factories.make_source(name) for name in ("green", "old"))
+
+    def compared(tags: list[str], *sources: CompletionSource) -> Comparison:
+        prompt = factories.make_prompt(project, f"{tags}?", tags=tags)
+        written = [
+            factories.make_completions(prompt, [f"{n}"], source=one)[0] for n, one in enumerate(sources)
+        ]
+        return create_comparison(prompt=prompt, completions=written, round_number=1)
+
+    both, one = compared(["tea", "süß"], green, old), compared(["tea"], green, green)
+
+    def found(query: str) -> list[int]:
+        rows = as_carol.get(f"/projects/tea/comparisons/?{query}").json()["results"]
+        return [row["id"] for row in rows]
+
+    assert found("source=green") == [one.pk, both.pk]
+    assert found("source=green&against=old") == found("source=old&against=green") == [both.pk]
+    assert found("source=nobody") == []
+    assert found("tag=tea") == [one.pk, both.pk]
+    assert found("tag=s%C3%BC%C3%9F") == [both.pk]
+    # A tag is whole: no part of one, and no sign of its own.
+    assert found("tag=te") == found("tag=%25") == found("tag=%22") == []
 
 
 # ── What one knows already, and what has changed since ────────────────────────────────

@@ -175,6 +175,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "beside_continue": says(422, MANAGERS),
     "leaderboard_read": MANAGERS,
     "drift_read": MANAGERS,
+    # The checkpoint in the address is no reward model (what is told of one: tests/training/test_drift.py).
+    "drift_items": says(404, MANAGERS),
     "drift_measure": says(202, MANAGERS),
     "judges_list": MANAGERS,
     "judges_create": says(422, MANAGERS),

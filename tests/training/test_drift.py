@@ -12,6 +12,7 @@ from annotation.choices import Split
 from annotation.models import CompletionScore, Judgment, Project, User
 from annotation.services.judgments import JudgmentAnswer, submit_judgment
 from tests import factories
+from tests.api.scene import Asker
 from tests.training.fake_server import FakeServer
 from tests.training.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, StepKind
@@ -207,6 +208,21 @@ def test_each_number_leads_to_its_judgments(
     own = client.get(reverse("drift-items", args=["tea", "reward-1", 1])).content.decode()
     assert own.count("<article") == 1  # the two that it learned from are not among them
     assert client.get(reverse("drift-items", args=["tea", "nobody", 1])).status_code == 404
+
+
+@pytest.mark.django_db
+def test_programs_read_the_judgments_behind_each_number(first: Checkpoint, project: Project, carol: User):
+    measure(project, carol)
+    as_carol = Asker(carol)
+    told = as_carol.get("/projects/tea/drift/reward-1/rounds/2/").json()["results"]
+    assert sorted((one["agreeing"], one["pairs"]) for one in told) == [(0, 1), (0, 1), (1, 1)]
+    for one in told:
+        better, worse = one["answers"]
+        assert (better["rank"], worse["rank"]) == (1, 2)
+        assert (better["score"] > worse["score"]) == bool(one["agreeing"])
+    assert len(as_carol.get("/projects/tea/drift/reward-1/rounds/1/").json()["results"]) == 1
+    assert as_carol.get("/projects/tea/drift/nobody/rounds/1/").status_code == 404
+    assert as_carol.get(f"/projects/tea/drift/reward-1/rounds/{10**20}/").json()["results"] == []
 
 
 @pytest.mark.django_db

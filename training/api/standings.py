@@ -5,15 +5,19 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
-from drf_spectacular.utils import extend_schema
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ListView, OldestFirst, ProjectView, read_body, read_filters
+from annotation.models import Judgment
+from training.choices import CheckpointKind
+from training.contract import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
 from training.selectors import checkpoints_for
-from training.selectors_drift import matrix_of
+from training.selectors_drift import Item, items_behind, items_of, matrix_of
 from training.selectors_leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
 from training.services.drift import request_measurement
 from training.services.judges import create_judge, set_judge
@@ -122,6 +126,30 @@ class NewJudgeSerializer(serializers.Serializer[Any]):
     most_tokens = serializers.IntegerField(required=False, min_value=1, max_value=2**62)
 
 
+class ScoredAnswerSerializer(serializers.Serializer[Any]):
+    """An answer with its rank and its score."""
+
+    completion = serializers.IntegerField()
+    rank = serializers.IntegerField(help_text="By people; 1 is best.")
+    score = serializers.FloatField(allow_null=True, help_text="By the reward model; null: not measured.")
+
+
+class DriftItemSerializer(serializers.Serializer[Any]):
+    """One judgment beside what a reward model says."""
+
+    judgment = serializers.IntegerField(source="judgment.pk")
+    comparison = serializers.IntegerField(source="judgment.comparison_id")
+    prompt = serializers.IntegerField(source="judgment.comparison.prompt_id")
+    answers = serializers.SerializerMethodField(help_text="Best rank first.")
+    agreeing = serializers.IntegerField(help_text="Pairs that both order alike.")
+    pairs = serializers.IntegerField(help_text="Pairs that people decided and the model scored.")
+
+    @extend_schema_field(ScoredAnswerSerializer(many=True))
+    def get_answers(self, item: Item) -> list[dict[str, Any]]:
+        """As the page shows them."""
+        return [{"completion": one.pk, "rank": rank, "score": score} for one, rank, score in item.answers]
+
+
 class ActivitySerializer(serializers.Serializer[Any]):
     """Whether it goes on."""
 
@@ -188,6 +216,25 @@ class DriftView(ProjectView):
         """Have drift measured anew. A worker does it; 422 while one goes on."""
         measurement = request_measurement(project=self.project, requested_by=self.user)
         return Response(MeasurementSerializer(measurement).data, status=202)
+
+
+class DriftItemsView(ListView, ProjectView):
+    """The judgments behind a number of drift. For managers."""
+
+    pagination_class = OldestFirst
+    serializer_class = DriftItemSerializer
+    queryset = Judgment.objects.none()
+
+    @extend_schema(operation_id="drift_items", tags=["checkpoints"], responses=DriftItemSerializer(many=True))
+    def get(self, request: Request, slug: str, name: str, number: int) -> Response:
+        """List what people preferred in a round beside the scores of a reward model that did not learn it."""
+        if not CHECKPOINT_NAME.fullmatch(name):
+            raise Http404
+        rewards = self.project.checkpoints.filter(kind=CheckpointKind.REWARD)
+        model = get_object_or_404(rewards.select_related("run__snapshot", "project"), name=name)
+        read_filters(self.filters, request)
+        page = self.paginate_queryset(items_behind(model, number))
+        return self.get_paginated_response(DriftItemSerializer(items_of(model, page or []), many=True).data)
 
 
 class JudgesView(ListView, ProjectView):

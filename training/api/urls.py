@@ -53,6 +53,11 @@ urlpatterns: list[URLPattern] = [
     path(f"{_BESIDE}continue/", beside.ContinueView.as_view(), name="api-beside-continue"),
     path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
     path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),
+    path(
+        f"{_PROJECT}drift/<str:name>/rounds/<int:number>/",
+        standings.DriftItemsView.as_view(),
+        name="api-drift-items",
+    ),
     path(f"{_PROJECT}judges/", standings.JudgesView.as_view(), name="api-judges"),
     path(f"{_PROJECT}judges/<int:pk>/", standings.JudgeView.as_view(), name="api-judge"),
 ]
