@@ -1,4 +1,4 @@
-"""Installations that took the migrations one by one, as those did that are older than `0001_rondo`.
+"""Installations that took the migrations one by one: those older than the ones that replace all of them.
 
     python -m tests.grown [APP MIGRATION]...
 
@@ -22,8 +22,12 @@ def one_by_one() -> Iterator[None]:
 
     def load(loader: Any) -> None:
         load_disk(loader)
-        found = loader.disk_migrations.items()
-        loader.disk_migrations = {name: migration for name, migration in found if not migration.replaces}
+        found = loader.disk_migrations
+        last = {name: migration.replaces[-1] for name, migration in found.items() if migration.replaces}
+        loader.disk_migrations = {name: migration for name, migration in found.items() if name not in last}
+        for migration in loader.disk_migrations.values():
+            # What comes after one that replaces others comes after the last of those.
+            migration.dependencies = [last.get(name, name) for name in migration.dependencies]
 
     with patch.object(MigrationLoader, "load_disk", load):
         yield

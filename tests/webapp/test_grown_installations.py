@@ -1,4 +1,4 @@
-"""A new installation takes `0001_rondo`; one that grew has the same tables, and one half way goes on."""
+"""A new installation takes one migration an app; one that grew, or stopped half way, gets the same tables."""
 
 import os
 import re

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('annotation', '0001_rondo'),
+        ('annotation', '0001_squashed_0015_display_lanes'),
     ]
 
     operations = [
