@@ -42,7 +42,8 @@ def open_prepared(open_as: Open, user: User, **options: object) -> Page:
 
 
 def taken(page: Page, held: list[Route]) -> Route:
-    """The next request that is held back: it is told of before it is handed over."""
+    """The next request that is held back, once it is: Playwright may miss the event of a request that comes
+    at once, and never its route."""
     while not held:
         page.wait_for_timeout(20)
     return held.pop(0)
@@ -290,8 +291,7 @@ def test_the_next_comparison_is_there_before_the_submit_is_answered(items, alice
     held: list[Route] = []
     page.route("**/submit/", lambda route: held.append(route))
     page.keyboard.press("2")
-    with page.expect_request("**/submit/"):
-        page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     expect(page.get_by_text("2 of 2")).to_be_visible()
     assert not Judgment.objects.exists()
@@ -321,8 +321,7 @@ def test_a_refused_answer_comes_back_and_the_next_one_stays_in_hand(items, alice
     expect(page.get_by_label("Both bad")).to_be_checked()
     held: list[Route] = []
     page.route("**/submit/", lambda route: held.append(route))
-    with page.expect_request("**/submit/"):
-        page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     page.keyboard.type("ab=c")
     taken(page, held).continue_()
