@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
 from annotation.choices import AssignmentState, Purpose, Role, WithholdingState
@@ -156,6 +157,17 @@ def last_submitted(annotator: User, project: Project) -> Assignment | None:
         .order_by("-closed_at", "-id")
         .first()
     )
+
+
+def judged() -> Exists:
+    """Comparisons that somebody has judged."""
+    return Exists(Judgment.objects.filter(comparison=OuterRef("pk")))
+
+
+def with_answer_of(**source: Any) -> Exists:
+    """Comparisons with an answer whose source is so: lookups of it, as `name="starter"`."""
+    written = {f"completion__source__{lookup}": value for lookup, value in source.items()}
+    return Exists(Candidate.objects.filter(comparison=OuterRef("pk"), **written))
 
 
 def tagged(field: str, tag: str) -> Q:

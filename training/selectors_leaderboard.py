@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
 from annotation.choices import Purpose
 from annotation.kept import Kept
-from annotation.models import Candidate, Comparison, CompletionSource, Judgment, Project
-from annotation.selectors import tagged
+from annotation.models import Comparison, CompletionSource, Project
+from annotation.selectors import judged, tagged, with_answer_of
 from training.models import EloPoints, Slice, VoteCount, Voters, VoteTotals
 
 if TYPE_CHECKING:
@@ -59,13 +59,10 @@ def values_of(project: Project) -> dict[str, list[str]]:
 
 def items_behind(project: Project, choice: Choice, *, left: int, right: int | None) -> QuerySet[Comparison]:
     """The judged comparisons with an answer of `left`, and one of `right` where named; newest first."""
-    found = Comparison.objects.filter(
-        Exists(Judgment.objects.filter(comparison=OuterRef("pk"))), project=project
-    )
+    found = Comparison.objects.filter(judged(), project=project)
     for source in (left, right):
         if source is not None:
-            written = Candidate.objects.filter(comparison=OuterRef("pk"), completion__source=source)
-            found = found.filter(Exists(written))
+            found = found.filter(with_answer_of(pk=source))
     if choice.part == Slice.ROUND and choice.value.isdigit():
         found = found.filter(round_number=int(choice.value))
     if choice.part == Slice.TAG:

@@ -1,6 +1,5 @@
 """Oneself: who one is, where one works, one's tokens."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.utils import timezone
@@ -11,7 +10,7 @@ from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api.base import ApiView, read_body
+from annotation.api.base import ApiView, read_body, read_object
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
 from annotation.services.keys import change_keys, keys_of
@@ -169,13 +168,11 @@ class TokenView(ApiView):
 
 
 def read_keys(request: Request) -> dict[str, str]:
-    """Actions with their keys, as they were sent. Refuses what is neither."""
-    sent = request.data
-    if not isinstance(sent, Mapping):
-        raise serializers.ValidationError({"body": [_("A JSON object is expected.")]})
-    if wrong := [str(name) for name, key in sent.items() if not isinstance(key, str)]:
+    """Actions with their keys, as they were sent. Refuses keys that are no texts."""
+    sent = read_object(request)
+    if wrong := [name for name, key in sent.items() if not isinstance(key, str)]:
         raise serializers.ValidationError({name: [_("A key is a text.")] for name in wrong})
-    return {str(name): key for name, key in sent.items()}
+    return dict(sent)
 
 
 def _told(user: User) -> Any:

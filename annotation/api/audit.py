@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -103,8 +102,7 @@ class AnyAuditView(ListView, ApiView):
     )
     def get(self, request: Request) -> Response:
         """List who did what in all projects and outside of them, newest first. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         return self.listed()
 
 

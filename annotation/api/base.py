@@ -100,6 +100,11 @@ class ApiView(APIView):
             return unchanged
         return answer
 
+    def require_superuser(self) -> None:
+        """Refuse everybody else."""
+        if not self.user.is_superuser:
+            raise PermissionDenied
+
     def require_match(self, shown: Any) -> None:
         """Refuse a change of what is no longer as the sender read it (`If-Match`). `shown` is what a GET
         would answer now; call it while the row is locked."""
@@ -229,11 +234,16 @@ def etag_of(content: bytes) -> str:
     return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
-def read_body(kind: type[serializers.Serializer[Any]], request: Request, **context: Any) -> dict[str, Any]:
-    """The values of a body. Refuses what is missing or wrong, naming the field."""
+def read_object(request: Request) -> Mapping[str, Any]:
+    """A body as it was sent. Refuses what is no object."""
     if not isinstance(request.data, Mapping):
         raise serializers.ValidationError({"body": [_("A JSON object is expected.")]})
-    read = kind(data=request.data, context=context)
+    return request.data
+
+
+def read_body(kind: type[serializers.Serializer[Any]], request: Request, **context: Any) -> dict[str, Any]:
+    """The values of a body. Refuses what is missing or wrong, naming the field."""
+    read = kind(data=read_object(request), context=context)
     read.is_valid(raise_exception=True)
     values: dict[str, Any] = read.validated_data
     return values

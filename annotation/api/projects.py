@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404
@@ -176,8 +175,7 @@ class ProjectsView(ListView, ApiView):
     )
     def post(self, request: Request) -> Response:
         """Make a project with the three error categories of fine-grained RLHF. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         told = read_body(NewProjectSerializer, request)
         project = create_project(**told, created_by=self.user)
         return Response(_whole(project, self.user), status=201)
@@ -210,8 +208,7 @@ class SettingsView(ProjectView):
     )
     def patch(self, request: Request, slug: str) -> Response:
         """Change what is sent and leave the rest. Honours `If-Match`. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         with transaction.atomic():
             locked = Project.objects.select_for_update(no_key=True).get(pk=self.project.pk)
             self.require_match(SettingsSerializer(locked).data)
@@ -244,8 +241,7 @@ class MemberView(ProjectView):
     )
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Make someone a member with a role, or give a member another role."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         if not username.isprintable():
             # PostgreSQL takes no NUL, not even to look for.
             raise Http404
@@ -283,8 +279,7 @@ class GuidelinesView(ListView, ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Publish a version; the text that is current already adds nothing. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         told = read_body(NewGuidelineSerializer, request)
         published = publish_guideline(project=self.project, text=told["text"], author=self.user)
         return Response(GuidelineSerializer(published).data, status=201)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -46,16 +45,7 @@ class CriterionValuesSerializer(QuestionValues):
     )
 
 
-class OfQuestions(ProjectView):
-    """Something of what a project asks. For who is a superuser, as in the admin."""
-
-    def require_superuser(self) -> None:
-        """Refuse everybody else."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
-
-
-class CategoryView(OfQuestions):
+class CategoryView(ProjectView):
     """One category of a project. For who is a superuser."""
 
     @extend_schema(
@@ -80,7 +70,7 @@ class CategoryView(OfQuestions):
         return Response(status=204)
 
 
-class CriterionView(OfQuestions):
+class CriterionView(ProjectView):
     """One criterion of a project. For who is a superuser."""
 
     @extend_schema(

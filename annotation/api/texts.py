@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Prefetch, QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -16,7 +16,7 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.choices import Purpose, Split
 from annotation.formats.fields import ROLES
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
-from annotation.selectors import judgments_current, tagged
+from annotation.selectors import judged, judgments_current, tagged, with_answer_of
 from annotation.services.prompts import import_prompts
 
 _MOST_PROMPTS = 1000
@@ -248,13 +248,9 @@ class ComparisonsView(ListView, ProjectView):
         if "open" in asked:
             found = found.filter(open_slots__gt=0) if asked["open"] else found.filter(open_slots=0)
         if "judged" in asked:
-            judged = Exists(Judgment.objects.filter(comparison=OuterRef("pk")))
-            found = found.filter(judged if asked["judged"] else ~judged)
+            found = found.filter(judged() if asked["judged"] else ~judged())
         for name in {"source", "against"} & set(asked):
-            written = Candidate.objects.filter(
-                comparison=OuterRef("pk"), completion__source__name=asked[name]
-            )
-            found = found.filter(Exists(written))
+            found = found.filter(with_answer_of(name=asked[name]))
         if "tag" in asked:
             found = found.filter(tagged("prompt__tags", asked["tag"]))
         return found

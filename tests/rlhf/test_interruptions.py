@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.rlhf.runs import files_of, make_run, start, status_of, train
-from tests.rlhf.trainers import Trainer
+from tests.rlhf.trainers import Trainer, finish_one
 from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -38,12 +38,6 @@ def wait_until(true: Callable[[], bool], process: Trainer | subprocess.Popen[byt
         time.sleep(0.005)
 
 
-def finish(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run the trainer to its end: exit status and what it said."""
-    trainer = Trainer(folder, *arguments)
-    return trainer.wait(), trainer.output
-
-
 def endless(folder: Path, base: Path) -> Path:
     """A run that does not end by itself while a test looks at it."""
     return make_run(folder, base, optimiser={"epochs": 100_000, "save_every": 100_000, "evaluate_every": 0})
@@ -57,7 +51,7 @@ def uninterrupted(
     folder = make_run(
         tmp_path_factory.mktemp("uninterrupted") / "run", base, method=request.param, lora={"dropout": 0.1}
     )
-    code, output = finish(folder)
+    code, output = finish_one(folder)
     assert code == EXIT_FINISHED, output
     return folder
 
@@ -79,7 +73,7 @@ def test_a_run_killed_at_a_random_step_and_resumed_ends_byte_for_byte_like_one_n
     wait_until(lambda: steps_of(folder) >= kill, trainer)
     trainer.kill()
     assert not (folder / "checkpoint").exists()
-    code, output = finish(folder)
+    code, output = finish_one(folder)
     assert code == EXIT_FINISHED, output
     if kill > 2:
         assert "Going on after step" in output
@@ -96,7 +90,7 @@ def test_a_cancelled_run_saves_stops_and_goes_on_to_the_same_bytes(
     assert train(folder) == EXIT_STOPPED
     assert status_of(folder).message == "cancelled"
     assert not (folder / "cancel").exists(), "the request was honoured and must not stop the next start"
-    assert finish(folder)[0] == EXIT_FINISHED
+    assert finish_one(folder)[0] == EXIT_FINISHED
     assert files_of(folder / "checkpoint") == files_of(uninterrupted / "checkpoint")
 
 
@@ -135,7 +129,7 @@ def test_two_trainers_never_share_a_folder(base: Path, tmp_path: Path) -> None:
     wait_until(lambda: steps_of(folder) >= 1, first)
     assert train(folder) == EXIT_FAILED
     assert status_of(folder).state == "running", "the second trainer wrote over the first one's status"
-    code, output = finish(folder, "--wait-for-lock", "0")
+    code, output = finish_one(folder, "--wait-for-lock", "0")
     assert code == EXIT_FAILED
     assert f"another trainer (process {first.pid}) works in this folder" in output
     (folder / "cancel").touch()

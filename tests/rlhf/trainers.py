@@ -13,7 +13,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import torch
@@ -28,13 +27,13 @@ class Trainer:
     """One trainer, started at once. What it says goes to a file that `output` reads."""
 
     def __init__(self, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
-        descriptor, name = tempfile.mkstemp(prefix="trainer-", suffix=".txt")
+        # Beside the run: it goes with the test's folder.
+        descriptor, name = tempfile.mkstemp(prefix="trainer-", suffix=".txt", dir=folder.parent)
         os.close(descriptor)
         self._said = Path(name)
         self._process = _CONTEXT.Process(
             target=_train, args=([str(folder), *arguments], name, dict(variables or {})), daemon=True
         )
-        ensure_running()
         self._process.start()
 
     @property
@@ -70,6 +69,12 @@ class Trainer:
         self._process.join()
 
 
+def finish_one(folder: Path, *arguments: str) -> tuple[int, str]:
+    """One to its end: exit status and what it said."""
+    trainer = Trainer(folder, *arguments)
+    return trainer.wait(), trainer.output
+
+
 def start_two(folder: Path) -> list[Trainer]:
     """Two trainers of one run, which find each other by the variables that torchrun sets."""
     with socket.socket() as probe:
@@ -90,8 +95,8 @@ def finish_two(folder: Path) -> None:
 
 def _train(arguments: list[str], said: str, variables: dict[str, str]) -> None:
     with open(said, "ab", buffering=0) as file:
-        os.dup2(file.fileno(), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-        os.dup2(file.fileno(), sys.__stderr__.fileno() if sys.__stderr__ else 2)
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
     os.environ.update(variables)
     torch.set_num_threads(1)
     sys.argv = ["python -m training.rlhf", *arguments]

@@ -190,8 +190,7 @@ class CheckpointsView(ListView, ApiView):
     )
     def post(self, request: Request) -> Response:
         """Write down a model that another OpenAI-compatible server answers for. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         added = register_served_model(by=self.user, **read_body(ServedModelSerializer, request))
         return Response(CheckpointSerializer(added).data, status=201)
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -36,6 +35,5 @@ class StatusView(ApiView):
     @extend_schema(operation_id="status_read", tags=["operations"], responses=StatusSerializer)
     def get(self, request: Request) -> Response:
         """Look at everything, as `manage.py doctor` does. For superusers."""
-        if not self.user.is_superuser:
-            raise PermissionDenied
+        self.require_superuser()
         return Response(StatusSerializer(look()).data)
