@@ -1,0 +1,1 @@
+"""Evaluation of a round's new policy against its parent, and the decision that follows from it."""
