@@ -124,6 +124,7 @@ from training.contract.snapshot_folder import (
     read_snapshot_header,
     write_snapshot,
 )
+from training.contract.validation import RewardModelValidation, validation_from_figures
 
 __all__ = [
     "CANCEL_FILE",
@@ -167,6 +168,7 @@ __all__ = [
     "PolicyGradientSettings",
     "PreferenceSettings",
     "RatingHead",
+    "RewardModelValidation",
     "RewardPart",
     "RewardSettings",
     "RolloutServerSettings",
@@ -213,6 +215,7 @@ __all__ = [
     "read_watch_warnings",
     "settings_from_json",
     "sha256_of_file",
+    "validation_from_figures",
     "with_context",
     "write_atomically",
     "write_evaluation",
