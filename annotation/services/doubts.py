@@ -1,4 +1,8 @@
-"""What to ask once before an answer is stored: the person decides. Nothing here writes."""
+"""Questions to ask once before an annotation is stored: the person decides. Nothing here writes.
+
+static/js/label-answers.js has the same rules, so that the browser asks before it shows the next item.
+The server decides: it asks whatever the page did not confirm.
+"""
 
 import string
 from collections.abc import Mapping
@@ -24,17 +28,18 @@ class Doubt:
 
 
 def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ...]:
-    """What is worth a second look in an answer, in the letters of the page on which it was given.
+    """Return the questions that an annotation raises, in the letters of the page on which it was made.
 
-    - A ranking of three or more that is exactly the order in which they were shown.
-    - A winner that carries more or worse errors than the loser: marks count by their severity (1
-      where there is none), errors for and merits against. Of several such pairs the starkest.
-    - No rating at all, where the project has criteria and the answers could be judged.
+    - A ranking of three or more that is exactly the order shown.
+    - A winner with more or more severe error spans than the loser: spans count by their severity (1
+      where there is none), errors for and merits against. Of several such pairs the one with the
+      largest difference, the first in displayed order among equals.
+    - No rating at all, where the project has criteria and the responses could be judged.
     """
     configured = configuration_of(assignment.comparison.project)
     categories = {category.pk: category for category in configured.categories}
     unrated = bool(configured.criteria) and not answer.ratings and answer.verdict != Verdict.CANNOT_JUDGE
-    found = (Doubt("unrated", _("You rated none of the answers. Submit it so?")),) if unrated else ()
+    found = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
     if answer.verdict != Verdict.RANKED or len(answer.ranks) < 2:
         return found
     return (*_as_shown(answer, assignment), *_against_marks(answer, assignment, categories), *found)
@@ -44,7 +49,7 @@ def _as_shown(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ..
     shown = [answer.ranks.get(pk) for pk in assignment.display_order]
     if len(shown) < 3 or shown != list(range(1, len(shown) + 1)):
         return ()
-    return (Doubt("as-shown", _("This is exactly the order in which they were shown. Submit it so?")),)
+    return (Doubt("as-shown", _("This is exactly the order shown.")),)
 
 
 def _against_marks(
@@ -64,8 +69,8 @@ def _against_marks(
     _difference, better, worse = max(against, key=lambda pair: pair[0])
     letters = dict(zip(assignment.display_order, string.ascii_uppercase, strict=False))
     winner, loser = letters[better], letters[worse]
-    message = _(
-        "You ranked %(winner)s above %(loser)s, but marked more or worse errors in %(winner)s. "
-        "That may well be right: submit it so?"
-    ) % {"winner": winner, "loser": loser}
+    message = _("%(winner)s is ranked above %(loser)s, but has more or more severe error spans.") % {
+        "winner": winner,
+        "loser": loser,
+    }
     return (Doubt(f"against-marks-{winner}-{loser}", message),)

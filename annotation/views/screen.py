@@ -250,6 +250,7 @@ class Screen:
                     "label": c.label,
                     "shortcut": c.shortcut.lower(),
                     "severitySteps": c.severity_steps,
+                    "polarity": c.polarity,
                 }
                 for c in self.span_categories
             ],

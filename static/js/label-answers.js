@@ -1,6 +1,6 @@
 /* Labelling screen: ratings by digits, corrections with their difference, more evidence, the place where
-   missing info belongs, notices. Without JavaScript all but the place and the live difference is there.
-   What compares and what points at places comes when it is first needed. */
+   missing info belongs, notices, questions before a submit. Without JavaScript all but the place
+   and the live difference is there. What compares and what points at places comes when it is first needed. */
 const DIFFERENCE_AFTER = 120;
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -44,6 +44,12 @@ export class Answers {
     if (left.length) return translate("Rate the answers, or say that you cannot judge.");
     const own = $("#demonstration", this.form);
     return own && !groups.length && !own.value.trim() ? translate("Write your own answer, or say that you cannot judge.") : "";
+  }
+
+  /** Whether there are criteria and no response is rated, though the responses could be judged. */
+  isUnrated() {
+    const cannot = $('input[name="choice"][value="cannot_judge"]:checked', this.form);
+    return !cannot && this.groups().length > 0 && !this.groups().some((group) => $("input:checked", group));
   }
 
   focusLack() {
@@ -199,5 +205,80 @@ export class Answers {
     $('[name="missing-insert"]', row).value = "";
     this.showFurther(row);
     this.places?.then((places) => places.update());
+  }
+}
+
+// ── Questions before a submit ───────────────────────────────────────────────────────────
+
+/* The questions that annotation/services/doubts.py asks before it stores an annotation, asked on the item's own
+   screen before the next one is shown. The server asks again what is not confirmed: a rule that only one of
+   both sides has costs a return to the item, never an annotation. */
+const WEIGHT = { error: 1, neutral: 0, merit: -1 };
+
+/** Of all pairs that are ranked against their spans, the pair with the largest difference: [better, worse]. */
+function againstSpans(ranks, letters, spans) {
+  const badness = new Map(letters.map((letter) => [letter, 0]));
+  for (const { letter, polarity, severity } of spans) badness.set(letter, badness.get(letter) + WEIGHT[polarity] * (severity || 1));
+  let found = null;
+  let largest = 0;
+  for (const better of letters) {
+    for (const worse of letters) {
+      const difference = badness.get(better) - badness.get(worse);
+      if (ranks.get(better) < ranks.get(worse) && difference > largest) [found, largest] = [[better, worse], difference];
+    }
+  }
+  return found;
+}
+
+/** The questions that an annotation raises, as { key, message }.
+
+    `letters` in displayed order; `ranks` by letter, empty when none wins; `spans` as { letter, polarity,
+    severity }; `isUnrated` when there are criteria and nothing is rated. */
+export function doubtsOf({ letters, ranks, spans, isUnrated }) {
+  const doubts = [];
+  if (ranks.size > 1) {
+    if (letters.length > 2 && letters.every((letter, i) => ranks.get(letter) === i + 1)) {
+      doubts.push({ key: "as-shown", message: translate("This is exactly the order shown.") });
+    }
+    const [winner, loser] = againstSpans(ranks, letters, spans) ?? [];
+    if (winner) {
+      doubts.push({
+        key: `against-marks-${winner}-${loser}`,
+        message: translate("{winner} is ranked above {loser}, but has more or more severe error spans.", { winner, loser }),
+      });
+    }
+  }
+  if (isUnrated) doubts.push({ key: "unrated", message: translate("No response is rated.") });
+  return doubts;
+}
+
+/** The panel that asks. What was asked once, here or by the server, is not asked again. */
+export class Doubts {
+  constructor(screen, form) {
+    this.panel = screen.querySelector("#doubts");
+    this.list = this.panel.querySelector("ul");
+    this.confirmed = form.elements.confirmed;
+  }
+
+  /** Ask what was not asked yet. True when nothing is left to ask. */
+  settled(doubts) {
+    const asked = this.confirmed.value.split(" ").filter(Boolean);
+    if (doubts.every(({ key }) => asked.includes(key))) return true;
+    this.confirmed.value = [...new Set([...asked, ...doubts.map(({ key }) => key)])].join(" ");
+    this.list.replaceChildren(...doubts.map(({ key, message }) => {
+      const item = document.createElement("li");
+      item.dataset.doubt = key;
+      item.textContent = message;
+      return item;
+    }));
+    this.panel.hidden = false;
+    this.panel.focus();
+    return false;
+  }
+
+  /** Close the panel when the annotation no longer raises all that it asks. */
+  changed(doubts) {
+    const keys = new Set(doubts.map(({ key }) => key));
+    if (!this.panel.hidden) this.panel.hidden = [...this.list.children].some((item) => !keys.has(item.dataset.doubt));
   }
 }

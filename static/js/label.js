@@ -1,7 +1,7 @@
 /* The labelling screen: what is still missing, the clock, the keys, missing info, and one screen after
    the other. Without JavaScript the form is a plain form: pairs and rankings can be judged, text cannot
    be marked, and nothing is kept before the submit. */
-import { Answers } from "./label-answers.js";
+import { Answers, Doubts, doubtsOf } from "./label-answers.js";
 import { Desk, Keeper, ask, fragmentOf, listed } from "./label-desk.js";
 import { Order } from "./label-order.js";
 import { Marks } from "./label-spans.js";
@@ -39,6 +39,7 @@ class Screen {
     this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
     this.order = $("#order", element) ? new Order(element, { announce, onChange }) : null;
+    this.doubts = new Doubts(element, this.form);
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;
     this.form.addEventListener("input", onChange);
@@ -92,7 +93,11 @@ class Screen {
     const lack = this.lacks();
     this.button.setAttribute("aria-disabled", String(Boolean(lack)));
     const chosen = $('input[name="choice"]:checked', this.form)?.dataset.label;
-    this.say(lack || (chosen ? `${chosen}.` : this.order ? this.order.input.value : ""));
+    const doubts = this.raised();
+    this.doubts.changed(doubts);
+    const warning = lack ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
+    const entered = chosen ? `${chosen}.` : this.order?.input.value ?? "";
+    this.say(lack || warning || entered, warning ? "warn" : "");
     for (const details of $$(".missing", this.element)) {
       const rows = $$(".missing__row", details).filter((row) => !isEmpty(row)).length;
       const badge = $("[data-missing-count]", details);
@@ -108,11 +113,23 @@ class Screen {
     this.status.dataset.tone = tone;
   }
 
-  /** What lacks is said, else the time is written down and it goes to the server. */
+  /** The questions that the annotation raises as it is now. */
+  raised() {
+    const letters = this.data.candidates.map(({ letter }) => letter);
+    const letterOf = new Map(this.data.candidates.map(({ token, letter }) => [token, letter]));
+    const [, winner] = /^win:([^:]+)/.exec($('input[name="choice"]:checked', this.form)?.value ?? "") ?? [];
+    const ranks = winner ? new Map(letters.map((letter) => [letter, letter === letterOf.get(winner) ? 1 : 2])) : this.order?.ranks() ?? new Map();
+    const polarities = new Map(this.data.categories.map(({ key, polarity }) => [key, polarity]));
+    const spans = (this.marks?.flags ?? []).map(({ candidate, category, severity }) => ({ letter: letterOf.get(candidate), polarity: polarities.get(category), severity }));
+    return doubtsOf({ letters, ranks, spans, isUnrated: this.answers.isUnrated() });
+  }
+
+  /** Say what is missing, else ask once what the annotation raises, else send it. */
   submit() {
     if (this.parked) return;
     const lack = this.lacks();
     if (!lack) {
+      if (!this.doubts.settled(this.raised())) return;
       this.writeTime();
       this.desk.submit(this);
       return;
@@ -256,7 +273,7 @@ class Screen {
 
   key(event) {
     if ($("dialog[open]") || event.isComposing || event.defaultPrevented || this.parked) return;
-    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => this.submit());
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => event.repeat || this.submit());
     if (event.ctrlKey || event.metaKey) return;
     if (event.target.closest('input:not([type="radio"]), textarea, select')) {
       if (this.marks?.handleFieldKey(event)) return event.preventDefault();
@@ -266,6 +283,8 @@ class Screen {
     if (event.target.matches(".sentence[role]") && ["Enter", " "].includes(event.key)) return this.take(event, () => this.picked(event.target.dataset.evidence));
     if (event.key === "Escape" && this.stopPicking()) return;
     const name = nameOfKey(event);
+    // A key held down is one press: it must not confirm the question that it raised.
+    if (event.repeat && name === this.keys.submit && this.action(event, name)) return event.preventDefault();
     if (this.marks?.handleKey(event, name)) return event.preventDefault();
     if (this.order?.handleChipKey(event)) return event.preventDefault();
     if (event.altKey || event.target.closest(".menu[open]")) return;

@@ -64,7 +64,7 @@ def test_a_winner_with_more_errors_than_the_loser_is_doubted_by_letter(three: As
     answer = ranked(three, 2, 1, 3, span_flags=(mark(three, "B", "untruthful", 0),))
     (doubt,) = doubts_of(answer, three)
     assert doubt.key == "against-marks-B-A"
-    assert doubt.message.startswith("You ranked B above A, but marked more or worse errors in B.")
+    assert doubt.message == "B is ranked above A, but has more or more severe error spans."
 
 
 def test_marks_on_the_loser_or_on_a_tie_are_no_wonder(three: Assignment):

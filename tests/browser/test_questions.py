@@ -204,7 +204,7 @@ def test_the_order_as_shown_is_asked_about_once_and_then_stored(
     page.keyboard.type("abcd")
     press(page, "Enter")
     asked = page.get_by_role("alert")
-    expect(asked).to_contain_text("exactly the order in which they were shown")
+    expect(asked).to_contain_text("exactly the order shown")
     expect(asked).to_be_focused()
     assert axe(page) == []
     assert not Judgment.objects.exists()
