@@ -1,12 +1,11 @@
 """Folders of runs that another machine's worker may write: what the web and the next worker see of them."""
 
-import fcntl
 import logging
 import time
 from pathlib import Path
 
 from training.choices import RunState
-from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER
+from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, LOCK_FILE, STATE_FOLDER, is_locked_here
 from training.files import StoreAway, key_of, shared, told
 from training.launcher import OUTPUT_FILE
 from training.models import Run
@@ -14,7 +13,6 @@ from training.store import StoreError
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "lock"
 OWN_FILES = (LOCK_FILE, CANCEL_FILE, OUTPUT_FILE, "cache")
 """Of a run's folder: marks between the processes of one machine, and what can be computed again."""
 _NOT_FOR_PAGES = (STATE_FOLDER, CHECKPOINT_FOLDER)
@@ -38,7 +36,7 @@ def folder_of(run: Run, *, whole: bool = False) -> Path:
     if not whole and now < _next_look.get(key, 0):
         return run.path
     _next_look[key] = now + _LOOK_EVERY_SECONDS
-    if trainer_works_in(run.path):
+    if is_locked_here(run.path):
         # It writes here: nothing is newer.
         return run.path
     try:
@@ -57,7 +55,7 @@ def bring_run(folder: Path, *, but: tuple[str, ...] = ()) -> None:
     store = shared()
     if store is None:
         return
-    if trainer_works_in(folder):
+    if is_locked_here(folder):
         raise TrainerStillWorks(f"{folder}: an earlier trainer has not ended yet; it is tried again.")
     with told():
         # A page may be fetching it at this moment: half of that is nothing to train from.
@@ -66,15 +64,3 @@ def bring_run(folder: Path, *, but: tuple[str, ...] = ()) -> None:
 
 class TrainerStillWorks(StoreAway):
     """An earlier trainer saves and ends in the folder."""
-
-
-def trainer_works_in(folder: Path) -> bool:
-    """Whether a trainer of this machine holds a run's folder."""
-    try:
-        with (folder / LOCK_FILE).open("r") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

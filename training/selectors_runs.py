@@ -5,14 +5,16 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.cache import cache
 from django.db.models import QuerySet
+from django.utils import timezone
 
-from training.choices import Method, RunState
+from training.choices import Method, RunState, StepState
 from training.contract import (
     DROPPED_FILE,
     LOG_FILE,
@@ -63,6 +65,7 @@ class RunView:
     run: Run
     curves: list[Curve]
     log: str
+    is_interrupted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +98,21 @@ def folded_of(run: Run, *, most_seconds: float = _MOST_SECONDS) -> Folded:
     return folded_metrics(folder_of(run), kept=kept, most_seconds=most_seconds)
 
 
+def is_interrupted(run: Run) -> bool:
+    """Return whether a run has begun, has not ended, and no worker has reported on it for `RONDO_STALE_SECONDS`.
+
+    The next worker goes on from the last saved step.
+    """
+    if run.state not in (RunState.STARTING, RunState.RUNNING):
+        return False
+    step = getattr(run, "round_step", None)
+    if step is not None and step.state != StepState.RUNNING:
+        return True
+    heartbeat = run.heartbeat_at if step is None else step.heartbeat_at
+    limit = timedelta(seconds=settings.RONDO_STALE_SECONDS)
+    return heartbeat is None or timezone.now() - heartbeat > limit
+
+
 def run_view(run: Run, *, log_lines: int = 8) -> RunView:
     """A run with its curves and the end of its log, for a round's page."""
     folded = folded_of(run)
@@ -103,6 +121,7 @@ def run_view(run: Run, *, log_lines: int = 8) -> RunView:
         run=run,
         curves=[one.lines[0] for one in drawn if one is not None],
         log=tail(folder_of(run) / LOG_FILE, lines=log_lines),
+        is_interrupted=is_interrupted(run),
     )
 
 
@@ -238,7 +257,15 @@ def _count_dropped(path: Path) -> Dropped:
 
 def state_mark(run: Run) -> str:
     """Changes whenever the live part of a run's page would."""
-    told = [run.state, run.step, run.message, run.error, run.seconds_left, run.total_steps]
+    told = [
+        run.state,
+        run.step,
+        run.message,
+        run.error,
+        run.seconds_left,
+        run.total_steps,
+        is_interrupted(run),
+    ]
     for name in (STATUS_FILE, LOG_FILE, METRICS_FILE, MACHINE_FILE):
         try:
             stat = (folder_of(run) / name).stat()

@@ -147,3 +147,16 @@ def test_a_save_torn_by_a_kill_is_not_taken_for_a_state(base: Path, tmp_path: Pa
     (torn / ".checkpoint.partial" / "manifest.json").write_text("{")
     assert train(torn) == EXIT_FINISHED
     assert files_of(torn / "checkpoint") == files_of(whole / "checkpoint")
+
+
+def test_the_status_command_tells_a_killed_run_from_a_live_one(base: Path, tmp_path: Path) -> None:
+    folder = endless(tmp_path / "run", base)
+    assert finish_one(folder, "--status") == (EXIT_STOPPED, "waiting: no step yet\n")
+    trainer = Trainer(folder)
+    wait_until(lambda: steps_of(folder) >= 1, trainer)
+    code, said = finish_one(folder, "--status")
+    assert (code, said.split(":")[0]) == (EXIT_FINISHED, "running")
+    trainer.kill()
+    code, said = finish_one(folder, "--status")
+    assert (code, said.split(":")[0]) == (EXIT_STOPPED, "interrupted")
+    assert "It can be resumed" in said

@@ -23,7 +23,7 @@ from training.contract import read_samples
 from training.metrics import standing_rows
 from training.models import Run, Snapshot
 from training.run_folders import folder_of
-from training.selectors_runs import folded_of, log_of, machine_of
+from training.selectors_runs import folded_of, is_interrupted, log_of, machine_of
 from training.views.access import require_manager
 
 _MOST_ROWS = 1000
@@ -40,12 +40,22 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         source="checkpoint.name", default=None, allow_null=True, help_text="What came of it."
     )
 
+    interrupted = serializers.SerializerMethodField(
+        help_text="True for a run that has begun and not ended, and on which no worker reports any more; the "
+        "next worker resumes it from the last saved step."
+    )
+
     class Meta:
         model = Run
         fields: tuple[str, ...] = (
-            *("id", "name", "method", "state", "step", "total_steps", "seconds_left", "message", "error"),
+            *("id", "name", "method", "state", "interrupted", "step", "total_steps", "seconds_left"),
+            *("message", "error"),
             *("snapshot", "parent", "checkpoint", "created_at", "started_at", "finished_at"),
         )
+
+    def get_interrupted(self, run: Run) -> bool:
+        """By the last report of its worker."""
+        return is_interrupted(run)
 
 
 class WholeRunSerializer(RunSerializer):
@@ -130,7 +140,7 @@ class RunsView(ListView, ProjectView):
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """By state and method."""
         found = Run.objects.filter(snapshot__project=self.project, **asked)
-        return found.select_related("snapshot", "parent", "checkpoint")
+        return found.select_related("snapshot", "parent", "checkpoint", "round_step")
 
     @extend_schema(
         operation_id="runs_list", tags=["runs"], parameters=[RunFilters], responses=RunSerializer(many=True)

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,17 +17,19 @@ from typing import Any
 
 from training.contract import (
     DROPPED_FILE,
+    HEARTBEAT_SECONDS,
+    LOCK_FILE,
     LOG_FILE,
     METRICS_FILE,
     ContractError,
     RunState,
     RunStatus,
     canonical_json,
+    lock_content,
+    read_holder,
     read_status,
     write_status,
 )
-
-LOCK_FILE = "lock"
 
 log = logging.getLogger("rondo.trainer")
 
@@ -50,17 +53,37 @@ def locked(folder: Path, *, wait_seconds: float, give_up: Callable[[], bool]) ->
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline or give_up():
-                    stream.seek(0)
-                    holder = stream.read().strip() or "unknown"
+                    holder = read_holder(folder)
+                    process = holder.pid if holder else "unknown"
                     raise FolderInUseError(
-                        f"{folder}: another trainer (process {holder}) works in this folder; "
+                        f"{folder}: another trainer (process {process}) works in this folder; "
                         "wait until it has ended or stop it"
                     ) from None
                 time.sleep(0.1)
         stream.truncate(0)
-        stream.write(f"{os.getpid()}\n")
+        stream.write(lock_content())
         stream.flush()
+        with _heartbeat(stream.fileno()):
+            yield
+
+
+@contextmanager
+def _heartbeat(lock: int) -> Iterator[None]:
+    """Touch the lock file every few seconds: a sign of life for machines that the lock does not reach."""
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError):
+                os.utime(lock)
+
+    thread = threading.Thread(target=touch, name="heartbeat", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class _Warnings(logging.Handler):

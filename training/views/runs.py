@@ -23,6 +23,7 @@ from training.samples import MEASURES
 from training.selectors_runs import (
     IS_GOING_ON,
     dropped_of,
+    is_interrupted,
     log_of,
     machine_of,
     news_of,
@@ -111,6 +112,7 @@ def _live(run: Run) -> dict[str, object]:
         "project": run.snapshot.project,
         "run": run,
         "goes_on": run.state in IS_GOING_ON,
+        "interrupted": is_interrupted(run),
         "machine": machine_of(run),
         "log": log_of(run),
     }
