@@ -99,9 +99,9 @@ def folded_of(run: Run, *, most_seconds: float = _MOST_SECONDS) -> Folded:
 
 
 def is_interrupted(run: Run) -> bool:
-    """Return whether a run has begun, has not ended, and no worker has reported on it for `RONDO_STALE_SECONDS`.
+    """Return whether a run has begun and not ended, and no worker has reported on it for RONDO_STALE_SECONDS.
 
-    The next worker goes on from the last saved step.
+    The next worker resumes it from the last saved step.
     """
     if run.state not in (RunState.STARTING, RunState.RUNNING):
         return False
