@@ -1,0 +1,231 @@
+"""Learning rates by method and adapter: held-out log-loss after the same number of steps, cross-validated.
+
+python -m tests.benchmarks.learning_rates var/models/SmolLM2-135M-Instruct ../shared/data \\
+    --method reward --data qa_feedback --rates 1e-4 3e-4 1e-3 3e-3 --folds 3 --seeds 0 1 --out var/rates.jsonl
+
+Prompts are dealt to folds by hash, so no prompt is on both sides; the last state of a run counts, never the
+best. Every finished run appends one line to `--out`; a sweep that was interrupted goes on where it stopped.
+The table gives the mean over folds and seeds, with the standard error over runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import itertools
+import json
+import math
+import re
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.training_quality import rows as qa_feedback_rows
+from training.contract import (
+    EXIT_FINISHED,
+    RunSpec,
+    SnapshotRow,
+    read_evaluation,
+    read_snapshot_header,
+    settings_from_json,
+    write_snapshot,
+    write_spec,
+)
+from training.rlhf.stopping import StopRequest
+from training.rlhf.train import train_run
+
+MEASURES = ("held_out_log_loss", "held_out_accuracy", "held_out_loss")
+_TURN = re.compile(r"\n\n(Human|Assistant): ")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
+
+
+def hh_rlhf_rows(file: Path) -> list[SnapshotRow]:
+    """The dialogues of HH-RLHF as pairs: the last turn is judged, the turns before it are the prompt."""
+    found = []
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        for index, line in enumerate(lines):
+            pair = json.loads(line)
+            chosen, rejected = (_turns(pair[side]) for side in ("chosen", "rejected"))
+            if chosen[:-1] != rejected[:-1] or chosen[-1] == rejected[-1]:
+                continue
+            found.append(_pair(f"hh{index}", chosen[:-1], chosen[-1]["content"], rejected[-1]["content"]))
+    return found
+
+
+def _turns(transcript: str) -> list[dict[str, str]]:
+    _, *parts = _TURN.split(transcript)
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return [{"role": _ROLES[role], "content": text.strip()} for role, text in pairs]
+
+
+def _pair(name: str, messages: list[dict[str, str]], chosen: str, rejected: str) -> SnapshotRow:
+    ids = (f"{name}.1", f"{name}.2")
+    return SnapshotRow.from_json(
+        {
+            "judgment": name,
+            "comparison": name,
+            "annotator": "hh-rlhf",
+            "round": 1,
+            "prompt": name,
+            "split": "train",
+            "messages": messages,
+            "context": [],
+            "completions": [
+                {"id": id_, "text": text, "source": "hh-rlhf"}
+                for id_, text in zip(ids, (chosen, rejected), strict=True)
+            ],
+            "verdict": "ranked",
+            "ranks": {ids[0]: 1, ids[1]: 2},
+        }
+    )
+
+
+READERS = {
+    "qa_feedback": lambda data: qa_feedback_rows(data / "qa_feedback" / "feedback.json"),
+    "hh_rlhf": lambda data: hh_rlhf_rows(data / "hh_rlhf" / "harmless.jsonl.gz"),
+}
+
+
+def order_of(row: SnapshotRow) -> str:
+    """A place for a prompt that depends on nothing but its name."""
+    return hashlib.sha256(str(row.prompt).encode()).hexdigest()
+
+
+def make_run(folder: Path, options: argparse.Namespace, rate: float, fold: int, seed: int) -> Path:
+    """Write a run folder whose held-out prompts are those of one fold."""
+    chosen = sorted(READERS[options.data](options.folder), key=order_of)[: options.prompts]
+    split = [
+        replace(row, split="held-out" if place % options.folds == fold else "train")
+        for place, row in enumerate(chosen)
+    ]
+    snapshot = folder / "snapshot"
+    write_snapshot(snapshot, split, project=options.data, rounds=(1,))
+    settings = settings_from_json(
+        options.method,
+        {
+            "adapter": options.adapter,
+            "lora": {"rank": 16, "layers": options.layers},
+            "max_tokens": 768,
+            "optimiser": {
+                "learning_rate": rate,
+                "warmup_steps": 2,
+                "epochs": 1000,
+                "max_steps": options.steps,
+                "batch_size": options.batch,
+                "evaluate_every": 0,
+                "save_every": 10_000,
+                "keep_best": False,
+            },
+        },
+    )
+    spec = RunSpec(
+        method=options.method,
+        base_model=str(options.model.resolve()),
+        snapshot="snapshot",
+        snapshot_digest=read_snapshot_header(snapshot).digest,
+        settings=settings,
+        seed=seed,
+        name="rates",
+        device=options.device,
+        dtype=options.dtype,
+    )
+    write_spec(folder, spec)
+    return folder
+
+
+def measured(options: argparse.Namespace, rate: float, fold: int, seed: int) -> dict[str, Any]:
+    """Train and evaluate one run; its held-out figures."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rondo-rates-") as work:
+        folder = make_run(Path(work), options, rate, fold, seed)
+        if train_run(folder, stop=StopRequest(folder), lock_wait_seconds=0) != EXIT_FINISHED:
+            raise SystemExit((folder / "log.txt").read_text()[-2000:])
+        report = read_evaluation(folder)
+        if report is None:
+            raise SystemExit("The run was not evaluated: no prompt is held out.")
+    figures = {name: report.figures.get(name) for name in MEASURES}
+    return figures | {"seconds": round(time.monotonic() - begun)}
+
+
+def runs_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What tells one run of the sweep from another. Rates vary fastest: a sweep cut short compares them."""
+    for seed, fold, rate in itertools.product(options.seeds, range(options.folds), options.rates):
+        yield {
+            "method": options.method,
+            "adapter": options.adapter,
+            "layers": options.layers,
+            "data": options.data,
+            "prompts": options.prompts,
+            "folds": options.folds,
+            "steps": options.steps,
+            "batch": options.batch,
+            "seed": seed,
+            "fold": fold,
+            "rate": rate,
+        }
+
+
+def table_of(lines: list[dict[str, Any]]) -> str:
+    """The sweep as a table in Markdown, one row per learning rate."""
+    by_rate: dict[float, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        by_rate[line["rate"]].append(line)
+    shown = ["| learning rate | runs | " + " | ".join(MEASURES) + " |", "|---|---|---|---|---|"]
+    for rate, runs in sorted(by_rate.items()):
+        cells = [_mean([run[name] for run in runs if run[name] is not None]) for name in MEASURES]
+        shown.append(f"| {rate:g} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join(shown)
+
+
+def _mean(values: list[float]) -> str:
+    if not values:
+        return "–"
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.4f} ± {error:.4f}"
+
+
+def main() -> None:
+    """Run what is left of the sweep and print its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path, help="the folder of the shared data")
+    parser.add_argument("--method", default="reward", choices=["reward", "preference"])
+    parser.add_argument("--data", default="qa_feedback", choices=READERS)
+    parser.add_argument("--adapter", default="lora", choices=["lora", "none"])
+    parser.add_argument("--layers", type=int, help="adapt only the last blocks")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4, 3e-4, 1e-3, 3e-3])
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--prompts", type=int, default=180, help="of the data, by hash")
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    done = (
+        [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.is_file() else []
+    )
+    lines = []
+    for run in runs_of(options):
+        finished = [line for line in done if run.items() <= line.items()]
+        if not finished:
+            finished = [run | measured(options, run["rate"], run["fold"], run["seed"])]
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(finished[0]) + "\n")
+            print(finished[0], flush=True)
+        lines += finished
+    print(f"\n{table_of(lines)}")
+
+
+if __name__ == "__main__":
+    main()
