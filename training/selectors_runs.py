@@ -50,6 +50,8 @@ DRAWN_METRICS = (
     "held_out_accuracy",
     "held_out_log_loss",
 )
+BASELINE_METRICS = ("held_out_constant_log_loss", "held_out_length_log_loss", "held_out_scaled_log_loss")
+"""Hardly move during a run: they are drawn with the rest, not first."""
 IS_GOING_ON = (RunState.WAITING, RunState.STARTING, RunState.RUNNING)
 _MOST_SECONDS = 0.06
 """A page reads so much of a long file of metrics at a time; the next request goes on where it stopped."""
@@ -175,6 +177,7 @@ def drawn_first(folded: Sequence[Folded]) -> list[str]:
     rewards = sorted(name for name in named if name.startswith(("reward/", "watched/", "held_out_reward")))
     rewards = [name for name in rewards if not name.endswith(("_low", "_high"))]
     heads = sorted(name for name in named if name.startswith("held_out_") and name.endswith("_log_loss"))
+    heads = [name for name in heads if name not in BASELINE_METRICS]
     wanted = [*DRAWN_METRICS, *rewards, *(name for name in heads if name not in DRAWN_METRICS)]
     return [name for name in wanted if name in named]
 

@@ -78,3 +78,29 @@ def test_the_page_of_a_run_shows_figures_interval_and_the_table_behind_the_diagr
     assert "(0.6 – 0.875)" in page
     assert "M100.0,80.0h0" in page
     assert '<td class="number">0.5 – 0.7</td>' in page
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_reward_models_run_names_the_baselines_that_it_does_not_beat(
+    project: Project, carol: User, client: Client, rondo_home: Path
+):
+    snapshot = Snapshot.objects.create(
+        project=project, digest="d" * 64, folder="snapshots/tea", rounds=[1], counts={"judgments": 1}
+    )
+    run = Run.objects.create(
+        name="tea-reward", method="reward", snapshot=snapshot, spec={}, folder="runs/tea"
+    )
+    run.path.mkdir(parents=True)
+    figures = {
+        "held_out_decided": 24.0,
+        "held_out_accuracy": 0.5,
+        "held_out_log_loss": 0.712,
+        "held_out_constant_log_loss": 0.693147,
+        "held_out_length_log_loss": 0.72,
+    }
+    write_evaluation(run.path, EvaluationReport(step=12, figures=figures, details={}))
+    client.force_login(carol)
+    page = client.get(run.get_absolute_url()).content.decode()
+    assert "Worse than a constant: held-out log-loss 0.712 against 0.693." in page
+    assert "Worse than length alone" not in page
+    assert "Decided held-out judgments" in page

@@ -3,11 +3,14 @@
 import math
 
 import pytest
+from django.test import Client
 
-from annotation.models import Project
+from annotation.models import Project, User
+from tests.training.evaluation_scene import trained_round
 from tests.training.registry_rows import make_trained
 from training.choices import CheckpointKind
 from training.contract import validation_from_figures
+from training.models import Checkpoint
 from training.selectors_validation import reward_model_validation
 
 FIGURES = {
@@ -68,3 +71,18 @@ def test_a_temperature_is_named_only_with_enough_held_out_judgments() -> None:
 
     assert found is not None
     assert found.temperature is None
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_round_names_the_baselines_that_its_reward_model_does_not_beat(
+    project: Project, carol: User, client: Client
+) -> None:
+    round_ = trained_round(project)
+    Checkpoint.objects.filter(name="tea-reward").update(manifest={"metrics": FIGURES})
+    client.force_login(carol)
+
+    page = client.get(round_.get_absolute_url()).content.decode()
+
+    assert "Worse than a constant: held-out log-loss 0.712 against 0.693." in page
+    assert "Worse than length alone: held-out log-loss 0.712 against 0.677." in page
+    assert "(temperature 1.8)" in page

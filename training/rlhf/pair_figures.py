@@ -16,16 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.rlhf.baselines import CONSTANT_LOG_LOSS, scaled_log_loss
 from training.rlhf.calibration import (
+    ClusteredMean,
     cluster_bootstrap,
     expected_calibration_error,
     favourite_outcomes,
     fit_temperature,
     length_bias,
     reliability_diagram,
+    wilson_interval,
 )
 from training.rlhf.data import Example
 from training.rlhf.packing import Batch
+
+FEW_PROMPTS = 20
+"""With fewer the bootstrap over prompts is too narrow (see `cluster_bootstrap`)."""
 
 
 def key_of(name: str) -> int:
@@ -45,6 +51,7 @@ def pair_observations(batch: Batch, examples: Sequence[Example], rewards: Tensor
         "rejected": rejected,
         "share": 1 / pairs[batch.pair_example].to(chosen.dtype),
         "longer": (lengths[batch.winners] - lengths[batch.losers]).to(chosen.dtype),
+        "length_ratio": (lengths[batch.winners] / lengths[batch.losers]).log().to(chosen.dtype),
         "prompt": prompts[batch.pair_example],
     }
 
@@ -64,10 +71,12 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
     −log σ(r⁺ − r⁻). `reward_chosen`, `reward_rejected`, `reward_mean`. Where they were observed: `spread`,
     see `ensemble_observations`; `own_accuracy` and `own_log_loss`, by the annotators' own rewards.
 
-    With `held_out` also: 95 % intervals of accuracy and log-loss over prompts (`…_low`, `…_high`);
-    `temperature`, by which margins would have to be divided to be likeliest; `calibration_error` of the
-    margins as they are; `longer_scored_higher` and `longer_chosen`, of pairs whose lengths differ. A figure
-    that does not exist, as a temperature where the margins are no better than coins, is left out.
+    With `held_out` also: `decided`, judgments with a pair; 95 % intervals of accuracy and log-loss over
+    prompts (`…_low`, `…_high`); `constant_log_loss`, of one half for every pair; `temperature`, by which
+    margins would have to be divided to be likeliest; with enough prompts `scaled_log_loss`, of margins
+    divided by a temperature fitted to other prompts; `calibration_error` of the margins as they are;
+    `longer_scored_higher` and `longer_chosen`, of pairs whose lengths differ. A figure that does not exist,
+    as a temperature where the margins are no better than coins, is left out.
     """
     share = observed["share"].double()
     if not len(share):
@@ -90,12 +99,34 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
         # In an order that passes and processes do not decide: the resamples draw prompts by their places.
         order = observed["prompt"].argsort(stable=True)
         prompts = observed["prompt"][order].tolist()
-        for name in ("accuracy", "log_loss"):
-            found = cluster_bootstrap(values[name][order], prompts, weight=share[order])
-            if found.low is not None and found.high is not None:
-                figures |= {f"{name}_low": found.low, f"{name}_high": found.high}
+        right, surprise = (
+            cluster_bootstrap(values[name][order], prompts, weight=share[order])
+            for name in ("accuracy", "log_loss")
+        )
+        figures["decided"] = float(round(float(share.sum())))
+        figures["accuracy_low"], figures["accuracy_high"] = _accuracy_interval(right, figures["decided"])
+        if surprise.low is not None and surprise.high is not None:
+            figures |= {"log_loss_low": surprise.low, "log_loss_high": surprise.high}
+        figures["constant_log_loss"] = CONSTANT_LOG_LOSS
+        scaled = scaled_log_loss(margin[order], share[order], prompts)
+        figures |= {} if scaled is None else {"scaled_log_loss": scaled}
         figures |= _calibration(margin, share, observed["longer"])
     return figures
+
+
+def _accuracy_interval(accuracy: ClusteredMean, decided: float) -> tuple[float, float]:
+    """The wider of the bootstrap's interval over prompts and Wilson's.
+
+    The bootstrap of a model that is right everywhere knows no other outcome. Wilson's trials are the
+    judgments; of few prompts, which the bootstrap serves badly, the prompts.
+    """
+    few = accuracy.clusters < FEW_PROMPTS
+    # Rounding may put a mean of ones above 1.
+    share = min(1.0, max(0.0, accuracy.mean))
+    low, high = wilson_interval(share, accuracy.clusters if few else decided)
+    if accuracy.low is None or accuracy.high is None:
+        return low, high
+    return min(low, accuracy.low), max(high, accuracy.high)
 
 
 def _own_figures(observed: Mapping[str, Tensor]) -> dict[str, float]:

@@ -51,6 +51,7 @@ from training.rlhf.state import what_is_trained
 from training.rlhf.stepping import DivergedError, Trained
 from training.rlhf.stopping import StoppedError, StopRequest
 from training.rlhf.token_cache import TokenCache
+from training.rlhf.validation import log_validation
 
 
 def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int:
@@ -214,6 +215,8 @@ def _train_on_judgments(
     # Those of the steps are not among them: a resumed run does not see them again.
     warnings = list(folder.warnings)
     steps, held_out = loop.run()
+    if isinstance(settings, RewardSettings):
+        warnings += log_validation(held_out)
     said = f"{loop.total_steps} steps on {len(examples.train)} judgments"
     return Trained(method.adapter, method.kind, steps, held_out, examples.dropped, warnings, said)
 

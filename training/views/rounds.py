@@ -17,6 +17,7 @@ from training.models import Round
 from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
 from training.selectors_evaluation import evaluation_of
 from training.selectors_rounds import audit_of, material_of, round_view
+from training.selectors_validation import round_validation
 from training.services.rounds import draft_first_round
 
 
@@ -85,6 +86,7 @@ def progress_context(round_: Round) -> dict[str, Any]:
         "project": round_.project,
         "round": round_,
         "view": view,
+        "validation": round_validation(round_),
         "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
         "progress_url": reverse("round-progress", args=address),
         "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",

@@ -34,6 +34,7 @@ from training.selectors_runs import (
     state_mark,
     watch_warnings_of,
 )
+from training.selectors_validation import run_validation
 from training.views.access import require_manager
 
 
@@ -44,6 +45,7 @@ def run(request: Request, pk: int) -> HttpResponse:
     beside = overlaid_on(found, request.GET.getlist("with"))
     asked, step = request.GET.get("colour"), request.GET.get("step", "")
     measure = next((one for one in MEASURES if one == asked), MEASURES[0])
+    report = read_evaluation(folder_of(found))
     context = {
         **_live(found),
         "plots": plots_of([found, *beside]),
@@ -52,7 +54,8 @@ def run(request: Request, pk: int) -> HttpResponse:
         "most_beside": MOST_LINES - 1,
         "samples": samples_of(found, step=int(step) if step.isdecimal() else None, measure=measure),
         "watch_warnings": watch_warnings_of(found),
-        "held_out": held_out_of(read_evaluation(folder_of(found))),
+        "held_out": held_out_of(report),
+        "validation": run_validation(found, report),
         "dropped": dropped_of(found),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
     }

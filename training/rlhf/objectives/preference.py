@@ -11,6 +11,7 @@ from torch import Tensor
 
 from training.contract import ContractError, RewardSettings, RunSpec
 from training.rlhf.backbone import SCORE, Backbone
+from training.rlhf.baselines import length_log_loss, length_slope
 from training.rlhf.data import Example
 from training.rlhf.losses import MOST_COMPLETIONS
 from training.rlhf.methods import Outcome, Part
@@ -39,10 +40,11 @@ class PreferenceObjective:
     1 for held-out judgments. With `annotator_heads` every judgment is costed at its annotator's own scores
     (`objectives.annotators`); the score is what they have in common.
 
-    Figures of the score: `accuracy`, `margin`, `log_loss` and more, see `pair_figures`. Of models of ties
-    and whole rankings `ranking_log_loss`, −log p of a whole ranking, of Davidson's model of one of its
-    pairs; and `log_tie_2`, the log odds of two tying. Of ensembles `spread`, the standard deviation of
-    a margin over the outputs. With annotators' heads `own_accuracy` and `own_log_loss`, of their own scores.
+    Figures of the score: `accuracy`, `margin`, `log_loss` and more, see `pair_figures`; of held-out pairs
+    `length_log_loss`, of the length predictor in `baselines`. Of models of ties and whole rankings
+    `ranking_log_loss`, −log p of a whole ranking, of Davidson's model of one of its pairs; and `log_tie_2`,
+    the log odds of two tying. Of ensembles `spread`, the standard deviation of a margin over the outputs.
+    With annotators' heads `own_accuracy` and `own_log_loss`, of their own scores.
     """
 
     name = SCORE
@@ -67,11 +69,13 @@ class PreferenceObjective:
             backbone.add_extra(adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
         self._annotators = AnnotatorOffsets(backbone, adapter, SCORE) if settings.annotator_heads else None
         self._trained: frozenset[str] = frozenset()
+        self._length_slope = 0.0
 
     def begin(self, train: Sequence[Example]) -> None:
         """Let the odds of ties begin where the training data put them; give every annotator a head."""
         teaching = [example for example in train if self.weight(example)]
         self._trained = frozenset(example.judgment for example in teaching)
+        self._length_slope = length_slope(teaching)
         if teaching and not any(example.pairs for example in teaching):
             log.warning(
                 "In none of %d rankings an answer is judged better than another: from ties alone a score "
@@ -111,6 +115,10 @@ class PreferenceObjective:
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
         """Figures on the pairs of scores; means of what else was observed."""
         figures = pair_figures(observed, held_out=held_out)
+        if held_out and len(observed["share"]):
+            figures["length_log_loss"] = length_log_loss(
+                observed["length_ratio"], observed["share"], slope=self._length_slope
+            )
         for name in ("ranking_log_loss", "log_tie_2"):
             if len(values := observed.get(name, torch.empty(0))):
                 figures[name] = float(values.double().mean())
