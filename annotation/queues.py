@@ -1,6 +1,5 @@
 """What a manager decides: texts in which a model names itself, and items whose answer is known."""
 
-import string
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ class KnownItem:
 
     comparison: Comparison
     answer: str
-    """The known answer, in letters of the completions as they were recorded."""
+    """The known answer, in the numbers that the comparison's page gives its responses."""
     explanation: str
     answered: int
     right: int
@@ -173,11 +172,11 @@ def _in_words(comparison: Comparison, verdict: str, ranks: dict[int, int]) -> st
     ids = [
         candidate.completion_id for candidate in sorted(comparison.candidates.all(), key=lambda c: c.index)
     ]
-    letters = dict(zip(ids, string.ascii_uppercase, strict=False))
+    numbers = {pk: str(number) for number, pk in enumerate(ids, start=1)}
     by_rank: dict[int, list[str]] = defaultdict(list)
     for pk, rank in ranks.items():
-        by_rank[rank].append(letters[pk])
-    return " > ".join(" = ".join(sorted(by_rank[rank])) for rank in sorted(by_rank))
+        by_rank[rank].append(numbers[pk])
+    return " > ".join(" = ".join(sorted(by_rank[rank], key=int)) for rank in sorted(by_rank))
 
 
 def _cut(text: str, *, from_end: bool) -> str:

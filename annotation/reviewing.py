@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import SCALE_VALUES, RatingScale, ReviewReason, Verdict
+from annotation.choices import SCALE_VALUES, FinishReason, RatingScale, ReviewReason, Verdict
 from annotation.forms import STRENGTHS
 from annotation.models import (
     Completion,
@@ -39,6 +39,7 @@ class ShownCompletion:
     """Opaque; what the form sends."""
     letter: str
     markup: SafeString
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +121,12 @@ class ReviewPage:
         """The answers, in this review's order."""
         found = Completion.objects.in_bulk(self._ids.values())
         return [
-            ShownCompletion(name=name, letter=self._letters[pk], markup=render_answer(found[pk].text))
+            ShownCompletion(
+                name=name,
+                letter=self._letters[pk],
+                markup=render_answer(found[pk].text),
+                is_truncated=found[pk].finish_reason == FinishReason.LENGTH,
+            )
             for name, pk in self._ids.items()
         ]
 

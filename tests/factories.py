@@ -1,7 +1,7 @@
 """Plain functions that build rows for tests. They go through the services where people would."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from annotation.choices import CategoryScope, FinishReason, Granularity, Purpose, Role, SourceKind, Verdict
@@ -97,9 +97,13 @@ def make_source(name: str = "starter", *, kind: SourceKind = SourceKind.CHECKPOI
 
 
 def make_completions(
-    prompt: Prompt, texts: Sequence[str], *, source: CompletionSource | None = None
+    prompt: Prompt,
+    texts: Sequence[str],
+    *,
+    source: CompletionSource | None = None,
+    truncated: Collection[int] = (),
 ) -> list[Completion]:
-    """One completion for each text, with seeds from 0 on."""
+    """One completion for each text, with seeds from 0 on; those in `truncated` reached the token limit."""
     written_by = source or make_source()
     first = prompt.completions.filter(source=written_by).count()
     return [
@@ -110,7 +114,7 @@ def make_completions(
             text_hash=text_hash(text),
             sampling={"temperature": 1.0},
             seed=first + number,
-            finish_reason=FinishReason.STOP,
+            finish_reason=FinishReason.LENGTH if number in truncated else FinishReason.STOP,
             token_count=len(text.split()),
         )
         for number, text in enumerate(texts)

@@ -1,9 +1,9 @@
 """Judgments as a table for statisticians: one row for each answer of each judgment, out and in again.
 
 Columns: `judgment`, `comparison`, `round`, `annotator`, `machine`, `split`, `prompt`, `verdict`, `strength`,
-`seconds`, `created_at`, then of the answer `completion`, `source`, `position` (as shown, from 1), `rank`, a
-column `rating_CRITERION_SCALE` for each criterion, `question` (the last of the user's turns), `text`,
-`comment`.
+`seconds`, `created_at`, then of the answer `completion`, `source`, `position` (as shown, from 1),
+`letter` (as the annotator saw it, which comments use), `rank`, a column `rating_CRITERION_SCALE` for each
+criterion, `question` (the last of the user's turns), `text`, `comment`.
 
 A spreadsheet takes a cell that begins with = + - @, a tab or a return for a formula, so such a cell gets a
 `'` before it, and one that begins with `'` another; read back, it goes again. It carries no marks, no missing
@@ -11,6 +11,7 @@ info, no corrections, no earlier turns, no context: Rondo's JSON Lines do.
 """
 
 from collections.abc import Iterator, Mapping
+from string import ascii_uppercase
 from typing import Any
 
 from annotation.choices import RatingScale
@@ -28,7 +29,7 @@ from annotation.formats.writers import Dropped, Record, Scene, Writer, Written
 
 BEFORE = (
     *("judgment", "comparison", "round", "annotator", "machine", "split", "prompt", "verdict", "strength"),
-    *("seconds", "created_at", "completion", "source", "position", "rank"),
+    *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
 AFTER = ("question", "text", "comment")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
@@ -53,6 +54,7 @@ def plain(cell: str) -> str:
 
 def _rows(record: Record, scene: Scene) -> Written:
     positions = {pk: place for place, pk in enumerate(record["display_order"], start=1)}
+    letters = dict(zip(record["display_order"], ascii_uppercase, strict=False))
     ratings = {(r["completion"], f"{r['criterion']}_{r['scale']}"): r["value"] for r in record["ratings"]}
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
     for completion in record["completions"]:
@@ -64,6 +66,7 @@ def _rows(record: Record, scene: Scene) -> Written:
             "completion": pk,
             "source": completion["source"],
             "position": positions.get(pk),
+            "letter": letters.get(pk),
             "rank": record["ranks"].get(pk),
             **{f"{_RATING}{name}": ratings.get((pk, name)) for name in scene.criteria},
             "question": question,

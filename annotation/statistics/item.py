@@ -1,4 +1,8 @@
-"""One comparison with all that was said of it, for a manager's page."""
+"""One comparison with all its annotations, for a manager's page.
+
+Responses have numbers, in the order in which they were recorded: each annotator saw them in an order of their
+own. An annotation is shown in the letters that its annotator saw, because its comment uses them.
+"""
 
 import string
 from collections.abc import Sequence
@@ -10,7 +14,7 @@ from django.db.models import Prefetch, QuerySet
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import Verdict
+from annotation.choices import FinishReason, Verdict
 from annotation.marked import Mark, with_marks
 from annotation.models import (
     Assignment,
@@ -29,7 +33,7 @@ class Remark:
     """One mark, omission, rating, critique or correction, about one answer or about all."""
 
     about: str
-    """The letter of the answer."""
+    """The letter of the response, as the annotator saw it."""
     kind: str
     quote: str
     text: str
@@ -41,18 +45,25 @@ class Remark:
 class Answer:
     """One completion, with all that is marked in it now."""
 
-    letter: str
+    number: int
+    seen_as: list[tuple[str, str]]
+    """The letters under which annotators saw it, each with their names."""
+    is_truncated: bool
     markup: SafeString
     marks: list[tuple[int, SpanFlag]]
     """Each under its number in the text."""
 
 
 class Said:
-    """One judgment as a manager reads it."""
+    """One judgment as a manager reads it, in the letters that its annotator saw."""
 
-    def __init__(self, judgment: Judgment, letters: dict[int, str]) -> None:
+    def __init__(self, judgment: Judgment, numbers: dict[int, int]) -> None:
         self.judgment = judgment
-        self.letters = letters
+        shown = judgment.assignment.display_order
+        # An imported judgment may lack the order in which its responses were shown.
+        order = shown if sorted(shown) == sorted(numbers) else list(numbers)
+        self.letters = dict(zip(order, string.ascii_uppercase, strict=False))
+        self.numbers = numbers
         self.superseded = hasattr(judgment, "superseded_by")
 
     @property
@@ -66,8 +77,12 @@ class Said:
 
     @property
     def shown(self) -> str:
-        """The letters in the order in which this person saw the answers."""
-        return ", ".join(self.letters.get(pk, "?") for pk in self.judgment.assignment.display_order)
+        """The number of the response behind each letter."""
+        pairs = ((letter, self.numbers[pk]) for pk, letter in self.letters.items())
+        return ", ".join(
+            _("%(letter)s is response %(number)s") % {"letter": letter, "number": number}
+            for letter, number in pairs
+        )
 
     @property
     def remarks(self) -> list[Remark]:
@@ -112,17 +127,14 @@ def order_in_letters(places: Sequence[tuple[int, str]]) -> str:
 
 
 class ItemPage:
-    """One comparison: prompt, answers under letters in the order in which they were added, judgments."""
+    """One comparison: prompt, responses numbered in the order in which they were recorded, judgments."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
         self.completions = [
             candidate.completion for candidate in comparison.candidates.select_related("completion")
         ]
-        self.letters = {
-            completion.pk: letter
-            for letter, completion in zip(string.ascii_uppercase, self.completions, strict=False)
-        }
+        self.numbers = {completion.pk: number for number, completion in enumerate(self.completions, start=1)}
 
     @cached_property
     def turns(self) -> list[tuple[str, SafeString]]:
@@ -151,12 +163,24 @@ class ItemPage:
             for number, flag in marks
         ]
         markup = with_marks(render_answer(completion.text), drawn)
-        return Answer(letter=self.letters[completion.pk], markup=markup, marks=marks)
+        return Answer(
+            number=self.numbers[completion.pk],
+            seen_as=self._seen_as(completion.pk),
+            is_truncated=completion.finish_reason == FinishReason.LENGTH,
+            markup=markup,
+            marks=marks,
+        )
+
+    def _seen_as(self, completion_id: int) -> list[tuple[str, str]]:
+        names: dict[str, dict[str, None]] = {}
+        for said in self.said:
+            names.setdefault(said.letters[completion_id], {})[str(said.judgment.annotator)] = None
+        return [(letter, ", ".join(names[letter])) for letter in sorted(names)]
 
     @cached_property
     def said(self) -> list[Said]:
         """Every judgment, the superseded ones included, oldest first."""
-        return [Said(judgment, self.letters) for judgment in _judgments_of(self.comparison)]
+        return [Said(judgment, self.numbers) for judgment in _judgments_of(self.comparison)]
 
     @cached_property
     def flags(self) -> list[ItemFlag]:
@@ -172,13 +196,13 @@ class ItemPage:
 
     @property
     def known(self) -> str:
-        """The known answer of a gold item; empty for others."""
+        """The known answer of a gold item, in the numbers of the page; empty for others."""
         gold = getattr(self.comparison, "gold_answer", None)
         if gold is None:
             return ""
         if gold.verdict != Verdict.RANKED:
             return str(gold.get_verdict_display())
-        return order_in_letters([(rank, self.letters[int(pk)]) for pk, rank in gold.ranks.items()])
+        return order_in_letters([(rank, str(self.numbers[int(pk)])) for pk, rank in gold.ranks.items()])
 
 
 def _judgments_of(comparison: Comparison) -> QuerySet[Judgment]:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import SCALE_VALUES, RatingScale
+from annotation.choices import SCALE_VALUES, FinishReason, RatingScale
 from annotation.corrections import Piece, pieces, with_own_line_breaks
 from annotation.forms import Entered, MissingRow, rating_field
 from annotation.models import Completion, Criterion
@@ -33,6 +34,7 @@ class CandidateOnScreen:
         self.token = token
         self.source = completion.text
         self.text_hash = completion.text_hash
+        self.is_truncated = completion.finish_reason == FinishReason.LENGTH
         self.rank = entered.ranks.get(token, "")
         self.ranks = [str(rank) for rank in range(1, size + 1)]
         rows = [row for row in entered.missing if row.candidate == token]
@@ -46,6 +48,11 @@ class CandidateOnScreen:
     def markup(self) -> SafeString:
         """The rendered answer, with source positions."""
         return render_answer(self.source)
+
+    @cached_property
+    def truncated_badge(self) -> SafeString:
+        """A badge where generation reached the token limit; empty elsewhere."""
+        return render_to_string("annotation/truncated.html") if self.is_truncated else SafeString()
 
     @cached_property
     def changes(self) -> tuple[Piece, ...]:

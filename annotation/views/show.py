@@ -30,7 +30,7 @@ from annotation.views.stencil import Gaps, Stencil
 
 _TEMPLATE: Final = "annotation/screen.html"
 _CSRF_TOKEN: Final = "csrf_token"  # noqa: S105 - a name
-_OF_A_CANDIDATE: Final = ("token", "markup", "edited")
+_OF_A_CANDIDATE: Final = ("token", "markup", "edited", "truncated_badge")
 _stencils: Kept[Hashable, Stencil] = Kept(128)
 
 

@@ -50,8 +50,8 @@ export function placed(ranks, letter, place) {
 }
 
 export class Order {
-  constructor(screen, { announce, onChange }) {
-    Object.assign(this, { announce, onChange });
+  constructor(screen, { announce, onChange, say }) {
+    Object.assign(this, { announce, onChange, say });
     this.cards = new Map(
       [...screen.querySelectorAll(".candidate")].map((card) => [card.dataset.letter, card]),
     );
@@ -212,7 +212,8 @@ export class Order {
     return Boolean(chip) && !event.altKey && this.board.moveByKey(chip.dataset.chip, event.key);
   }
 
-  /** Letters, digits inside an answer, the keys for a tie, to take back, to type. True when it meant something. */
+  /** Letters, the rank of the response that has the focus, the keys for a tie, to take back, to type. True when
+      it meant something. A digit is a rank and nothing else: by number a response has no name on the screen. */
   handleKey(event, name, keys) {
     const letter = event.key.length === 1 ? event.key.toUpperCase() : "";
     if (this.letters.includes(letter)) {
@@ -223,7 +224,7 @@ export class Order {
     if (/^[1-9]$/.test(event.key) && Number(event.key) <= this.letters.length) {
       const card = event.target.closest?.(".candidate");
       if (card) this.setRank(card.dataset.letter, Number(event.key));
-      else this.append(this.letters[Number(event.key) - 1]);
+      else this.say(translate("Focus a response (Tab or click), then press its rank."));
       return true;
     }
     if (name === keys.equal) return this.tie();

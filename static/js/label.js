@@ -38,7 +38,7 @@ class Screen {
     this.keys = this.data.keys;
     this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
-    this.order = $("#order", element) ? new Order(element, { announce, onChange }) : null;
+    this.order = $("#order", element) ? new Order(element, { announce, onChange, say: (text) => this.say(text) }) : null;
     this.doubts = new Doubts(element, this.form);
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;

@@ -126,7 +126,7 @@ def test_gold_items_show_their_answer_and_how_annotators_did(
     for user, ranks in ((alice, (2, 1, 3)), (bob, (1, 2, 3))):
         answer_known(gold, user, ranks)
     (item,) = known_items(project)
-    assert (item.answer, item.answered, item.right, item.percent_right) == ("B > A = C", 2, 1, 50)
+    assert (item.answer, item.answered, item.right, item.percent_right) == ("2 > 1 = 3", 2, 1, 50)
     shown = page(client_of(carol), "gold", project)
     assert "50 %" in shown
     assert "Two minutes are enough." in shown
@@ -167,14 +167,14 @@ def test_what_reviewers_decided_or_two_said_alike_can_become_gold(
     factories.make_judgment(disputed, bob, (2, 1))
     factories.make_judgment(factories.make_comparison(doubled), alice)
     assert [(one.comparison, one.answer, one.by_reviewer) for one in gold_candidates(doubled)] == [
-        (alike, "B > A", False)
+        (alike, "2 > 1", False)
     ]
     review = open_review(comparison=disputed, reason=ReviewReason.DISAGREEMENT)
     a, b = completions_of(disputed)
     decide_review(review=review, reviewer=carol, verdict=Verdict.RANKED, ranks={a.pk: 1, b.pk: 2})
     assert [(one.comparison, one.answer, one.by_reviewer) for one in gold_candidates(doubled)] == [
-        (disputed, "A > B", True),
-        (alike, "B > A", False),
+        (disputed, "1 > 2", True),
+        (alike, "2 > 1", False),
     ]
 
 
@@ -199,7 +199,7 @@ def test_a_judged_comparison_is_made_gold_by_a_plain_form(
     assert known.ranks == {str(a.pk): 2, str(b.pk): 1}
     shown = page(client, "gold", doubled)
     assert "Everyone says so." in shown
-    assert "B &gt; A" in shown
+    assert "2 &gt; 1" in shown
 
 
 def test_made_gold_once_it_is_no_candidate_again(

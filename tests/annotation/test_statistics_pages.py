@@ -179,8 +179,9 @@ def test_a_comparison_shows_everything_that_was_said_of_it(
     for expected in (
         "minutes</span></strong>",
         "&lt;b&gt;",
-        "B &gt; A = C",
-        "Shown in the order C, A, B.",
+        # Second best, the others tie. Alice saw the third as A, the first as B, the second as C.
+        "C &gt; A = B",
+        "Letters as alice saw them: A is response 3, B is response 1, C is response 2.",
         "<q>Ten</q>",
         "Untruthful",
         "The second is clear.",
@@ -227,11 +228,55 @@ def test_the_marks_of_everyone_stand_in_the_text_and_below_it_with_their_names(
     assert '<mark data-category="irrelevant">' not in text
 
 
+def test_each_judgment_is_shown_in_the_letters_that_its_annotator_saw(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    # Both prefer the second response. Alice saw it as A, Bob as B, and their comments say so.
+    say(comparison, alice, [2, 1], order=[1, 0], marks=[(0, 0, 3, "untruthful")], comment="A is right.")
+    say(comparison, bob, [2, 1], order=[0, 1], comment="B is right.")
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    said_alice, said_bob = page.context["item"].said
+    assert (said_alice.verdict, said_bob.verdict) == ("A > B", "B > A")
+    assert [(one.about, one.quote) for one in said_alice.remarks if one.quote] == [("B", "Two")]
+    first, second = page.context["item"].answers
+    assert [(first.number, first.seen_as), (second.number, second.seen_as)] == [
+        (1, [("A", "bob"), ("B", "alice")]),
+        (2, [("A", "alice"), ("B", "bob")]),
+    ]
+    text = page.content.decode()
+    assert "Response 2" in text
+    assert "Letters as alice saw them: A is response 2, B is response 1." in text
+    assert "Letters as bob saw them: A is response 1, B is response 2." in text
+
+
+def test_an_imported_judgment_without_a_displayed_order_counts_letters_as_recorded(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    said = say(comparison, alice, [2, 1])
+    said.assignment.display_order = []
+    said.assignment.save()
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    assert page.context["item"].said[0].verdict == "B > A"
+
+
+def test_a_truncated_response_says_so_on_the_page_of_its_comparison(
+    project: Project, carol: User, client_of: ClientOf
+):
+    prompt = factories.make_prompt(project)
+    completions = factories.make_completions(prompt, ["Two minutes.", "Ten"], truncated=[1])
+    comparison = item(project, prompt=prompt, completions=completions)
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    assert [answer.is_truncated for answer in page.context["item"].answers] == [False, True]
+    assert page.content.decode().count("Truncated at max tokens") == 1
+
+
 def test_a_gold_item_shows_what_is_known(project: Project, carol: User, client_of: ClientOf):
     gold = item(project, purpose=Purpose.GOLD, known=[2, 1])
     text = client_of(carol).get(reverse("statistics-item", args=[project.slug, gold.pk])).content.decode()
     assert "Known answer" in text
-    assert "B &gt; A" in text
+    assert "2 &gt; 1" in text
 
 
 def test_a_comparison_with_many_judgments_costs_as_many_queries_as_one_with_few(

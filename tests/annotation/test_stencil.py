@@ -15,6 +15,7 @@ from annotation.choices import RatingScale
 from annotation.forms import Entered
 from annotation.models import Assignment, Criterion, Project, User
 from annotation.services.assignments import assign_next, tokens_of
+from annotation.services.completions import create_comparison
 from annotation.services.keys import change_keys
 from annotation.services.projects import publish_guideline
 from annotation.views.screen import Screen
@@ -140,3 +141,17 @@ def test_a_gap_is_filled_wherever_it_stands_and_escaped_once():
     markup = f'<a href="/{gaps("pk")}/">{gaps("name")}</a>{gaps("pk")}'
     values: dict[str, Any] = {"pk": 7, "name": "<Ann>"}
     assert Stencil.cut(markup, gaps).filled(values.__getitem__) == '<a href="/7/">&lt;Ann&gt;</a>7'
+
+
+def test_a_truncated_response_says_so_on_the_labelling_screen(project: Project, alice: User):
+    for texts, truncated in ((["Two", "Ten"], [1]), (["One.", "Six."], [])):
+        prompt = factories.make_prompt(project, texts[0])
+        completions = factories.make_completions(prompt, texts, truncated=truncated)
+        create_comparison(prompt=prompt, completions=completions, round_number=1)
+    screen = screen_of(held_by(project, alice), alice)
+    badges = [(one.source, "Truncated at max tokens" in one.truncated_badge) for one in screen.candidates]
+    assert sorted(badges) == [("Ten", True), ("Two", False)]
+    # The next screen comes from the same stencil and says nothing of it.
+    markup = from_stencil(screen, csrf_token="token")
+    assert markup == from_template(screen, "token")
+    assert markup.count("Truncated at max tokens") == 1

@@ -292,7 +292,7 @@ def test_the_order_as_shown_is_asked_about_once(three: Assignment, browser: Clie
     as_shown = {"choice": "", **ranks(three, "1", "2", "3")}
     asked = send(browser, three, **as_shown)
     assert asked.status_code == 422
-    assert re.search(r'role="alert"[^>]*>.*exactly the order in which they were shown', shown(asked), re.S)
+    assert re.search(r'role="alert"[^>]*>.*exactly the order shown', shown(asked), re.S)
     assert not Judgment.objects.exists()
     assert len(re.findall(r"<option[^>]* selected", shown(asked))) == 3
     send(browser, three, **as_shown, confirmed=confirmed(asked))
@@ -314,7 +314,7 @@ def test_another_doubt_asks_again_and_what_was_asked_is_not_forgotten(three: Ass
     marked = {"choice": "", "span_flags": json.dumps([mark]), **ranks(three, "2", "1", "3")}
     again = send(browser, three, **marked, confirmed=confirmed(asked))
     assert again.status_code == 422
-    assert "You ranked B above A, but marked more or worse errors in B." in shown(again)
+    assert "B is ranked above A, but has more or more severe error spans." in shown(again)
     assert confirmed(again) == "as-shown against-marks-B-A"
     assert send(browser, three, **marked, confirmed=confirmed(again)).status_code == 200
     assert Judgment.objects.count() == 1

@@ -99,6 +99,30 @@ def test_what_is_typed_or_pressed_moves_the_letters_on_the_board(four, alice: Us
     expect(page.locator(place(-1))).to_have_text("ABCD")
 
 
+def test_a_digit_is_the_rank_of_the_response_that_has_the_focus_and_nothing_else(
+    four, alice: User, open_as: Open
+):
+    page = open_as(alice, LABEL)
+    order = page.locator("#order")
+    # Nothing has the focus: a digit ranks nothing, and the page says what it is for.
+    page.keyboard.press("2")
+    expect(page.locator("#submit-status")).to_have_text(
+        "Focus a response (Tab or click), then press its rank."
+    )
+    expect(order).to_have_value("")
+    page.locator("[data-answer]").nth(2).focus()
+    page.keyboard.press("2")
+    page.locator("[data-answer]").nth(0).focus()
+    page.keyboard.press("1")
+    expect(order).to_have_value("A > C")
+    assert pressed_ranks(page) == ["Rank answer A 1", "Rank answer C 2"]
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    keys = page.locator("#keys")
+    expect(keys).to_contain_text("rank of the response that has the focus")
+    expect(keys.locator("dt", has_text="1 … 4")).to_have_count(1)
+
+
 def test_letters_are_moved_with_arrow_keys_alone(four, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     order = page.locator("#order")

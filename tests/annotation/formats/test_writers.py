@@ -218,3 +218,13 @@ def test_the_folder_is_read_by_datasets_and_its_card_counts(project: Project, al
     assert "| preference | train | 1 | 1 | nothing |" in (folder / "README.md").read_text()
     with pytest.raises(CommandError, match="is there already"):
         call_command(*arguments, stderr=StringIO())
+
+
+def test_a_table_for_people_gives_each_response_the_letter_that_its_annotator_saw():
+    given = record("a", "b", "c", ranks=(2, 1, 2), display_order=["3", "1", "2"], comment="C is best.")
+    rows, _dropped = written("csv", given)
+    assert [(row["text"], row["position"], row["letter"]) for row in rows] == [
+        ("a", 2, "B"),
+        ("b", 3, "C"),
+        ("c", 1, "A"),
+    ]
