@@ -1,7 +1,7 @@
-"""Identity of texts: what makes two prompts the same, and on which side of the split one is."""
+"""Identity of texts: what makes two prompts the same, and which new ones are held out."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -9,7 +9,11 @@ import orjson
 from annotation.choices import Split
 
 HELD_OUT_SHARE = 0.1
-"""Share of prompts that no training may see."""
+"""Share of a large project's prompts that no training may see."""
+SMALL_SHARE_PERCENT = 30
+"""Of a small project so many prompts in a hundred are held out, rounded up, …"""
+ENOUGH_HELD_OUT = 20
+"""… until there are so many: a decision between two policies needs about that number of prompts."""
 
 
 def text_hash(text: str) -> str:
@@ -27,10 +31,29 @@ def content_hash(messages: Sequence[Mapping[str, Any]], context: Sequence[Mappin
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def split_of(content_hash: str) -> Split:
-    """The side of the split on which a prompt is for good: decided by its hash, 90 to 10.
+def in_held_out_share(content_hash: str) -> bool:
+    """Return whether the hash, its first eight bytes read as a number in [0, 1), is in the held-out share."""
+    return int(content_hash[:16], 16) / 16**16 < HELD_OUT_SHARE
 
-    The first eight bytes, read as a number in [0, 1), fall below `HELD_OUT_SHARE` or not.
+
+def held_out_quota(prompts: int) -> int:
+    """Return the least number of held-out prompts of a project with so many: min(⌈30 %⌉, 20)."""
+    # In whole numbers: 0.3 · 10 is above 3.
+    return min(-(-prompts * SMALL_SHARE_PERCENT // 100), ENOUGH_HELD_OUT)
+
+
+def split_new(content_hashes: Collection[str], *, prompts: int, held_out: int) -> dict[str, Split]:
+    """Return the side of each new prompt, by content hash.
+
+    prompts, held_out: how many the project has already, and how many of those are held out. Held out is
+    every hash in the held-out share, and of the others the smallest hashes until `held_out_quota` of all
+    prompts is met. The order in which the hashes come changes nothing; prompts that are there keep
+    their side.
     """
-    place = int(content_hash[:16], 16) / 16**16
-    return Split.HELD_OUT if place < HELD_OUT_SHARE else Split.TRAIN
+    new = set(content_hashes)
+    shared = sum(map(in_held_out_share, new))
+    # The held-out share is an interval from 0: whatever is added to it comes next in order.
+    wanted = max(shared, held_out_quota(prompts + len(new)) - held_out)
+    return {
+        digest: Split.HELD_OUT if place < wanted else Split.TRAIN for place, digest in enumerate(sorted(new))
+    }

@@ -4,8 +4,17 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from annotation.choices import CategoryScope, FinishReason, Granularity, Purpose, Role, SourceKind, Verdict
-from annotation.content import content_hash, split_of, text_hash
+from annotation.choices import (
+    CategoryScope,
+    FinishReason,
+    Granularity,
+    Purpose,
+    Role,
+    SourceKind,
+    Split,
+    Verdict,
+)
+from annotation.content import content_hash, in_held_out_share, text_hash
 from annotation.models import (
     Assignment,
     Category,
@@ -85,7 +94,7 @@ def make_prompt(
             "messages": messages,
             "context": passages,
             "content_hash": digest,
-            "split": split_of(digest),
+            "split": Split.HELD_OUT if in_held_out_share(digest) else Split.TRAIN,
             **fields,
         }
     )

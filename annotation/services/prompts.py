@@ -8,12 +8,13 @@ from django.utils import timezone
 
 from annotation import bulk
 from annotation.choices import AcquisitionStrategy
-from annotation.content import content_hash, split_of
+from annotation.content import content_hash
 from annotation.errors import ImportErrors
 from annotation.formats.fields import FieldError
 from annotation.formats.prompts_jsonl import ParsedPrompt, parse_line
 from annotation.models import Project, Prompt
 from annotation.services.acquisition import score_open_comparisons
+from annotation.services.splits import assign_splits
 from annotation.services.tasks import Task, create_tasks
 
 LISTED_ERRORS = 50
@@ -58,21 +59,23 @@ def import_prompts(*, project: Project, lines: Iterable[str], name: str) -> Impo
     return ImportReport(added=added, already_there=already_there, comparisons=comparisons)
 
 
+@transaction.atomic
 def find_or_add_prompt(*, project: Project, parsed: ParsedPrompt) -> Prompt:
     """The project's prompt with this content, added when there is none."""
-    row = _row(project, parsed)
-    found, _ = Prompt.objects.get_or_create(
+    digest = content_hash(parsed.messages, parsed.context)
+    # Of two who add one prompt at once the second finds it.
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if found := Prompt.objects.filter(project=project, content_hash=digest).first():
+        return found
+    return Prompt.objects.create(
         project=project,
-        content_hash=row.content_hash,
-        defaults={
-            "messages": row.messages,
-            "context": row.context,
-            "references": row.references,
-            "tags": row.tags,
-            "split": row.split,
-        },
+        messages=parsed.messages,
+        context=parsed.context,
+        references=parsed.references,
+        tags=parsed.tags,
+        content_hash=digest,
+        split=assign_splits(project=project, content_hashes=[digest])[digest],
     )
-    return found
 
 
 def _parsed(lines: Iterable[str], name: str) -> Iterator[ParsedPrompt]:
@@ -107,7 +110,9 @@ def add_prompts(*, project: Project, prompts: Sequence[ParsedPrompt]) -> tuple[l
     """The ids of these prompts, in order, and which of them are new. Call it inside a transaction.
 
     A prompt with the same messages and context as one in the project, or as one before it, is that one.
+    The project is locked before anything is looked up in it: of two who add one prompt one finds it.
     """
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     digests = [content_hash(parsed.messages, parsed.context) for parsed in prompts]
     known = _known(project, set(digests))
     # The first of several with the same content is the one that is stored.
@@ -115,6 +120,7 @@ def add_prompts(*, project: Project, prompts: Sequence[ParsedPrompt]) -> tuple[l
     for digest, parsed in zip(reversed(digests), reversed(prompts), strict=True):
         if digest in new:
             new[digest] = parsed
+    splits = assign_splits(project=project, content_hashes=new.keys())
     ids = dict(zip(new, bulk.reserve_ids(Prompt, len(new)), strict=True))
     now = bulk.time_value(timezone.now())
     bulk.insert(
@@ -127,7 +133,7 @@ def add_prompts(*, project: Project, prompts: Sequence[ParsedPrompt]) -> tuple[l
             (
                 *(ids[digest], project.pk, bulk.json_value(parsed.messages), bulk.json_value(parsed.context)),
                 *(bulk.json_value(parsed.references), bulk.json_value(parsed.tags)),
-                *(digest, str(split_of(digest)), now),
+                *(digest, str(splits[digest]), now),
             )
             for digest, parsed in new.items()
         ),
@@ -154,16 +160,3 @@ def _known(project: Project, digests: set[str]) -> dict[str, int]:
     if len(few) <= len(digests):
         return dict(few)
     return dict(found.filter(content_hash__in=digests))
-
-
-def _row(project: Project, parsed: ParsedPrompt) -> Prompt:
-    digest = content_hash(parsed.messages, parsed.context)
-    return Prompt(
-        project=project,
-        messages=parsed.messages,
-        context=parsed.context,
-        references=parsed.references,
-        tags=parsed.tags,
-        content_hash=digest,
-        split=split_of(digest),
-    )

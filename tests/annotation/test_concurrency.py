@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from django.db import connection, connections, transaction
 
-from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
+from annotation.choices import AssignmentState, Purpose, Split, Verdict, WithholdingState
 from annotation.errors import LeaseLost, Refusal
 from annotation.models import Assignment, Comparison, Judgment, Project, User, Withholding
 from annotation.progress import progress_of
@@ -345,6 +345,21 @@ class TestOnPostgres:
         )
         assert sorted(report.added for report in reports) == [0, 0, 30]  # type: ignore[attr-defined]
         assert project.prompts.count() == 30
+
+    def test_imports_at_once_hold_out_no_more_and_no_less_than_one_after_the_other(self):
+        project, _ = make_scene(comparisons=0, overlap=1, people=1)
+        batches = [
+            [f'{{"prompt": "question {number}"}}\n' for number in range(first, first + 30)]
+            for first in (0, 30, 60)
+        ]
+        at_once(
+            *[
+                partial(import_prompts, project=project, lines=batch, name="prompts.jsonl")
+                for batch in batches
+            ]
+        )
+        assert project.prompts.count() == 90
+        assert project.prompts.filter(split=Split.HELD_OUT).count() >= 20
 
     def test_two_guidelines_published_at_once_get_two_versions(self):
         project, (alice,) = make_scene(comparisons=0, overlap=1, people=1)

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import math
+from fractions import Fraction
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation import bulk
 from annotation.choices import Split
-from annotation.content import content_hash, split_of, text_hash
+from annotation.content import content_hash, held_out_quota, in_held_out_share, split_new, text_hash
 
 
 def test_the_hash_is_sha256_of_the_one_spelling_of_messages_and_context():
@@ -45,13 +49,50 @@ def test_the_order_of_fields_does_not_matter_but_the_order_of_turns_does():
     assert content_hash([first, second]) != content_hash([second, first])
 
 
-def test_a_tenth_of_all_hashes_is_held_out():
-    sides = [split_of(text_hash(str(number))) for number in range(5000)]
+def test_a_tenth_of_all_hashes_is_in_the_held_out_share():
+    inside = sum(in_held_out_share(text_hash(str(number))) for number in range(5000))
     # Binomial(5000, 0.1): 500 ± 5 standard deviations of 21.2.
-    assert 394 <= sides.count(Split.HELD_OUT) <= 606
+    assert 394 <= inside <= 606
 
 
-def test_the_split_is_decided_at_exactly_a_tenth():
+def test_the_held_out_share_ends_at_exactly_a_tenth():
     # 0.1 of 16**16 is 1844674407370955161.6, in hex 0x1999999999999999.99…
-    assert split_of("1999999999999000" + "0" * 48) == Split.HELD_OUT
-    assert split_of("199999999999a000" + "0" * 48) == Split.TRAIN
+    assert in_held_out_share("1999999999999000" + "0" * 48)
+    assert not in_held_out_share("199999999999a000" + "0" * 48)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "least"),
+    [(0, 0), (1, 1), (3, 1), (4, 2), (10, 3), (11, 4), (60, 18), (63, 19), (66, 20), (67, 20), (10_000, 20)],
+)
+def test_a_small_project_holds_out_thirty_in_a_hundred_up_to_twenty(prompts: int, least: int):
+    assert held_out_quota(prompts) == least
+
+
+def test_the_smallest_hashes_are_held_out_until_the_quota_is_met():
+    digests = [f"{number:x}" * 64 for number in range(2, 12)]
+    # None of 0x22… to 0xbb… is below 0x19…; three of ten are wanted.
+    sides = split_new(digests[::-1], prompts=0, held_out=0)
+    assert [digest for digest in digests if sides[digest] == Split.HELD_OUT] == digests[:3]
+
+
+def test_new_prompts_make_up_for_what_the_project_holds_out_too_little():
+    sides = split_new(["5" * 64, "9" * 64, "3" * 64], prompts=7, held_out=1)
+    # Ten prompts want three: two more.
+    assert sides == {"3" * 64: Split.HELD_OUT, "5" * 64: Split.HELD_OUT, "9" * 64: Split.TRAIN}
+
+
+def test_a_large_project_holds_out_about_a_tenth():
+    sides = split_new([text_hash(str(number)) for number in range(5000)], prompts=0, held_out=0)
+    assert 394 <= list(sides.values()).count(Split.HELD_OUT) <= 606
+
+
+@given(st.lists(st.integers(min_value=1, max_value=40), max_size=12), st.randoms(use_true_random=False))
+def test_however_prompts_arrive_the_quota_is_met_after_every_batch(batches: list[int], random: Random):
+    held_out = total = 0
+    for size in batches:
+        digests = [text_hash(str(random.random())) for _ in range(size)]
+        sides = split_new(digests, prompts=total, held_out=held_out)
+        total += size
+        held_out += list(sides.values()).count(Split.HELD_OUT)
+        assert held_out >= min(math.ceil(Fraction(3, 10) * total), 20)
