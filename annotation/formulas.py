@@ -17,6 +17,8 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block.state_block import StateBlock
 from markdown_it.rules_inline.state_inline import StateInline
 
+from annotation.rendering_work import spend, spend_on_formula
+
 ELEMENTS = {
     "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup",
     "munder", "mover", "munderover", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "menclose",
@@ -221,6 +223,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
     if end is None or end > state.posMax:
         return False
     if not silent:
+        spend_on_formula(state.env, state.src[state.pos : end])
         token = state.push("formula", "", 0)
         token.markup = opener
         token.content = state.src[state.pos : end]
@@ -284,6 +287,7 @@ def _formula_block(state: StateBlock, start_line: int, end_line: int, silent: bo
     if silent:
         return True
     state.line = last + 1
+    spend_on_formula(state.env, content)
     token = state.push("formula", "", 0)
     token.markup, token.content, token.info = opener, content, "display"
     token.block = True

@@ -11,12 +11,14 @@ from functools import cache
 
 import nh3
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from annotation import formulas
+from annotation.rendering_work import CountedBlocks, TooMuchWorkError, Work, count_work
 from annotation.source_positions import Piece, PositionedInline, SourceMap
 
 _TAGS = {
@@ -33,9 +35,8 @@ _ATTRIBUTES = {
 }
 _SCHEMES = {"http", "https", "mailto"}
 _LINK_BEGINNINGS = ("http://", "https://", "mailto:")
-_LINE_ENDS = ("\n", "\r\n", "\r")
 # No HTML can hold a NUL: it is left out, and what follows keeps its position.
-_PLAIN_PART = re.compile(r"\r\n?|\n|[^\r\n\0]+")
+_PLAIN_PART = re.compile(r"\r\n?|[^\r\0]+")
 # Below this share of placed characters an answer is shown as plain text, every character of it markable.
 _PLACED_SHARE = 0.6
 
@@ -123,6 +124,7 @@ def _piece_html(piece: Piece) -> str:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt(renderer_cls=_PositionRenderer)
     parser.inline = PositionedInline()
+    parser.block = CountedBlocks()
     parser.configure("commonmark", {"html": False, "breaks": True, "xhtmlOut": False})
     parser.enable("table")
     formulas.enable_formulas(parser)
@@ -130,6 +132,7 @@ def _parser() -> MarkdownIt:
     parser.disable(["image", "reference", "html_block", "html_inline"])
     # A relative link would lead into Rondo itself; it stays visible as text.
     parser.validateLink = lambda url: url.lower().startswith(_LINK_BEGINNINGS)  # type: ignore[method-assign]
+    count_work(parser)
     # Joined tokens would lose their positions; the renderer joins what belongs together.
     parser.disable(["text_join", "fragments_join"])
     return parser
@@ -138,8 +141,9 @@ def _parser() -> MarkdownIt:
 def _rendered(text: str, heading_level: int, *, with_positions: bool) -> tuple[str, float]:
     """HTML before cleaning, and the share of its characters that have a position in `text`."""
     parser = _parser()
-    tokens = parser.parse(text)
-    SourceMap(text).annotate(tokens)
+    work = Work()
+    tokens = parser.parse(text, work.as_environment())
+    SourceMap(text, work).annotate(tokens)
     if not with_positions:
         _forget_positions(tokens)
     _settle_headings(tokens, heading_level)
@@ -186,14 +190,20 @@ def _clean(markup: str) -> SafeString:
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
         set_tag_attribute_values={"a": {"target": "_blank"}},
-        allowed_classes={"p": {"plain"}, "span": {"formula", "formula--display", "formula--wide"}},
+        allowed_classes={"p": {"plain", "plain-note"}, "span": {"formula", "formula--display", "formula--wide"}},
     )
     return mark_safe(cleaned)  # noqa: S308 - nh3 has just cleaned it
 
 
 def render_markdown(text: str, *, heading_level: int = 3) -> SafeString:
-    """Safe HTML of Markdown written by anyone; its highest heading becomes `heading_level`."""
-    markup, _ = _rendered(text, heading_level, with_positions=False)
+    """Safe HTML of Markdown written by anyone; its highest heading becomes `heading_level`.
+
+    A text whose markup takes too much work (`rendering_work`) is shown as plain text, with a note.
+    """
+    try:
+        markup, _share = _rendered(text, heading_level, with_positions=False)
+    except TooMuchWorkError:
+        return _clean(_note() + _plain_markup([Piece(text.replace("\0", ""), None)]))
     return _clean(markup)
 
 
@@ -202,17 +212,34 @@ def render_answer(text: str, *, heading_level: int = 3) -> SafeString:
 
     Each `<span data-start="N">` holds exactly the source text from code point N on, and the
     numbers rise through the document. A formula has `data-source-length` as well: it shows MathML
-    for so many code points of LaTeX, delimiters included. What Markdown adds or changes (an entity,
-    a line end) stands outside such spans. An answer that cannot be placed well is shown as plain text.
+    for so many code points of LaTeX, delimiters included. What Markdown adds or changes (an entity)
+    stands outside such spans. An answer that cannot be placed well is shown as plain text; so is one whose
+    markup takes too much work (`rendering_work`), with a note.
     """
-    markup, placed_share = _rendered(text, heading_level, with_positions=True)
+    try:
+        markup, placed_share = _rendered(text, heading_level, with_positions=True)
+    except TooMuchWorkError:
+        return _clean(_note() + _plain_markup(_plain_pieces(text)))
     return _clean(markup) if placed_share >= _PLACED_SHARE else render_plain(text)
 
 
 def render_plain(text: str) -> SafeString:
-    """Safe HTML of a text as it stands, line by line, with source positions."""
-    pieces = [
-        Piece(part.group(), part.start()) if part.group() not in _LINE_ENDS else Piece("\n", None)
+    """Safe HTML of a text as it stands, with source positions."""
+    return _clean(_plain_markup(_plain_pieces(text)))
+
+
+def _note() -> str:
+    shown = _("Shown as plain text, because it has too much formatting.")
+    return f'<p class="plain-note">{html.escape(shown)}</p>'
+
+
+def _plain_markup(pieces: Sequence[Piece]) -> str:
+    return f'<p class="plain">{_pieces_html(pieces)}</p>'
+
+
+def _plain_pieces(text: str) -> list[Piece]:
+    # A browser reads a carriage return as a line feed: such a line end has no position.
+    return [
+        Piece("\n", None) if part.group()[0] == "\r" else Piece(part.group(), part.start())
         for part in _PLAIN_PART.finditer(text)
     ]
-    return _clean(f'<p class="plain">{_pieces_html(pieces)}</p>')

@@ -7,7 +7,8 @@ position: it is shown, and cannot be marked.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,9 +18,12 @@ from markdown_it.rules_inline.state_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
+from annotation.rendering_work import Work, spend_on_inline_token
+
 # The ends of lines as markdown-it sees them; str.splitlines knows more of them.
 _LINE_END = re.compile(r"\r\n?|\n")
 _CONTAINER_MARKERS = re.compile(r"(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*")
+_BLANK = re.compile(r"[ \t]*")
 _CELL_END = re.compile(r"(?<!\\)\|")
 
 
@@ -52,11 +56,13 @@ class _PositionedState(StateInline):
         super().append_pending(text)
 
     def pushPending(self) -> Token:  # noqa: N802 - the name is markdown-it-py's
+        spend_on_inline_token(self.env, "text")
         token = super().pushPending()
         token.meta["at"] = self._pending_at
         return token
 
     def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
+        spend_on_inline_token(self.env, ttype)
         token = super().push(ttype, tag, nesting)
         token.meta["at"] = self.pos
         if ttype == "text":
@@ -96,16 +102,17 @@ def _lines_of(source: str) -> list[_Line]:
 class SourceMap:
     """Gives every token that shows text its pieces, in `meta["pieces"]`."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, work: Work) -> None:
         self._source = source
+        self._work = work
         self._lines = _lines_of(source)
 
     def annotate(self, tokens: Sequence[Token]) -> None:
         """Walk the block tokens in order and place what they show."""
-        column = 0
+        cells: Iterator[int | None] = iter(())
         for index, token in enumerate(tokens):
             if token.type == "tr_open":
-                column = 0
+                cells = self._cell_starts(token)
             elif token.type in ("fence", "code_block"):
                 self._place_code(token)
             elif token.type == "formula":
@@ -113,8 +120,7 @@ class SourceMap:
             elif token.type == "inline":
                 opened_by = tokens[index - 1]
                 if opened_by.type in ("th_open", "td_open"):
-                    starts = [self._cell_start(token, column)]
-                    column += 1
+                    starts = [next(cells, None)]
                 elif opened_by.type == "heading_open" and opened_by.markup.startswith("#"):
                     starts = [self._heading_start(token)]
                 else:
@@ -134,19 +140,20 @@ class SourceMap:
         marker = re.search(r"#+[ \t]*", line.text)
         return line.start + marker.end() if marker else None
 
-    def _cell_start(self, token: Token, column: int) -> int | None:
-        line = self._line(token.map[0] if token.map else len(self._lines))
+    def _cell_starts(self, row: Token) -> Iterator[int | None]:
+        """Where the cells of a row begin, from left to right, in one pass over its line."""
+        line = self._line(row.map[0] if row.map else len(self._lines))
         prefix = _CONTAINER_MARKERS.match(line.text)
         position = prefix.end() if prefix else 0
         if line.text.startswith("|", position):
             position += 1
-        for _ in range(column):
+        while True:
+            blank = _BLANK.match(line.text, position)
+            yield line.start + (blank.end() if blank else position)
             end = _CELL_END.search(line.text, position)
             if end is None:
-                return None
+                return
             position = end.end()
-        cell = line.text[position:]
-        return line.start + position + len(cell) - len(cell.lstrip(" \t"))
 
     def _piece(self, text: str, start: int | None) -> Piece:
         if start is None or start < 0 or self._source[start : start + len(text)] != text:
@@ -158,6 +165,7 @@ class SourceMap:
         # Content ends with a line end; a fence's first line is the fence itself.
         ended = lines and lines[-1] == ""
         texts = lines[:-1] if ended else lines
+        self._work.spend(len(texts))
         first = (token.map[0] if token.map else len(self._lines)) + (token.type == "fence")
         pieces: list[Piece] = []
         for i, text in enumerate(texts):
@@ -177,7 +185,7 @@ class SourceMap:
         begins = [0, *(end + 1 for end in ends_of_lines)]
 
         def in_source(position: int) -> int | None:
-            line = block.content.count("\n", 0, position)
+            line = bisect_left(ends_of_lines, position)
             start = starts[line] if line < len(starts) else None
             return None if start is None else start + position - begins[line]
 
@@ -188,9 +196,9 @@ class SourceMap:
                 start = None if at is None else in_source(at)
                 token.meta["pieces"] = [self._piece(token.content, start)] if token.content else []
             elif token.type == "code_inline":
-                token.meta["pieces"] = [
-                    self._piece(text, in_source(at)) for text, at in _code_span_parts(token, block.content)
-                ]
+                parts = _code_span_parts(token, block.content)
+                self._work.spend(len(parts))
+                token.meta["pieces"] = [self._piece(text, in_source(at)) for text, at in parts]
             elif token.type == "formula":
                 begin = int(token.meta["at"])
                 lines = [begin, *(begin + i + 1 for i, one in enumerate(token.content) if one == "\n")]
