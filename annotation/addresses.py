@@ -42,8 +42,9 @@ class Policy:
     def check_url(self, url: str) -> None:
         """Refuse a URL that cannot be one of these; what its name resolves to is checked later.
 
-        Raises `error`: another scheme than http and https, no host, a name and password, a query where none
-        belongs, or an address within private or link-local ranges that the setting does not list.
+        Raises `error`: another scheme than http and https, no host, a host that programs read differently,
+        a name and password, a query where none belongs, or an address within private or link-local ranges
+        that the setting does not list.
         """
         try:
             parts = urlsplit(url)
@@ -52,6 +53,7 @@ class Policy:
             raise self._no_address(url) from None
         if parts.scheme not in _PORTS or not parts.hostname or port == 0:
             raise self._no_address(url)
+        self._require_one_meaning(url, parts.hostname)
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise self.error("The address must hold neither name, password, query nor fragment.")
         if parts.query and not self.allows_query:
@@ -67,6 +69,26 @@ class Policy:
         if not is_public(str(address)):
             raise self._inside(parts.hostname)
 
+    def _require_one_meaning(self, url: str, host: str) -> None:
+        """Refuse a host that the client, the resolver and this check do not read as the same one."""
+        last = host.rstrip(".").rpartition(".")[2]
+        if last.isdecimal() or last.startswith("0x"):
+            try:
+                ipaddress.IPv4Address(host)
+            except ValueError:
+                # A resolver reads 0177.0.0.1, 127.1 and 2130706433 as 127.0.0.1; httpx reads other hosts.
+                raise self.error(
+                    f"{host!r} is no address that all programs read alike. Write four decimal numbers "
+                    "without leading zeros, such as 127.0.0.1, or the name of the host."
+                ) from None
+        try:
+            asked = httpx.URL(url).host
+        except (httpx.InvalidURL, UnicodeError):
+            raise self._no_address(url) from None
+        labels = host.removesuffix(".").split(".")
+        if asked != host or (":" not in host and any(not 0 < len(label) < 64 for label in labels)):
+            raise self._no_address(url)
+
     def is_listed(self, host: str, port: int) -> bool:
         """Whether an administrator lists the host, alone or with this port."""
         listed = {str(one).strip().lower() for one in getattr(settings, self.setting)}
@@ -80,7 +102,7 @@ class Policy:
         port = request.url.port or _PORTS[request.url.scheme]
         try:
             addresses = resolve(host, port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"the name {host} is not known", request=request) from error
         if not self.is_listed(host, port) and not all(map(is_public, addresses)):
             raise self._inside(host)

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block.state_block import StateBlock
 from markdown_it.rules_inline.state_inline import StateInline
 
-from annotation.rendering_work import spend, spend_on_formula
+from annotation.rendering_work import spend_on_formula
 
 ELEMENTS = {
     "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup",

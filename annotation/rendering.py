@@ -190,7 +190,10 @@ def _clean(markup: str) -> SafeString:
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
         set_tag_attribute_values={"a": {"target": "_blank"}},
-        allowed_classes={"p": {"plain", "plain-note"}, "span": {"formula", "formula--display", "formula--wide"}},
+        allowed_classes={
+            "p": {"plain", "plain-note"},
+            "span": {"formula", "formula--display", "formula--wide"},
+        },
     )
     return mark_safe(cleaned)  # noqa: S308 - nh3 has just cleaned it
 

@@ -7,13 +7,16 @@ and sends it again.
 
 import sqlite3
 import sys
+from http import HTTPStatus
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views.defaults import server_error as failed
+
+from webapp.problems import for_programs
 
 RETRY_AFTER_SECONDS = 2
 _KEPT_BELOW = "/projects/"
@@ -50,12 +53,9 @@ def database_is_away(error: BaseException | None) -> bool:
 
 def _answer(request: HttpRequest) -> HttpResponse:
     told = _("The database does not answer. Try again in a moment.")
-    if request.path_info.startswith("/api/"):
-        body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": told}
-        return JsonResponse(body, status=503, content_type="application/problem+json")
-    if request.path_info.startswith("/v1/"):
-        fault = {"message": told, "type": "server_error", "param": None, "code": "database_unavailable"}
-        return JsonResponse({"error": fault}, status=503)
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    if answer := for_programs(request, status=status, detail=told, code="database_unavailable"):
+        return answer
     # Without the request: what a template may ask of it stands in the database.
     page = render_to_string("503.html", {"address": request.get_full_path(), "sent": _sent(request)})
     return HttpResponse(page, status=503)

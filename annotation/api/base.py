@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -33,10 +34,11 @@ from annotation.api.authentication import PersonThrottle, TokenAuthentication
 from annotation.api.problems import Precondition, handle
 from annotation.choices import Role, TokenScope
 from annotation.models import Membership, Project, User
-from annotation.services.kept_answers import claim_key, fingerprint_of, keep_answer
+from annotation.services.kept_answers import claim_key, fingerprint_of, keep_answer, require_key
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 _LONGEST_CURSOR = 500
+_PAGE_SIZE = re.compile(r"[1-9][0-9]{0,3}")
 
 
 class ApiView(APIView):
@@ -76,7 +78,10 @@ class ApiView(APIView):
         """After who asks is known: a POST that was sent before is not done again."""
         super().initial(request, *args, **kwargs)
         key = request.headers.get("Idempotency-Key")
-        if request.method == "POST" and key is not None and self.keeps_answers and hasattr(self, "post"):
+        if request.method != "POST" or key is None or not hasattr(self, "post"):
+            return
+        require_key(key)
+        if self.keeps_answers:
             # Django takes the handler from the view after this: it gets this one, which asks the other.
             setattr(self, "post", partial(self._once, self.post, key))  # noqa: B010
 
@@ -162,6 +167,26 @@ class Cursor(CursorPagination):
     ordering = "-pk"
     cursor_query_description = "Where the page begins: as `next` or `previous` of another page say it."
     page_size_query_description = "How many entries a page has, 1 to 500."
+
+    def get_page_size(self, request: Request) -> int:
+        """The number of entries that was asked for. Refuses what is no number of 1 to `max_page_size`."""
+        sent = request.query_params.getlist(self.page_size_query_param)
+        if not sent:
+            return self.page_size
+        if len(sent) > 1 or not _PAGE_SIZE.fullmatch(sent[0]) or int(sent[0]) > self.max_page_size:
+            raise exceptions.ParseError(
+                _("page_size is a whole number, 1 to %(most)d.") % {"most": self.max_page_size}
+            )
+        return int(sent[0])
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """As Django REST framework does, with the bounds of a page."""
+        parameters: list[dict[str, Any]] = super().get_schema_operation_parameters(view)
+        for parameter in parameters:
+            if parameter["name"] == self.page_size_query_param:
+                bounds = {"minimum": 1, "maximum": self.max_page_size, "default": self.page_size}
+                parameter["schema"] = {"type": "integer", **bounds}
+        return parameters
 
     def decode_cursor(self, request: Request) -> Any:
         """As Django REST framework does; a cursor that was made up is refused instead of failing later."""

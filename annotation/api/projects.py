@@ -5,7 +5,6 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import Http404
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -242,9 +241,6 @@ class MemberView(ProjectView):
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Make someone a member with a role, or give a member another role."""
         self.require_superuser()
-        if not username.isprintable():
-            # PostgreSQL takes no NUL, not even to look for.
-            raise Http404
         told = read_body(RoleSerializer, request)
         person = User.objects.filter(username=username, is_machine=False, is_guest=False).first()
         if person is None:

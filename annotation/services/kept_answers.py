@@ -1,6 +1,7 @@
 """A request of a program that is sent twice is done once: what it was answered is kept for a day."""
 
 import hashlib
+import re
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -12,6 +13,7 @@ from annotation.models import KeptAnswer, User
 
 KEPT_FOR = timedelta(hours=24)
 LONGEST_KEY = 200
+_KEY = re.compile(rf"[!-~]{{1,{LONGEST_KEY}}}")
 
 
 class KeyReused(Refusal):
@@ -23,6 +25,16 @@ def fingerprint_of(*, method: str, address: str, body: bytes) -> str:
     return hashlib.sha256(b"\0".join((method.encode(), address.encode(), body))).hexdigest()
 
 
+def require_key(key: str) -> None:
+    """Refuse an `Idempotency-Key` that is not as the API's document says: visible characters of ASCII."""
+    if not _KEY.fullmatch(key):
+        raise Refusal(
+            _("An Idempotency-Key has 1 to %(most)d visible ASCII characters, without spaces.")
+            % {"most": LONGEST_KEY},
+            field="Idempotency-Key",
+        )
+
+
 def claim_key(*, user: User, key: str, fingerprint: str) -> KeptAnswer:
     """The row of a key, in the transaction of the request: new (`status` 0), or answered before.
 
@@ -30,11 +42,7 @@ def claim_key(*, user: User, key: str, fingerprint: str) -> KeptAnswer:
     another request was sent (`KeyReused`), and one that no program should draw.
     """
     assert_in_transaction()
-    if not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
-        raise Refusal(
-            _("An Idempotency-Key has 1 to %(most)d printable characters.") % {"most": LONGEST_KEY},
-            field="Idempotency-Key",
-        )
+    require_key(key)
     try:
         with transaction.atomic():
             return KeptAnswer.objects.create(user=user, key=key, fingerprint=fingerprint)

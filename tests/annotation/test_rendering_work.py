@@ -82,7 +82,9 @@ def test_work_grows_no_faster_than_a_table():
 
 
 def test_100_kb_of_ordinary_prose_keep_their_formatting():
-    paragraph = "The quick **brown** fox jumps over `the` lazy dog and says $x^2$ to it. " + "It " * 40 + "\n\n"
+    paragraph = (
+        "The quick **brown** fox jumps over `the` lazy dog and says $x^2$ to it. " + "It " * 40 + "\n\n"
+    )
     calls, markup = calls_of(filled(paragraph, 100_000))
     assert calls < MOST_CALLS
     assert "plain-note" not in markup

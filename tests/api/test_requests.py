@@ -96,10 +96,23 @@ def test_pages_hold_every_row_once_though_rows_are_added_meanwhile(project: Proj
     assert seen == sorted(old, reverse=True)
 
 
-@pytest.mark.parametrize("cursor", ["x", "cD14", "cD05OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk=", "%00", "bz0tMQ=="])
+@pytest.mark.parametrize("cursor", ["x", "cD14", "cD05OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk=", "bz0tMQ=="])
 def test_a_cursor_that_was_made_up_leads_nowhere(project: Project, as_carol: Asker, cursor: str):
-    # p=x; p=9999…; a NUL; o=-1
+    # p=x; p=9999…; o=-1
     assert as_carol.get(f"{PROMPTS}?cursor={cursor}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "size", ["abc", "-1", "0", "501", "1.5", "", "٣", "1e2", "9" * 5000, "3&page_size=4"]
+)
+def test_a_page_size_that_is_none_is_refused(project: Project, as_carol: Asker, size: str):
+    refused = as_carol.get(f"{PROMPTS}?page_size={size}")
+    assert (refused.status_code, refused.json()["detail"]) == (400, "page_size is a whole number, 1 to 500.")
+
+
+@pytest.mark.parametrize("size", [1, 500])
+def test_the_bounds_of_a_page_size_are_page_sizes(project: Project, as_carol: Asker, size: int):
+    assert as_carol.get(f"{PROMPTS}?page_size={size}").status_code == 200
 
 
 def test_filters_narrow_and_what_is_no_filter_is_refused(project: Project, as_carol: Asker):
@@ -261,9 +274,15 @@ def test_of_one_request_that_arrives_many_times_at_once_one_is_done_and_all_are_
     assert (status, json.loads(body)["added"]) == (201, 1)
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "a\x7fb"])
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\x7fb", "a b", " ", "schlüssel", "a\tb"])
 def test_a_key_that_no_program_should_draw_is_refused(project: Project, as_carol: Asker, key: str):
     assert as_carol.post(PROMPTS, told("Tea?"), **{"Idempotency-Key": key}).status_code == 422
+
+
+def test_a_wrong_key_is_refused_where_no_answer_is_kept_too(as_carol: Asker):
+    body = {"name": "ci", "scopes": ["read"]}
+    refused = as_carol.post("/me/tokens/", body, **{"Idempotency-Key": "a b"})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
 
 
 @pytest.mark.django_db

@@ -271,11 +271,45 @@ def test_an_address_of_the_internet_is_public(address: str):
         "http://127.0.0.1:8001",
         "http://[::1]:8001",
         "http://169.254.169.254/latest/meta-data",
+        # What one program reads as 127.0.0.1 and another as a name or as nothing.
+        "https://0177.0.0.1:8198/",
+        "https://127.1/",
+        "https://0x7f.1/",
+        "https://2130706433/",
+        "https://1.2.3.256/",
+        "https://１２７.0.0.1/",
+        "https://xn--/",
+        "https://a..b/",
+        "https://a b/",
+        "https://" + "a" * 64 + ".example/",
     ],
 )
 def test_a_url_that_cannot_be_another_server_is_refused(url: str):
     with pytest.raises(AddressError):
         check_url(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://gpu-box.example:8000/v1", "https://bücher.example", "https://1.1.1.1"]
+)
+def test_a_url_that_all_programs_read_alike_is_taken(url: str):
+    check_url(url)
+
+
+def test_an_address_in_octal_is_refused_with_the_way_to_write_it():
+    with pytest.raises(AddressError, match="four decimal numbers without leading zeros"):
+        check_url("https://0177.0.0.1:8198/")
+
+
+def test_a_name_that_the_resolver_cannot_encode_is_a_failed_connection():
+    def unencodable(host: str, port: int) -> list[str]:
+        raise UnicodeError("label too long")
+
+    transport = GuardedTransport(
+        inner=httpx.MockTransport(lambda _: httpx.Response(200)), resolve=unencodable
+    )
+    with pytest.raises(httpx.ConnectError), httpx.Client(transport=transport) as client:
+        client.get("https://models.example")
 
 
 def guarded(addresses: list[str], asked: list[httpx.Request]) -> Engine:
