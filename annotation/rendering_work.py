@@ -1,8 +1,8 @@
 """The bound on the work of rendering one text, in units that are counted and do not depend on the machine.
 
-A parser in Python spends about ten microseconds on each unit. Dense markup (a table of 40,000 cells, a hundred
-thousand brackets) would hold a web process for seconds: beyond `MOST_UNITS` parsing stops, and the text is
-shown as it stands.
+A parser in Python spends up to ten microseconds on each unit. Dense markup (a table of 40,000 cells, a
+hundred thousand brackets) would hold a web process for seconds: beyond `MOST_UNITS` parsing stops, and the
+text is shown as it stands.
 """
 
 from typing import Literal
