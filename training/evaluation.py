@@ -1,6 +1,7 @@
 """The arithmetic of an evaluation: win rates, gains and ratios with their intervals. Knows no database.
 
-A prompt is the unit: several votes on one prompt are no independent evidence, so prompts are resampled.
+A prompt is the unit: several votes on one prompt are no independent evidence. The interval of a win rate is
+the one that the decision uses, valid however often it is looked at; the others resample prompts.
 """
 
 from __future__ import annotations
@@ -9,11 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from training.services.evaluation.decision import win_rate_interval
+from training.services.evaluation.length_control import length_controlled_win_rate
+
 # Figures are computed by a worker, and seldom: a web process that shows them loads no NumPy.
 if TYPE_CHECKING:
     from annotation.agreement.bootstrap import Floats
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
+
+LEAST_TOLERANCE = 1e-4
+"""Scores this close are a tie whatever was measured: float32 rounding of scores of order 1 to 10, with room."""
+NOISE_FACTOR = 4.0
+"""The tolerance in units of the largest difference seen: a few pairs do not show the largest there is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,29 +45,53 @@ class Figure:
         return asdict(self)
 
 
-def outcome_of(old: float, new: float) -> float:
-    """What a higher score of the new answer makes: 1 a win, a half a tie, 0 a loss."""
-    return TIE if new == old else WIN if new > old else LOSS
+def outcome_of(old: float, new: float, *, tolerance: float = 0.0) -> float:
+    """Return the outcome for the new response: 1 a higher score, 0 a lower one, 1/2 within the tolerance."""
+    if abs(new - old) <= tolerance:
+        return TIE
+    return WIN if new > old else LOSS
 
 
-def win_rate(outcomes: Sequence[Sequence[float]]) -> Figure | None:
-    """The mean outcome of all votes, given by prompt; None without any.
+def tolerance_of(noise: Sequence[float]) -> dict[str, float | int]:
+    """Return the tolerance within which two scores tie, with what it rests on.
 
-    The interval is that of the bootstrap over prompts. Where every vote says the same, resampling
-    knows no other outcome and would be sure of anything; then it is Wilson's of so many prompts.
+    Args:
+        noise: one largest difference for each pair that was scored a second time in other batches.
     """
-    import numpy as np
+    measured = max(noise, default=0.0)
+    return {
+        "value": max(LEAST_TOLERANCE, NOISE_FACTOR * measured),
+        "measured": measured,
+        "pairs": len(noise),
+        "floor": LEAST_TOLERANCE,
+        "factor": NOISE_FACTOR,
+    }
 
-    from annotation.agreement.shares import wilson_interval
 
-    rows = np.array([(sum(votes), len(votes)) for votes in outcomes if votes], dtype=np.float64)
-    if not len(rows):
+def prompt_outcomes(votes: Sequence[Sequence[float]]) -> list[float]:
+    """Return one outcome for each prompt that has votes: 1 where most of them prefer the new policy, 0 where
+    most prefer the parent, 1/2 where they balance."""
+    return [outcome_of(TIE, sum(of_prompt) / len(of_prompt)) for of_prompt in votes if of_prompt]
+
+
+def win_rate(outcomes: Sequence[float]) -> Figure | None:
+    """Return the mean outcome of prompts, one outcome each; None without any.
+
+    The interval is the confidence sequence that `decide` uses, so what it excludes was decided.
+    """
+    if not outcomes:
         return None
-    value = float(rows[:, 0].sum() / rows[:, 1].sum())
-    if value in (LOSS, WIN):
-        low, high = wilson_interval(len(rows) if value == WIN else 0, len(rows))
-        return Figure(value=value, low=low, high=high, prompts=len(rows))
-    return _resampled(rows, value)
+    low, high = win_rate_interval(outcomes)
+    return Figure(value=sum(outcomes) / len(outcomes), low=low, high=high, prompts=len(outcomes))
+
+
+def length_controlled(outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]) -> Figure | None:
+    """Return the win rate at equal length with its bootstrap interval; None with too few prompts."""
+    rate = length_controlled_win_rate(outcomes, lengths)
+    if rate is None:
+        return None
+    value, low, high = rate
+    return Figure(value=value, low=low, high=high, prompts=len(outcomes))
 
 
 def mean_of(values: Sequence[float]) -> Figure | None:
@@ -99,26 +132,54 @@ class Found:
 
     @property
     def same(self) -> bool:
-        """Whether both said the same: no judge can tell the two apart."""
-        return self.texts[0] == self.texts[1]
+        """True for identical responses, but for space around them: no judge can tell the two apart."""
+        return self.texts[0].strip() == self.texts[1].strip()
+
+    def outcome(self, tolerance: float) -> float | None:
+        """The outcome by the reward model; a tie for identical responses, whatever their scores."""
+        if self.same:
+            return TIE
+        return None if self.reward is None else outcome_of(*self.reward, tolerance=tolerance)
+
+    def gain(self, tolerance: float) -> float | None:
+        """How much more the reward model gives to the new response; exactly 0 for a tie."""
+        if self.outcome(tolerance) == TIE:
+            return 0.0
+        return None if self.reward is None else self.reward[1] - self.reward[0]
 
 
-def figures_of(found: Sequence[Found]) -> dict[str, Any]:
-    """All figures of an evaluation as decoded JSON, format 1.
+def outcomes_of(found: Sequence[Found], tolerance: float) -> list[float]:
+    """Return the outcomes by the reward model, one for each prompt that has one."""
+    outcomes = (one.outcome(tolerance) for one in found)
+    return [outcome for outcome in outcomes if outcome is not None]
 
-    `win_rate` and `reward` by the reward model, `heads` by name of the head, `rules` by name of the rule:
-    each with the means of both and the gain; `kl`, `length_ratio`; null where nothing was measured.
+
+def figures_of(found: Sequence[Found], *, noise: Sequence[float] = ()) -> dict[str, Any]:
+    """Return all figures of an evaluation as decoded JSON, format 2.
+
+    `win_rate`, `length_controlled` and `reward` by the reward model, `heads` by name of the head, `rules` by
+    name of the rule: each with the means of both and the gain; `kl`, `length_ratio`; null where nothing was
+    measured. Identical responses are ties, and so are scores within the `tolerance`; a tie gains 0.
     """
-    rewards = [one.reward for one in found if one.reward is not None]
+    tolerance = tolerance_of(noise)
+    within = float(tolerance["value"])
+    judged = [one for one in found if one.reward is not None]
+    rewards = [_pair(one, one.reward) for one in judged if one.reward is not None]
+    outcomes = outcomes_of(judged, within)
     kls = [one.kl for one in found if one.kl is not None]
     lengths = [(len(one.texts[0]), len(one.texts[1])) for one in found]
     return {
         "prompts": len(found),
         "same": sum(one.same for one in found),
-        "win_rate": _json(win_rate([[outcome_of(*pair)] for pair in rewards])),
-        "reward": _compared(rewards),
+        "tied": sum(not one.same and one.outcome(within) == TIE for one in judged),
+        "tolerance": tolerance,
+        "win_rate": _json(win_rate(outcomes)),
+        "length_controlled": _json(
+            length_controlled(outcomes, [(len(one.texts[0]), len(one.texts[1])) for one in judged])
+        ),
+        "reward": _compared(rewards, within),
         "heads": {
-            name: _compared([one.heads[name] for one in found if name in one.heads])
+            name: _compared([_pair(one, one.heads[name]) for one in found if name in one.heads], within)
             for name in sorted({name for one in found for name in one.heads})
         },
         "kl": _json(mean_of(kls)),
@@ -130,20 +191,30 @@ def figures_of(found: Sequence[Found]) -> dict[str, Any]:
     }
 
 
-def _compared(pairs: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
+def _pair(one: Found, pair: tuple[float, float]) -> tuple[float, float]:
+    """A head's scores of both responses; identical responses have one score."""
+    return (pair[0], pair[0]) if one.same else pair
+
+
+def _compared(pairs: Sequence[tuple[float, float]], tolerance: float) -> dict[str, Any] | None:
     if not pairs:
         return None
+    outcomes = [outcome_of(*pair, tolerance=tolerance) for pair in pairs]
+    gains = [
+        0.0 if outcome == TIE else new - old for outcome, (old, new) in zip(outcomes, pairs, strict=True)
+    ]
     return {
         "parent": _json(mean_of([old for old, _ in pairs])),
         "checkpoint": _json(mean_of([new for _, new in pairs])),
-        "gain": _json(mean_of([new - old for old, new in pairs])),
-        "win_rate": _json(win_rate([[outcome_of(*pair)] for pair in pairs])),
+        "gain": _json(mean_of(gains)),
+        "win_rate": _json(win_rate(outcomes)),
     }
 
 
 def _ruled(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any] | None:
     """As `_compared`, of the prompts where the rule has a verdict on both texts."""
-    return _compared([(old, new) for old, new in pairs if old is not None and new is not None])
+    known = [(old, new) for old, new in pairs if old is not None and new is not None]
+    return _compared(known, 0.0)
 
 
 def _json(figure: Figure | None) -> dict[str, Any] | None:

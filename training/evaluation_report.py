@@ -9,9 +9,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.corrections import Piece, sides
-from training.evaluation import Figure, Found, outcome_of
+from training.evaluation import Figure, Found
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation
-from training.selectors_evaluation import PeopleSay, found_of, people_say
+from training.selectors_evaluation import PeopleSay, found_of, people_say, tolerance_in
 
 WIDTH = 300
 """Of the axis of shares, and of the picture of gains."""
@@ -73,7 +73,8 @@ class Bar:
     y: float
     height: float
     width: float
-    better: bool
+    look: str
+    """`better`, `worse` or `tie`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,18 +85,21 @@ class Row:
     found: Found
     left: Sequence[Piece]
     right: Sequence[Piece]
+    tolerance: float
+    """Scores this close are a tie."""
 
     @property
     def gain(self) -> float | None:
-        """How much more the reward model gives to the new answer."""
-        return None if self.found.reward is None else self.found.reward[1] - self.found.reward[0]
+        """How much more the reward model gives to the new response; 0 for a tie."""
+        return None if self.found.reward is None else self.found.gain(self.tolerance)
 
     @property
     def outcome(self) -> str:
-        """What the reward model says: `better`, `worse` or `equal`; empty where it says nothing."""
-        if self.found.reward is None:
-            return ""
-        return {1.0: "better", 0.5: "equal", 0.0: "worse"}[outcome_of(*self.found.reward)]
+        """`identical` responses; else by the reward model `better`, `worse` or `equal`; empty without it."""
+        if self.found.same:
+            return "identical"
+        outcome = self.found.outcome(self.tolerance)
+        return "" if outcome is None else {1.0: "better", 0.5: "equal", 0.0: "worse"}[outcome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +138,8 @@ def report_on(evaluation: Evaluation) -> Report:
     """All that is told of a finished evaluation, with what people say of the two by now."""
     figures = evaluation.figures
     people = people_say(evaluation.checkpoint, evaluation.parent)
-    rows = [_row(row) for row in evaluation.rows.select_related("prompt", "old", "new")]
+    tolerance = tolerance_in(figures)
+    rows = [_row(row, tolerance) for row in evaluation.rows.select_related("prompt", "old", "new")]
     return Report(
         evaluation=evaluation,
         people=people,
@@ -148,9 +153,9 @@ def report_on(evaluation: Evaluation) -> Report:
     )
 
 
-def _row(row: EvaluatedPrompt) -> Row:
+def _row(row: EvaluatedPrompt, tolerance: float) -> Row:
     left, right = sides(row.old.text, row.new.text)
-    return Row(prompt=row.prompt, found=found_of(row), left=left, right=right)
+    return Row(prompt=row.prompt, found=found_of(row), left=left, right=right, tolerance=tolerance)
 
 
 def _worse_first(row: Row) -> tuple[bool, float]:
@@ -169,6 +174,7 @@ def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
             people.everywhere if people.judgments > people.held_out_judgments else None,
         ),
         (_("reward model"), Figure.from_json(figures["win_rate"])),
+        (_("reward model, at equal length"), Figure.from_json(figures.get("length_controlled"))),
     ]
     named += [(name, Figure.from_json((one or {}).get("win_rate"))) for name, one in _scored(figures)]
     known = [(label, figure) for label, figure in named if figure is not None]
@@ -213,7 +219,7 @@ def _bars(gains: Sequence[float]) -> list[Bar]:
                 y=round(middle - height if gain > 0 else middle, 2),
                 height=round(height, 2),
                 width=round(width * 0.8, 2),
-                better=gain > 0,
+                look="better" if gain > 0 else "worse" if gain < 0 else "tie",
             )
         )
     return bars

@@ -12,7 +12,7 @@ from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import Comparison, Judgment, Withholding
 from training.choices import CheckpointKind, StepKind
 from training.contract import canonical_json
-from training.evaluation import LOSS, TIE, WIN, Figure, Found, win_rate
+from training.evaluation import LOSS, TIE, WIN, Figure, Found, prompt_outcomes, win_rate
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
 from training.votes import judged
 
@@ -23,6 +23,8 @@ _OUTCOMES = {1: WIN, 0: TIE, -1: LOSS}
 class PeopleSay:
     """What people's judgments say of a checkpoint against its parent."""
 
+    outcomes: tuple[float, ...]
+    """One outcome for each held-out prompt with judgments, in the order of the first judgment."""
     held_out: Figure | None
     """Win rate on held-out prompts; ties count half."""
     held_out_judgments: int
@@ -95,14 +97,21 @@ def found_of(row: EvaluatedPrompt) -> Found:
     )
 
 
+def tolerance_in(figures: Mapping[str, Any]) -> float:
+    """The tolerance of a finished evaluation; 0 for one of before tolerances were measured."""
+    return float((figures.get("tolerance") or {}).get("value", 0.0))
+
+
 def _pair(values: Any) -> tuple[float, float] | None:
     return (values[0], values[1]) if values else None
 
 
 def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
-    """The win rate of a checkpoint against its parent by all current judgments of people, arenas among them.
+    """Return the win rate of a checkpoint against its parent by all current judgments of people, arenas
+    among them.
 
-    Votes of one judgment count as one. Judgments by machines are not counted.
+    A prompt counts once, for whichever policy most of its judgments prefer. Judgments by machines are not
+    counted.
     """
     pair = {checkpoint.source_id, parent.source_id}
     prompts: dict[int, tuple[int, str]] = {
@@ -112,7 +121,9 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
             annotator__is_machine=False,
             assignment__retest_of__isnull=True,
             superseded_by__isnull=True,
-        ).values_list("pk", "comparison__prompt_id", "comparison__prompt__split")
+        )
+        .order_by("pk")
+        .values_list("pk", "comparison__prompt_id", "comparison__prompt__split")
     }
     found: dict[str, dict[int, list[float]]] = {split: defaultdict(list) for split in Split.values}
     for pk, judgment in judged(list(prompts)).items():
@@ -126,10 +137,12 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
             found[split][prompt].append(sum(outcomes) / len(outcomes))
     held_out = list(found[Split.HELD_OUT].values())
     everything = [votes for by_prompt in found.values() for votes in by_prompt.values()]
+    outcomes = prompt_outcomes(held_out)
     return PeopleSay(
-        held_out=win_rate(held_out),
+        outcomes=tuple(outcomes),
+        held_out=win_rate(outcomes),
         held_out_judgments=sum(map(len, held_out)),
-        everywhere=win_rate(everything),
+        everywhere=win_rate(prompt_outcomes(everything)),
         judgments=sum(map(len, everything)),
     )
 

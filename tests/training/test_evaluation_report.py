@@ -61,8 +61,8 @@ def test_prompts_where_it_got_worse_come_first(checkpoint: Checkpoint):
     assert [row.prompt.last_question for row in report.rows] == ["Loses", "Ties", "Wins"]
     # The reward is the length: "bad ans" is 4 characters shorter, and "longer and … x" 7 longer.
     assert [row.gain for row in report.rows] == [-4, 0, 7]
-    assert [row.outcome for row in report.rows] == ["worse", "equal", "better"]
-    assert [bar.better for bar in report.bars] == [False, False, True]
+    assert [row.outcome for row in report.rows] == ["worse", "identical", "better"]
+    assert [bar.look for bar in report.bars] == ["worse", "tie", "better"]
 
 
 def test_the_words_that_differ_are_marked_on_each_side(checkpoint: Checkpoint):

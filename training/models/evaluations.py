@@ -6,8 +6,8 @@ from django.urls import reverse
 from training.models.checkpoints import Checkpoint
 from training.models.rounds import Round
 
-FIGURES_FORMAT = 1
-"""Version of the schema of `Evaluation.figures`; see `training.evaluation.figures`."""
+FIGURES_FORMAT = 2
+"""Version of the schema of `Evaluation.figures`; see `training.evaluation.figures_of`."""
 
 
 class Evaluation(models.Model):

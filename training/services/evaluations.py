@@ -22,7 +22,7 @@ from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
 from training.evaluation import figures_of
-from training.models import FIGURES_FORMAT, EvaluatedPrompt, Evaluation, Round
+from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round
 from training.recipe import SamplingSettings
 from training.selectors_evaluation import (
     digest_of,
@@ -39,6 +39,9 @@ from training.services.rules import RuledText, score_by_rules
 
 PRIORITY = 100
 """Comparisons that a decision waits for come before the round's others."""
+
+_SCORED_AGAIN = 4
+"""Pairs that are scored a second time, in other batches, to measure the noise of the scores."""
 
 
 def evaluate_round(*, round_: Round, pulse: Pulse, engine: Engine) -> str:
@@ -137,30 +140,65 @@ def _seed_of(evaluation: Evaluation, prompt: Prompt) -> int:
 
 
 def _score(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
-    """Let the round's reward model score both texts of each row; why it could not, where it could not."""
+    """Let the round's reward model score both texts of each row; why it could not, where it could not.
+
+    Identical responses are scored once: they tie before any score is known.
+    """
     model = evaluation.reward_model
     if model is None:
         return "the round trained no reward model"
     for row in work.lacking("reward"):
+        texts = [row.old.text] if found_of(row).same else [row.old.text, row.new.text]
         try:
-            scores = patiently(
-                partial(
-                    engine.scores_of_heads,
-                    model=model.name,
-                    messages=chat_of(row.prompt),
-                    completions=[row.old.text, row.new.text],
-                ),
-                message=f"{model} scores the answers",
-                tell=work.tell,
-            )
+            scores = _scores_of(model, row, texts, work, engine)
         except EngineError as error:
             work.note(row, reward=None, heads={}, trouble=str(error))
             continue
-        work.note(row, reward=list(scores.scores) or None, heads=_of_heads(scores))
+        rewards, heads = list(scores.scores), _of_heads(scores)
+        if len(texts) == 1:
+            rewards, heads = rewards * 2, {head: both * 2 for head, both in heads.items()}
+        work.note(row, reward=rewards or None, heads=heads)
+    _measure_noise(model, work, engine)
     troubles = [row.figures["trouble"] for row in work.rows if "trouble" in row.figures]
     if troubles:
         return f"{model} could not score {len(troubles)} of {len(work.rows)} prompts: {troubles[0]}"
     return ""
+
+
+def _scores_of(
+    model: Checkpoint, row: EvaluatedPrompt, texts: Sequence[str], work: _Work, engine: Engine
+) -> Scores:
+    return patiently(
+        partial(
+            engine.scores_of_heads, model=model.name, messages=chat_of(row.prompt), completions=list(texts)
+        ),
+        message=f"{model} scores the answers",
+        tell=work.tell,
+    )
+
+
+def _measure_noise(model: Checkpoint, work: _Work, engine: Engine) -> None:
+    """Score a few pairs again in other batches and keep by how much their scores moved.
+
+    Each response is scored alone, and then both in the other order with one of them twice.
+    """
+    scored = [row for row in work.rows if row.figures.get("reward") and not found_of(row).same]
+    for row in scored[:_SCORED_AGAIN]:
+        if "noise" in row.figures:
+            continue
+        old, new = row.old.text, row.new.text
+        first = row.figures["reward"]
+        try:
+            again = [
+                *_scores_of(model, row, [old], work, engine).scores,
+                *_scores_of(model, row, [new], work, engine).scores,
+                *_scores_of(model, row, [new, old, new], work, engine).scores,
+            ]
+        except EngineError:
+            # The first scores stand; the tolerance then rests on the other pairs and the floor.
+            continue
+        before = [first[0], first[1], first[1], first[0], first[1]]
+        work.note(row, noise=max(abs(one - other) for one, other in zip(before, again, strict=True)))
 
 
 def _of_heads(scores: Scores) -> dict[str, list[float]]:
@@ -225,7 +263,8 @@ def _ruled(prompt: Prompt, answer: Completion) -> RuledText:
 
 
 def _finish(evaluation: Evaluation, rows: Sequence[EvaluatedPrompt], notes: dict[str, str]) -> None:
-    figures = figures_of([found_of(row) for row in rows])
+    noise = [row.figures["noise"] for row in rows if "noise" in row.figures]
+    figures = figures_of([found_of(row) for row in rows], noise=noise)
     evaluation.figures = {"format": FIGURES_FORMAT, **figures, "notes": notes}
     Evaluation.objects.filter(pk=evaluation.pk, finished_at__isnull=True).update(
         figures=evaluation.figures, finished_at=Now()
@@ -236,7 +275,7 @@ def _finish(evaluation: Evaluation, rows: Sequence[EvaluatedPrompt], notes: dict
 def _ask_people(evaluation: Evaluation, round_: Round) -> None:
     """Put both answers before annotators, where they differ. Their judgments measure and never train."""
     for row in evaluation.rows.select_related("prompt__project", "old", "new"):
-        if row.old.text.strip() != row.new.text.strip():
+        if not found_of(row).same:
             create_comparison(
                 prompt=row.prompt,
                 completions=[row.old, row.new],
