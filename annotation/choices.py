@@ -205,6 +205,10 @@ class WebhookEvent(models.TextChoices):
     ROUND_DECIDING = "round.deciding", _("a round waits for its decision")
     ROUND_PROMOTED = "round.promoted", _("a round's new policy was promoted")
     ROUND_REJECTED = "round.rejected", _("a round's new policy was rejected")
+    ROUND_NOT_ENOUGH_EVIDENCE = (
+        "round.not_enough_evidence",
+        _("a round ended without enough evidence to decide"),
+    )
     ROUND_PAUSED = "round.paused", _("a round was paused")
     ROUND_FAILED = "round.failed", _("a round failed")
     ROUND_CANCELLED = "round.cancelled", _("a round was cancelled")

@@ -16,9 +16,18 @@ class RoundState(models.TextChoices):
     DECIDING = "deciding", _("deciding")
     PROMOTED = "promoted", _("promoted")
     REJECTED = "rejected", _("rejected")
+    NOT_ENOUGH_EVIDENCE = "not_enough_evidence", _("not enough evidence")
     PAUSED = "paused", _("paused")
     FAILED = "failed", _("failed")
     CANCELLED = "cancelled", _("cancelled")
+
+
+class Verdict(models.TextChoices):
+    """What the evidence on a round's new policy supports; the names of `services.evaluation.decision`."""
+
+    PROMOTE = "promote", _("promote")
+    REJECT = "reject", _("reject")
+    NOT_ENOUGH_EVIDENCE = "not_enough_evidence", _("not enough evidence")
 
 
 class StepKind(models.TextChoices):
@@ -93,3 +102,5 @@ TRAINS = (
 CAN_START = (RoundState.SAMPLING, RoundState.LABELLING)
 CAN_START_AGAIN = (RoundState.FAILED, RoundState.CANCELLED)
 IS_DECIDED = (RoundState.PROMOTED, RoundState.REJECTED)
+CAN_DECIDE = (RoundState.DECIDING, RoundState.NOT_ENOUGH_EVIDENCE)
+"""States in which a round's new policy may be promoted or rejected."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from training.choices import CheckpointKind, RoundState, RunState
+from training.choices import CAN_START, CheckpointKind, RoundState, RunState
 from training.contract import CHECKPOINT_FOLDER
 from training.held_out import figures_of
 from training.lineage import Node, Picture, picture_of
@@ -101,7 +101,8 @@ def uses_of(checkpoint: Checkpoint) -> list[Use]:
     uses = []
     if checkpoint.kind == CheckpointKind.STARTER:
         uses.append(Use(what="every checkpoint that was trained on it"))
-    rounds = Round.objects.exclude(state__in=ENDED_ROUNDS).select_related("project")
+    ended = (*ENDED_ROUNDS, RoundState.NOT_ENOUGH_EVIDENCE)
+    rounds = Round.objects.exclude(state__in=ended).select_related("project")
     uses += [
         Use(what=f"{one}, which it answers", url=one.get_absolute_url())
         for one in rounds.filter(policy=checkpoint)
@@ -136,9 +137,18 @@ def uses_of(checkpoint: Checkpoint) -> list[Use]:
 def _unfinished_rounds_of_its_own(checkpoint: Checkpoint) -> list[Use]:
     """The round that made it, as long as it has yet to evaluate and decide."""
     step = getattr(checkpoint.run, "round_step", None) if checkpoint.run else None
-    if step is None or step.round.state in ENDED_ROUNDS:
+    if step is None or step.round.state in ENDED_ROUNDS or not _awaits_evidence(step.round):
         return []
     return [Use(what=f"{step.round}, which made it and has not ended", url=step.round.get_absolute_url())]
+
+
+def _awaits_evidence(round_: Round) -> bool:
+    """False for a round without enough evidence whose successor trains already: nothing can come of it."""
+    if round_.state != RoundState.NOT_ENOUGH_EVIDENCE:
+        return True
+    return Round.objects.filter(
+        project=round_.project_id, number=round_.number + 1, state__in=(RoundState.DRAFT, *CAN_START)
+    ).exists()
 
 
 def _named_in_recipes(checkpoint: Checkpoint) -> list[Use]:
@@ -151,7 +161,8 @@ def _named_in_recipes(checkpoint: Checkpoint) -> list[Use]:
             return any(names(one) for one in value)
         return bool(value == checkpoint.name)
 
-    rounds = Round.objects.exclude(state__in=ENDED_ROUNDS).select_related("project")
+    ended = (*ENDED_ROUNDS, RoundState.NOT_ENOUGH_EVIDENCE)
+    rounds = Round.objects.exclude(state__in=ended).select_related("project")
     return [
         Use(what=f"the recipe of {one}", url=one.get_absolute_url()) for one in rounds if names(one.recipe)
     ]

@@ -65,11 +65,12 @@ def round_view(round_: Round) -> RoundView:
 
 
 def _life(round_: Round) -> list[tuple[str, str]]:
-    verdict = RoundState.REJECTED if round_.state == RoundState.REJECTED else RoundState.PROMOTED
+    ends = (*IS_DECIDED, RoundState.NOT_ENOUGH_EVIDENCE)
+    verdict = RoundState(round_.state) if round_.state in ends else RoundState.PROMOTED
     states = (RoundState.DRAFT, *CAN_START, *TRAINS, verdict)
     here = RoundState(round_.state)
     at = states.index(here if here in states else place_of(round_))
-    marks = ["done"] * at + ["done" if round_.is_decided else "running"] + ["waiting"] * len(states)
+    marks = ["done"] * at + ["done" if round_.state in ends else "running"] + ["waiting"] * len(states)
     return [(str(state.label), mark) for state, mark in zip(states, marks, strict=False)]
 
 

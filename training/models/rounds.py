@@ -10,7 +10,16 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from training.choices import CAN_START, CAN_START_AGAIN, IS_DECIDED, TRAINS, RoundState, StepKind, StepState
+from training.choices import (
+    CAN_START,
+    CAN_START_AGAIN,
+    IS_DECIDED,
+    TRAINS,
+    RoundState,
+    StepKind,
+    StepState,
+    Verdict,
+)
 from training.contract import ContractError
 from training.decision_reasons import said
 from training.models.checkpoints import Checkpoint, Run, Snapshot
@@ -53,6 +62,15 @@ class Round(models.Model):
     )
     reasons = models.JSONField(
         default=list, blank=True, help_text="Every condition of the decision with its figure, held or not."
+    )
+    verdict = models.CharField(
+        max_length=24,
+        choices=Verdict,
+        blank=True,
+        help_text="What the evidence supports; empty before the evaluation.",
+    )
+    decision_note = models.TextField(
+        blank=True, help_text="Why a person promoted or rejected the new policy; empty without a person."
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
@@ -97,6 +115,11 @@ class Round(models.Model):
     def reasons_said(self) -> list[str]:
         """The reasons of its decision as sentences, in the language that is spoken now."""
         return [said(reason) for reason in self.reasons]
+
+    @property
+    def lacks_evidence(self) -> bool:
+        """True where the new policy was evaluated and the evidence does not decide."""
+        return self.verdict == Verdict.NOT_ENOUGH_EVIDENCE and not self.is_decided
 
     @property
     def can_start(self) -> bool:

@@ -105,8 +105,9 @@ class StartSettings:
 class EvaluationSettings:
     """How a new policy is held against its parent."""
 
-    prompts: int = 8
-    """How many of the project's held-out prompts both answer; all where there are fewer."""
+    prompts: int = 100
+    """How many of the project's held-out prompts both answer; all where there are fewer. Some 94 show a true
+    win rate of 70 % with a probability of 80 %."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     """How both are sampled, with the same seeds."""
     people: bool = False
@@ -140,7 +141,13 @@ class PromotionSettings:
     judged_by: Literal["reward_model", "people"] = "reward_model"
     """Whose verdicts the win rate counts: those of the round's reward model, or people's."""
     not_worse: bool = True
-    """Reject a policy that is shown to be worse: the 95 % interval of its win rate lies below one half."""
+    """Decide by the win rate: promote where its 95 % interval lies above one half, reject where it lies below,
+    and leave the decision to people where it includes one half. False decides by the other conditions alone."""
+    least_differing_prompts: int = 20
+    """On fewer held-out prompts with different responses the win rate decides nothing."""
+    least_reward_model_judgments: int = 30
+    """A reward model decides only where its accuracy was measured on at least this many held-out judgments and
+    the interval of the accuracy excludes one half."""
     least_win_rate: float | None = None
     """The lower end of the interval of the win rate must reach this share; null does not ask."""
     least_reward_gain: float | None = None
@@ -154,6 +161,10 @@ class PromotionSettings:
 
     def __post_init__(self) -> None:
         require_types(self, "promotion")
+        require_integer(self.least_differing_prompts, "promotion, least_differing_prompts", 1, 100_000)
+        require_integer(
+            self.least_reward_model_judgments, "promotion, least_reward_model_judgments", 1, 1_000_000
+        )
         if self.least_win_rate is not None:
             require_number(self.least_win_rate, "promotion, least_win_rate", 0, 1)
         require(self.most_kl is None or self.most_kl >= 0, "promotion, most_kl", "must not be negative")

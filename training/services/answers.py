@@ -37,6 +37,22 @@ def seed_of(
     return (int.from_bytes(hashlib.sha256(named.encode()).digest()[:4], "big") >> 2) + index
 
 
+def rival_of(round_: Round) -> Checkpoint | None:
+    """Return the checkpoint that answers next to the round's policy; None where there is no other.
+
+    After a round without enough evidence it is that round's new policy, so that people's blind judgments go
+    on comparing the two; else the policy that the round before began with.
+    """
+    before = Round.objects.filter(project=round_.project_id, number=round_.number - 1).first()
+    if before is None:
+        return None
+    rival: Checkpoint | None = before.policy
+    if before.state == RoundState.NOT_ENOUGH_EVIDENCE:
+        rival = trained_by(before, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
+    # With itself as a rival it would say everything twice.
+    return None if rival is None or rival == round_.policy or rival.files_deleted_at else rival
+
+
 def questions_of(round_: Round, rival: Checkpoint | None) -> Iterator[Question]:
     """What a round asks, in the order in which annotators meet it.
 

@@ -32,7 +32,7 @@ from training.models import Checkpoint, Round, RoundStep, Run
 from training.recipe import ROUND_REWARD_MODEL
 from training.run_folders import folder_of
 from training.selectors import checkpoints_of
-from training.services.answers import questions_of
+from training.services.answers import questions_of, rival_of
 from training.services.snapshots import decided_judgments
 
 _RUNS_LOOKED_AT = 5
@@ -104,7 +104,7 @@ def dry_run(*, round_: Round) -> DryRun:
     draws: Counter[str] = Counter()
     comparisons = 0
     try:
-        for question in questions_of(round_, _rival_of(round_)):
+        for question in questions_of(round_, rival_of(round_)):
             draws.update(draw.checkpoint.name for draw in question.draws)
             comparisons += 1
     except Refusal as refusal:
@@ -172,11 +172,6 @@ def _gpu_bytes() -> int | None:
         return max(int(line) for line in told.split()) * 1024**2
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-
-
-def _rival_of(round_: Round) -> Checkpoint | None:
-    before = Round.objects.filter(project=round_.project_id, number=round_.number - 1).first()
-    return before.policy if before else None
 
 
 def _material(round_: Round) -> dict[str, int]:
@@ -375,6 +370,13 @@ def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
     recipe = round_.parsed_recipe
     if not held_out:
         yield _("The project has no held-out prompts: the new policy will be held against nothing.")
+    evaluated, minimum = min(recipe.evaluation.prompts, held_out), recipe.promotion.least_differing_prompts
+    if 0 < evaluated < minimum and recipe.promotion.not_worse:
+        yield _(
+            "The new policy will be compared with its parent on %(count)s held-out prompts, and a decision needs "
+            "at least %(minimum)s with different responses. Expect “not enough evidence”: import more prompts, "
+            "or raise the prompts of the evaluation."
+        ) % {"count": evaluated, "minimum": minimum}
     learns_from_order = isinstance(recipe.policy, PreferenceSettings) or recipe.reward.loss != "none"
     if learns_from_order and not round_.project.ask_verdict:
         yield _("The project does not ask which answer is better: no preferences will come to learn from.")

@@ -26,6 +26,7 @@ _BADGES = {
     RoundState.DECIDING: "warn",
     RoundState.PROMOTED: "good",
     RoundState.REJECTED: "bad",
+    RoundState.NOT_ENOUGH_EVIDENCE: "warn",
     RoundState.PAUSED: "warn",
     RoundState.FAILED: "bad",
     RoundState.CANCELLED: "warn",

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 from annotation.errors import Refusal
 from training import log_lines
-from training.choices import CheckpointKind, RoundState, StepKind
+from training.choices import CheckpointKind, RoundState, StepKind, Verdict
 from training.contract import Settings
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.answers import answer_prompts
+from training.services.answers import answer_prompts, rival_of
 from training.services.checkpoints import register_checkpoint
 from training.services.claims import Pulse, still_held
 from training.services.evaluations import evaluate_round
 from training.services.reward_models import with_reward_models
-from training.services.rounds.deciding import note_decision
+from training.services.rounds.deciding import ask_people_to_decide, note_decision
 from training.services.rounds.transitions import move
 from training.services.runs import create_run, drive_run, unused_name
 from training.services.scores import score_if_wanted
@@ -80,9 +80,7 @@ def _answer_prompts(step: RoundStep, pulse: Pulse) -> str:
     people label.
     """
     round_ = step.round
-    before = Round.objects.filter(project=round_.project, number=round_.number - 1).first()
-    # Beside itself it would say everything twice.
-    rival = before.policy if before and before.policy != round_.policy else None
+    rival = rival_of(round_)
     with Engine() as engine:
         first = round_.parsed_recipe.ready_prompts
         answer_prompts(round_=round_, rival=rival, pulse=pulse, engine=engine, first=first)
@@ -109,9 +107,11 @@ def _evaluate(step: RoundStep, pulse: Pulse) -> str:
 def _decide(step: RoundStep, pulse: Pulse) -> str:
     """See whether the recipe's conditions hold; the verdict itself follows once this step is finished."""
     decision = note_decision(step.round)
-    if not decision.ready:
-        return "evidence is still missing"
-    return "every condition holds" if decision.promote else "a condition does not hold"
+    if decision.waits:
+        return "judgments by people are still missing"
+    if decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE and step.round.parsed_recipe.promotion.by_hand:
+        ask_people_to_decide(step.round, round_number=step.round.number)
+    return str(Verdict(decision.verdict).label)
 
 
 _WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {

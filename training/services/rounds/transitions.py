@@ -25,9 +25,13 @@ MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
     RoundState.TRAINING_POLICY: frozenset({RoundState.EVALUATING}) | _ENDS_EARLY,
     RoundState.EVALUATING: frozenset({RoundState.DECIDING}) | _ENDS_EARLY,
     # A step may be done anew while the decision waits.
-    RoundState.DECIDING: frozenset({RoundState.PROMOTED, RoundState.REJECTED, RoundState.SAMPLING, *TRAINS})
-    - {RoundState.DECIDING}
+    RoundState.DECIDING: frozenset(
+        {RoundState.PROMOTED, RoundState.REJECTED, RoundState.NOT_ENOUGH_EVIDENCE, RoundState.SAMPLING}
+    )
+    | frozenset(TRAINS) - {RoundState.DECIDING}
     | _ENDS_EARLY,
+    # Evidence may still come in, or a person decides.
+    RoundState.NOT_ENOUGH_EVIDENCE: frozenset({RoundState.PROMOTED, RoundState.REJECTED}),
     RoundState.PAUSED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
     RoundState.FAILED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
     RoundState.CANCELLED: _GOES_ON,
