@@ -17,16 +17,19 @@ _SENTENCES = {
     "no_held_out": gettext_lazy("The project has no held-out prompts: nothing was measured on any."),
     "people_came": gettext_lazy("%(judgments)s of %(wanted)s judgments by people are in."),
     "people_asked": gettext_lazy(
-        "People decide: %(asked)s of the wanted %(needed)s blind comparisons on held-out prompts can be asked. "
-        "%(needed)s show a true win rate of 70%% with a probability of 80%% (power) at a confidence of 95%%."
+        "People decide: %(asked)s of the wanted %(needed)s blind comparisons on held-out prompts can be "
+        "asked. %(needed)s show a true win rate of 70%% with a probability of 80%% (power) at a confidence "
+        "of 95%%."
     ),
     "people_cannot_come": gettext_lazy("No judgment by people can be had: no pair is open to them."),
     "win_rate_not_measured": gettext_lazy("%(rate)s: not measured."),
     "win_rate_better": gettext_lazy("%(rate)s: %(value)s, shown to be better."),
-    "win_rate_open": gettext_lazy("%(rate)s: %(value)s. The interval includes one half, so nothing is shown."),
+    "win_rate_open": gettext_lazy(
+        "%(rate)s: %(value)s. The interval includes one half, so nothing is shown."
+    ),
     "few_differ": gettext_lazy(
-        "%(rate)s: %(value)s. The responses differ on %(differing)s held-out prompts, and the recipe asks for "
-        "at least %(minimum)s."
+        "%(rate)s: %(value)s. The responses differ on %(differing)s held-out prompts, and the recipe asks "
+        "for at least %(minimum)s."
     ),
     "no_conditions": gettext_lazy("The recipe asks for no evidence, so a person decides."),
     "reward_model_unknown": gettext_lazy(
@@ -47,8 +50,8 @@ _SENTENCES = {
         "not independent evidence."
     ),
     "same_judgments": gettext_lazy(
-        "The reward model that judges here learned from the same judgments as the policy: its win rate is not "
-        "independent evidence."
+        "The reward model that judges here learned from the same judgments as the policy: its win rate is "
+        "not independent evidence."
     ),
     "win_rate_worse": gettext_lazy("%(rate)s: %(value)s, shown to be worse."),
     "win_rate_not_worse": gettext_lazy("%(rate)s: %(value)s, not shown to be worse."),

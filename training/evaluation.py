@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
 
 LEAST_TOLERANCE = 1e-4
-"""Scores this close are a tie whatever was measured: float32 rounding of scores of order 1 to 10, with room."""
+"""Scores this close are a tie whatever was measured: room for the rounding of scores of 1 to 10."""
 NOISE_FACTOR = 4.0
 """The tolerance in units of the largest difference seen: a few pairs do not show the largest there is."""
 

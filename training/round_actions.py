@@ -53,7 +53,11 @@ def facts_of(action: RoundAction, round_: Round, *, step: str = "") -> dict[str,
     if action.name == "retry":
         return {"step": StepKind(step) if step in StepKind.values else None}
     if action.name in ("promote", "reject"):
-        return {"candidate": rounds.candidate_of(round_)}
+        return {
+            "candidate": rounds.candidate_of(round_),
+            "asks_reason": True,
+            "needs_reason": round_.verdict != action.name,
+        }
     return {}
 
 
@@ -186,18 +190,23 @@ _LIST = (
             "The next round goes on from the checkpoint that this one began with. The new checkpoint stays "
             "in the registry."
         ),
-        is_offered=_in(RoundState.DECIDING),
-        perform=lambda round_, user, answers: rounds.reject_round(round_=round_, actor=user),
+        is_offered=lambda view: view.can_decide,
+        perform=lambda round_, user, answers: rounds.reject_round(
+            round_=round_, actor=user, note=answers.get("reason", "")
+        ),
         look="danger",
     ),
     RoundAction(
         name="promote",
         label=gettext_lazy("Promote"),
         explanation=gettext_lazy(
-            "The next round opens, and the new checkpoint answers its prompts beside the one before it."
+            "The next round goes on from the new checkpoint, which answers its prompts beside the one before "
+            "it. A next round that is open already keeps its answers."
         ),
-        is_offered=_in(RoundState.DECIDING),
-        perform=lambda round_, user, answers: rounds.promote_round(round_=round_, actor=user),
+        is_offered=lambda view: view.can_decide,
+        perform=lambda round_, user, answers: rounds.promote_round(
+            round_=round_, actor=user, note=answers.get("reason", "")
+        ),
         look="primary",
     ),
 )

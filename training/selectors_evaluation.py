@@ -153,7 +153,7 @@ def asked_of_people(evaluation: Evaluation) -> Asked:
     wanted = {frozenset(pair) for pair in pairs}
     comparisons = (
         _comparisons_of(evaluation.checkpoint, evaluation.parent)
-        .filter(round_number=evaluation.round.number, purpose=Purpose.WORK, size=2)
+        .filter(purpose=Purpose.WORK, size=2)
         .filter(candidates__completion__in=[new for _, new in pairs])
         .prefetch_related("candidates")
         .distinct()

@@ -6,9 +6,10 @@ from django.db.models import QuerySet
 
 from annotation.models import AuditEntry
 from annotation.selectors import judgments_current
-from training.choices import CAN_START, TRAINS, RoundState, StepKind, StepState
+from training.choices import CAN_START, IS_DECIDED, TRAINS, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep
 from training.selectors_runs import RunView, run_view
+from training.services.rounds.deciding import can_decide
 from training.services.rounds.transitions import place_of
 from training.services.snapshots import decided_judgments
 
@@ -32,6 +33,8 @@ class RoundView:
     is_answering: bool
     """Whether prompts are being answered while people label."""
     can_answer_again: bool
+    can_decide: bool
+    """True where its new policy may be promoted or rejected now."""
     life: list[tuple[str, str]]
     """Every state on the way to the verdict, in words, with its mark: done, running or waiting."""
 
@@ -60,6 +63,7 @@ def round_view(round_: Round) -> RoundView:
         is_going_on=works or (round_.state in TRAINS and any(step.state in waits for step in shown)),
         is_answering=labelling and answering,
         can_answer_again=labelling and opening is not None and opening.state in ended_early,
+        can_decide=can_decide(round_),
         life=_life(round_),
     )
 

@@ -14,9 +14,21 @@ from training.services.checkpoints import register_starter
 from training.services.claims import Pulse, claim_step
 from training.services.evaluations import evaluate_round
 
+VALIDATED = {
+    "held_out_decided": 100.0,
+    "held_out_accuracy": 0.7,
+    "held_out_accuracy_low": 0.6,
+    "held_out_accuracy_high": 0.8,
+    "held_out_log_loss": 0.6,
+}
+"""Figures of a reward model that was validated on a hundred held-out judgments."""
 
-def trained_round(project: Project, **recipe: Any) -> Round:
-    """Round 1 in state evaluating, with checkpoints `tea-policy` and `tea-reward` and no files."""
+
+def trained_round(project: Project, *, figures: dict[str, float] = VALIDATED, **recipe: Any) -> Round:
+    """Round 1 in state evaluating, with checkpoints `tea-policy` and `tea-reward` and no files.
+
+    figures: those of the reward model on held-out judgments.
+    """
     round_ = Round.objects.create(
         project=project,
         number=1,
@@ -25,6 +37,7 @@ def trained_round(project: Project, **recipe: Any) -> Round:
         recipe={"evaluation": {"prompts": 4}, **recipe},
     )
     register(round_, "reward", StepKind.TRAIN_REWARD_MODEL, position=2)
+    Checkpoint.objects.filter(kind="reward").update(manifest={"metrics": figures})
     register(round_, "policy", StepKind.TRAIN_POLICY, position=3)
     RoundStep.objects.create(round=round_, position=5, kind=StepKind.EVALUATE)
     return round_

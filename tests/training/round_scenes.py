@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from annotation.models import AuditEntry
-from training.choices import StepKind
+from training.choices import StepKind, Verdict
 from training.models import Round
 from training.services import claims
 from training.services.promotion import Decision
@@ -20,7 +20,8 @@ BY_HAND = {"promotion": {"by_hand": True}}
 
 def decide(monkeypatch: pytest.MonkeyPatch, *, ready: bool, promote: bool, reason: str) -> None:
     """Let the evidence be this, whatever the model server says."""
-    decision = Decision(ready=ready, promote=promote, reasons=(reason,))
+    verdict = Verdict.PROMOTE if promote else Verdict.REJECT
+    decision = Decision(verdict=verdict, waits=not ready, reasons=(reason,))
     monkeypatch.setattr(deciding, "decision_of", lambda *, round_: decision)
 
 

@@ -68,9 +68,7 @@ _IDENTICAL = [
     Found(texts=("the same", "the same"), reward=(1.0, 1.0 + noise), heads={}, rules={})
     for noise in (1e-7, 1e-7, 1e-7, 1e-7, 0.0)
 ]
-_DIFFERENT = [
-    Found(texts=("old", "new"), reward=(0.5, gained), heads={}, rules={}) for gained in (0.75, 1.0)
-]
+_DIFFERENT = [Found(texts=("old", "new"), reward=(0.5, gained), heads={}, rules={}) for gained in (0.75, 1.0)]
 
 
 def test_identical_responses_are_ties_and_gain_exactly_nothing():

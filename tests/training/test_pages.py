@@ -37,7 +37,7 @@ def trained(labelled: Round, carol: User) -> Round:
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     return labelled
 
 

@@ -17,6 +17,7 @@ from annotation.services.completions import create_comparison
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.fake_server import FakeServer
+from tests.training.round_scenes import decide
 from training.choices import RoundState, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services import answers, claims
@@ -60,7 +61,8 @@ def states(round_: Round) -> list[str]:
     return list(round_.steps.order_by("position").values_list("state", flat=True))
 
 
-def test_a_round_goes_once_around(labelled: Round, carol: User):
+def test_a_round_goes_once_around(labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch):
+    decide(monkeypatch, ready=True, promote=True, reason="enough")
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
 
@@ -93,7 +95,10 @@ def test_the_next_round_sets_new_answers_beside_those_of_the_checkpoint_before(l
         assert writers == ["SmolLM2-135M-Instruct"] * half + ["tea-round-1-policy"] * half
 
 
-def test_the_second_round_continues_the_policy_of_the_first(labelled: Round, alice: User, carol: User):
+def test_the_second_round_continues_the_policy_of_the_first(
+    labelled: Round, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch
+):
+    decide(monkeypatch, ready=True, promote=True, reason="enough")
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     second = following(labelled)
@@ -216,7 +221,7 @@ def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol:
     start_again(round_=labelled, actor=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert labelled.snapshot == snapshot
     run = Run.objects.get(name="tea-round-1-reward")
     starts = (run.path / "starts").read_text().splitlines()
@@ -250,7 +255,7 @@ def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
     start_again(round_=labelled, actor=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert f"from {reached}" in (run.path / "starts").read_text()
 
 
@@ -266,7 +271,7 @@ def test_a_trainer_that_was_stopped_from_outside_is_started_again_by_the_next_wh
     while rounds_with_work() == [labelled.pk]:
         advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     starts = (rondo_home / "runs/tea-round-1-reward/starts").read_text().splitlines()
     assert [line.split(" from ")[1] for line in starts] == ["0", "1"]
 
@@ -369,7 +374,7 @@ def test_a_step_of_a_silent_worker_is_found_and_taken_over(labelled: Round, caro
     assert rings == [labelled.pk]
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
 
     # The first worker was not dead but asleep: it may write nothing any more.
     with pytest.raises(claims.ClaimLostError):
@@ -386,7 +391,7 @@ def test_a_worker_that_ends_gives_its_step_back_at_once(labelled: Round, carol: 
     claims.worker_is_stopping.clear()
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
 
 
 def test_a_round_whose_worker_died_after_the_last_step_is_decided_by_the_sweep(
@@ -400,7 +405,7 @@ def test_a_round_whose_worker_died_after_the_last_step_is_decided_by_the_sweep(
     assert labelled.state == RoundState.DECIDING
     sweep()
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert Round.objects.filter(number=2).count() == 1
 
 

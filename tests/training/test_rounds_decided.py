@@ -39,7 +39,7 @@ def test_a_round_waits_for_a_manager_where_its_recipe_says_so(
     advance_round(deciding_round.pk)
     deciding_round.refresh_from_db()
     assert (deciding_round.state, rounds_with_work(), rings) == (RoundState.DECIDING, [], [])
-    promote_round(round_=deciding_round, actor=carol)
+    promote_round(round_=deciding_round, actor=carol, note="Read them all.")
     assert deciding_round.state == RoundState.PROMOTED
     second = Round.objects.get(number=2)
     assert second.policy.name == "tea-round-1-policy"
@@ -51,7 +51,7 @@ def test_a_round_waits_for_a_manager_where_its_recipe_says_so(
 def test_after_a_rejection_the_next_round_goes_on_from_the_old_policy_with_new_answers(
     deciding_round: Round, carol: User
 ):
-    reject_round(round_=deciding_round, actor=carol)
+    reject_round(round_=deciding_round, actor=carol, note="Read them all.")
     assert deciding_round.state == RoundState.REJECTED
     second = Round.objects.get(number=2)
     assert second.policy == deciding_round.policy
@@ -98,10 +98,10 @@ def test_a_decision_waits_for_evidence_and_is_made_once_that_is_in(
 
 
 def test_a_verdict_is_given_once(deciding_round: Round, carol: User, labelled: Round):
-    promote_round(round_=deciding_round, actor=carol)
+    promote_round(round_=deciding_round, actor=carol, note="Read them all.")
     for verdict in (promote_round, reject_round):
         with pytest.raises(Refusal, match="does not wait for a decision: it is promoted"):
-            verdict(round_=deciding_round, actor=carol)
+            verdict(round_=deciding_round, actor=carol, note="Read them all.")
     assert Round.objects.count() == 2
     with pytest.raises(Refusal, match="nothing to cancel"):
         cancel_round(round_=deciding_round, actor=carol)
@@ -110,7 +110,7 @@ def test_a_verdict_is_given_once(deciding_round: Round, carol: User, labelled: R
 def test_a_round_that_is_not_trained_is_not_promoted(labelled: Round, carol: User):
     for verdict in (promote_round, reject_round):
         with pytest.raises(Refusal, match="it is labelling"):
-            verdict(round_=labelled, actor=carol)
+            verdict(round_=labelled, actor=carol, note="Read them all.")
     assert Round.objects.count() == 1
 
 
@@ -126,7 +126,7 @@ def test_of_two_managers_who_promote_and_reject_at_once_one_decides(
         round_ = Round.objects.get(pk=deciding_round.pk)
         gate.wait()
         try:
-            verdict(round_=round_, actor=actor)
+            verdict(round_=round_, actor=actor, note="Read them all.")
             told.append(round_.state)
         except Refusal as refusal:
             told.append(refusal.message)
@@ -155,7 +155,7 @@ def test_an_open_round_goes_back_to_an_earlier_checkpoint(
     deciding_round: Round, carol: User, alice: User, fake_server: FakeServer
 ):
     starter = deciding_round.policy
-    promote_round(round_=deciding_round, actor=carol)
+    promote_round(round_=deciding_round, actor=carol, note="Read them all.")
     second = Round.objects.get(number=2)
     advance_round(second.pk)
     begun = Comparison.objects.filter(round_number=2).count()
@@ -187,7 +187,7 @@ def test_only_an_open_round_goes_back_and_only_to_what_can_answer_for_it(decidin
     policy = Checkpoint.objects.get(kind="policy")
     with pytest.raises(Refusal, match="trains or has trained"):
         roll_back(round_=deciding_round, checkpoint=policy, actor=carol)
-    promote_round(round_=deciding_round, actor=carol)
+    promote_round(round_=deciding_round, actor=carol, note="Read them all.")
     second = Round.objects.get(number=2)
     for wrong in (reward, policy):
         with pytest.raises(Refusal, match="choose another checkpoint"):
@@ -213,7 +213,7 @@ def test_a_step_done_anew_makes_what_follows_anew_and_keeps_the_records(deciding
         "tea-round-1-policy-2",
     }
     assert Checkpoint.objects.filter(name="tea-round-1-policy").exists()
-    promote_round(round_=deciding_round, actor=carol)
+    promote_round(round_=deciding_round, actor=carol, note="Read them all.")
     assert Round.objects.get(number=2).policy.name == "tea-round-1-policy-2"
     entry = AuditEntry.objects.get(action="round.retry")
     assert (entry.actor, entry.details) == (carol, {"step": "train_policy", "runs": ["tea-round-1-policy"]})
@@ -249,7 +249,7 @@ def test_evaluation_and_decision_are_done_anew_without_training(
     assert (deciding_round.state, deciding_round.reasons) == (STATE_OF_STEP[kind], [])
     advance_round(deciding_round.pk)
     deciding_round.refresh_from_db()
-    assert deciding_round.state == RoundState.PROMOTED
+    assert deciding_round.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert Run.objects.count() == 2
 
 

@@ -45,7 +45,7 @@ def test_a_worker_that_comes_back_after_the_round_went_on_without_it_writes_noth
     fall_silent(cut_off)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     # What the late worker would freeze is no longer what was frozen.
     factories.make_comparison(project)
     assert judge_all(project, alice)

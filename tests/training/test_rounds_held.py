@@ -121,7 +121,7 @@ def test_a_paused_trainer_saves_its_state_and_goes_on_exactly_there(
     assert labelled.state == RoundState.TRAINING_REWARD_MODELS
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert f"from {reached}" in (run.path / "starts").read_text()
     assert Run.objects.count() == 2
     assert ("round.pause", "carol") in deeds(labelled)
@@ -143,7 +143,7 @@ def test_a_round_is_paused_before_each_step_and_goes_on_with_it(labelled: Round,
     assert labelled.state == STATE_OF_STEP[kind]
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert Run.objects.count() == 2
     assert Snapshot.objects.count() == 1
     with pytest.raises(Refusal, match="not paused"):
@@ -168,12 +168,12 @@ def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twi
     asked = Completion.objects.count()
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert (Run.objects.count(), Snapshot.objects.count(), Round.objects.count()) == (2, 1, 2)
     starts = [(run.path / "starts").read_text().splitlines() for run in Run.objects.all()]
     assert [len(lines) for lines in starts] == [1, 1]
     assert Checkpoint.objects.exclude(kind="starter").count() == 2
-    assert [name for name, _ in deeds(labelled)].count("round.promote") == 1
+    assert [name for name, _ in deeds(labelled)].count("round.not_enough_evidence") == 1
     if kind in (StepKind.EVALUATE, StepKind.DECIDE):
         assert Completion.objects.count() == asked
     with pytest.raises(claims.ClaimLostError):

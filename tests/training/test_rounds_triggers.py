@@ -45,7 +45,7 @@ def test_enough_labels_start_the_training(
     sweep()
     advance_round(round_.pk)
     round_.refresh_from_db()
-    assert round_.state == RoundState.PROMOTED
+    assert round_.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert AuditEntry.objects.filter(action="round.start").count() == 1
 
 
@@ -64,7 +64,7 @@ def test_a_time_starts_the_training_of_what_is_labelled_by_then(
     sweep()
     advance_round(round_.pk)
     round_.refresh_from_db()
-    assert round_.state == RoundState.PROMOTED
+    assert round_.state == RoundState.NOT_ENOUGH_EVIDENCE
     # The time was meant for this round: the next one does not start at once.
     assert Round.objects.get(number=2).parsed_recipe.start.at is None
 
@@ -119,7 +119,7 @@ def test_training_that_costs_more_than_its_hours_is_stopped_with_the_reason(
     start_again(round_=labelled, actor=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert f"from {reached}" in (run.path / "starts").read_text()
 
 

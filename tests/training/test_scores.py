@@ -306,7 +306,7 @@ def test_the_answers_of_the_next_round_are_scored_by_the_reward_model_of_this_on
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     second = Round.objects.get(number=2)
     advance_round(second.pk)
     answered = second.steps.get()
@@ -326,7 +326,7 @@ def test_a_round_is_not_failed_by_scores_that_cannot_be_had(
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
     labelled.refresh_from_db()
-    assert labelled.state == RoundState.PROMOTED
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     second = Round.objects.get(number=2)
     advance_round(second.pk)
     assert second.steps.get().message == (

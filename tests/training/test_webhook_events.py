@@ -53,7 +53,7 @@ def test_a_round_tells_of_each_of_its_steps_in_their_order(project: Project, ali
     start_round(round_=round_, started_by=carol)
     advance_round(round_.pk)
     round_.refresh_from_db()
-    promote_round(round_=round_, actor=carol)
+    promote_round(round_=round_, actor=carol, note="Read them all.")
     assert told() == [
         "round.draft",
         "round.sampling",

@@ -73,7 +73,10 @@ class WholeRoundSerializer(RoundSerializer):
     )
 
     class Meta(RoundSerializer.Meta):
-        fields = (*RoundSerializer.Meta.fields, "steps", "offered", "material", "reasons")
+        fields = (
+            *RoundSerializer.Meta.fields,
+            *("steps", "offered", "material", "verdict", "reasons", "decision_note"),
+        )
 
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they are done."""
@@ -102,6 +105,12 @@ class ActionSerializer(serializers.Serializer[Any]):
     )
     checkpoint = serializers.CharField(
         max_length=100, required=False, help_text="For `rollback`: the checkpoint to go back to."
+    )
+    reason = serializers.CharField(
+        max_length=2000,
+        required=False,
+        allow_blank=True,
+        help_text="For `promote` and `reject`: why; wanted where `verdict` is another one.",
     )
 
 

@@ -67,7 +67,7 @@ class EvaluatedPrompt(models.Model):
     figures = models.JSONField(
         default=dict,
         blank=True,
-        help_text="`reward`, `heads` and `rules` as pairs, the parent's first; `kl` of the checkpoint's; `noise`.",
+        help_text="`reward`, `heads`, `rules` as pairs, the parent's first; `kl` of the new one; `noise`.",
     )
 
     class Meta:

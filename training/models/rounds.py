@@ -67,10 +67,15 @@ class Round(models.Model):
         max_length=24,
         choices=Verdict,
         blank=True,
+        default="",
+        db_default="",
         help_text="What the evidence supports; empty before the evaluation.",
     )
     decision_note = models.TextField(
-        blank=True, help_text="Why a person promoted or rejected the new policy; empty without a person."
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why a person promoted or rejected the new policy; empty without a person.",
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"

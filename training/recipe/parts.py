@@ -141,13 +141,14 @@ class PromotionSettings:
     judged_by: Literal["reward_model", "people"] = "reward_model"
     """Whose verdicts the win rate counts: those of the round's reward model, or people's."""
     not_worse: bool = True
-    """Decide by the win rate: promote where its 95 % interval lies above one half, reject where it lies below,
-    and leave the decision to people where it includes one half. False decides by the other conditions alone."""
+    """Decide by the win rate: promote where its 95 % interval lies above one half, reject where it lies
+    below, and leave the decision to people where it includes one half. False decides by the other conditions
+    alone."""
     least_differing_prompts: int = 20
     """On fewer held-out prompts with different responses the win rate decides nothing."""
     least_reward_model_judgments: int = 30
-    """A reward model decides only where its accuracy was measured on at least this many held-out judgments and
-    the interval of the accuracy excludes one half."""
+    """A reward model decides only where its accuracy was measured on at least this many held-out judgments
+    and the interval of the accuracy lies above one half."""
     least_win_rate: float | None = None
     """The lower end of the interval of the win rate must reach this share; null does not ask."""
     least_reward_gain: float | None = None

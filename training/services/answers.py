@@ -13,11 +13,13 @@ from dataclasses import asdict
 from annotation.errors import Refusal
 from annotation.models import Prompt
 from annotation.services.completions import create_comparison
+from training.choices import CheckpointKind, RoundState, StepKind
 from training.contract import canonical_json
 from training.engine import Engine
 from training.models import Checkpoint, Round
 from training.recipe import POLICY, RIVAL, Recipe, SamplingSettings
 from training.selectors import checkpoints_of
+from training.selectors_evaluation import trained_by
 from training.services.asking import Asking, Draw, Question
 from training.services.claims import Pulse
 

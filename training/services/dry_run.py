@@ -28,7 +28,7 @@ from training.contract import (
     read_machine_use,
 )
 from training.memory import Memory, Shape, memory_of, parameters_in
-from training.models import Checkpoint, Round, RoundStep, Run
+from training.models import Round, RoundStep, Run
 from training.recipe import ROUND_REWARD_MODEL
 from training.run_folders import folder_of
 from training.selectors import checkpoints_of
@@ -373,9 +373,9 @@ def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
     evaluated, minimum = min(recipe.evaluation.prompts, held_out), recipe.promotion.least_differing_prompts
     if 0 < evaluated < minimum and recipe.promotion.not_worse:
         yield _(
-            "The new policy will be compared with its parent on %(count)s held-out prompts, and a decision needs "
-            "at least %(minimum)s with different responses. Expect “not enough evidence”: import more prompts, "
-            "or raise the prompts of the evaluation."
+            "The new policy will be compared with its parent on %(count)s held-out prompts, and a decision "
+            "needs at least %(minimum)s with different responses. Expect “not enough evidence”: import more "
+            "prompts, or raise the prompts of the evaluation."
         ) % {"count": evaluated, "minimum": minimum}
     learns_from_order = isinstance(recipe.policy, PreferenceSettings) or recipe.reward.loss != "none"
     if learns_from_order and not round_.project.ask_verdict:

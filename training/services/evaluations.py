@@ -13,10 +13,10 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from annotation.choices import Split
+from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
-from annotation.models import Completion, Prompt
-from annotation.services.completions import create_comparison
+from annotation.models import Comparison, Completion, Prompt
+from annotation.services.completions import completion_set, create_comparison
 from training.chats import chat_of
 from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json
@@ -59,7 +59,7 @@ def evaluate_round(*, round_: Round, pulse: Pulse, engine: Engine) -> str:
         _apply_rules(evaluation, work)
         _finish(evaluation, rows, notes)
     if round_.parsed_recipe.evaluation.people:
-        _ask_people(evaluation, round_)
+        ask_people(evaluation, round_number=round_.number)
     return in_words(evaluation)
 
 
@@ -272,13 +272,25 @@ def _finish(evaluation: Evaluation, rows: Sequence[EvaluatedPrompt], notes: dict
     evaluation.refresh_from_db()
 
 
-def _ask_people(evaluation: Evaluation, round_: Round) -> None:
-    """Put both answers before annotators, where they differ. Their judgments measure and never train."""
-    for row in evaluation.rows.select_related("prompt__project", "old", "new"):
-        if not found_of(row).same:
+def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = None) -> int:
+    """Put both answers before annotators, blind, where they differ; return how many comparisons there are.
+
+    Their judgments measure and never train. What was asked already, in whichever round, is not asked again.
+    """
+    rows = evaluation.rows.select_related("prompt__project", "old", "new")
+    differing = [row for row in rows if not found_of(row).same][:most]
+    for row in differing:
+        completions = [row.old, row.new]
+        if not _asked_already(completions):
             create_comparison(
-                prompt=row.prompt,
-                completions=[row.old, row.new],
-                round_number=round_.number,
-                priority=PRIORITY,
+                prompt=row.prompt, completions=completions, round_number=round_number, priority=PRIORITY
             )
+    return len(differing)
+
+
+def _asked_already(completions: Sequence[Completion]) -> bool:
+    """True where annotators have exactly these completions of one prompt to compare, in any round."""
+    key = completion_set([one.pk for one in completions])
+    return Comparison.objects.filter(
+        project=completions[0].prompt.project_id, completion_set=key, purpose=Purpose.WORK
+    ).exists()

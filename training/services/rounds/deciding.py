@@ -1,10 +1,11 @@
-"""A round is promoted or rejected and the next one opens; an open one may take an earlier checkpoint."""
+"""A round is promoted, rejected or ends without enough evidence, and the next one opens; an open one may take
+an earlier checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.utils import translation
 from django.utils.translation import gettext as _
@@ -13,13 +14,23 @@ from annotation.choices import Purpose
 from annotation.errors import Refusal
 from annotation.models import Comparison, User
 from annotation.services import audit
-from training.choices import CAN_START, WRITES_TEXT, CheckpointKind, RoundState, StepKind, StepState
+from training.choices import (
+    CAN_DECIDE,
+    CAN_START,
+    WRITES_TEXT,
+    CheckpointKind,
+    RoundState,
+    StepKind,
+    StepState,
+    Verdict,
+)
 from training.decision_reasons import said
 from training.doorbell import ring_after_commit
 from training.models import Checkpoint, Round, RoundStep
 from training.selectors import checkpoints_of
-from training.selectors_evaluation import trained_by
-from training.services.promotion import Decision, decision_of
+from training.selectors_evaluation import evaluation_of, trained_by
+from training.services.evaluations import ask_people
+from training.services.promotion import Decision, comparisons_wanted, decision_of
 from training.services.rounds.transitions import move, unfinished
 from training.services.telling import tell_of_round
 
@@ -33,21 +44,25 @@ def candidate_of(round_: Round) -> Checkpoint | None:
 
 
 def settle_decision(round_: Round) -> None:
-    """Promote or reject a round by its recipe, if it may decide that by itself.
+    """Promote or reject a round by its recipe, or end it without enough evidence, if it may by itself.
 
-    It waits for a manager where the recipe says so and where evidence is missing. Safe to call at
-    any time, by several at once.
+    It waits for a manager where the recipe says so and for people's judgments where it wants them first. A
+    round that ended without enough evidence is decided once people's judgments show something. Safe to call
+    at any time, by several at once.
     """
     if round_.parsed_recipe.promotion.by_hand:
         return
     decision = note_decision(round_)
-    if not decision.ready:
+    if decision.waits:
         return
     try:
-        if decision.promote:
-            promote_round(round_=round_, actor=None)
-        else:
-            reject_round(round_=round_, actor=None)
+        match decision.verdict:
+            case Verdict.PROMOTE:
+                promote_round(round_=round_, actor=None)
+            case Verdict.REJECT:
+                reject_round(round_=round_, actor=None)
+            case _ if round_.state == RoundState.DECIDING:
+                _end_without_evidence(round_)
     except Refusal:
         # Somebody was faster: their verdict stands.
         round_.refresh_from_db()
@@ -56,36 +71,86 @@ def settle_decision(round_: Round) -> None:
 def note_decision(round_: Round) -> Decision:
     """What the recipe's conditions say now; the round keeps it for people to read."""
     decision = decision_of(round_=round_)
-    Round.objects.filter(pk=round_.pk, state=RoundState.DECIDING).update(reasons=list(decision.reasons))
+    Round.objects.filter(pk=round_.pk, state__in=CAN_DECIDE).update(
+        reasons=list(decision.reasons), verdict=decision.verdict
+    )
     return decision
 
 
-def promote_round(*, round_: Round, actor: User | None) -> None:
+def awaiting_evidence() -> QuerySet[Round]:
+    """Rounds that ended without enough evidence and can still be decided: the next one does not train yet."""
+    following = Round.objects.filter(
+        project=OuterRef("project"), number=OuterRef("number") + 1, state__in=CAN_ROLL_BACK
+    )
+    return Round.objects.filter(Exists(following), state=RoundState.NOT_ENOUGH_EVIDENCE)
+
+
+def can_decide(round_: Round) -> bool:
+    """True where a round's new policy may be promoted or rejected now."""
+    if round_.state == RoundState.NOT_ENOUGH_EVIDENCE:
+        return awaiting_evidence().filter(pk=round_.pk).exists()
+    return round_.state == RoundState.DECIDING
+
+
+def promote_round(*, round_: Round, actor: User | None, note: str = "") -> None:
     """Let the next round go on with the policy that this one trained. A worker is told after the commit.
 
-    `actor` is None where the recipe's conditions decided it. Refuses a round that does not wait for its
-    decision: of any number who decide at once, one does.
+    `actor` is None where the recipe's conditions decided it; a person gives a note where the evidence does
+    not support it. A next round that is open already keeps its answers. Refuses a round that does not wait
+    for its decision: of any number who decide at once, one does.
     """
     candidate = candidate_of(round_)
     with transaction.atomic():
-        if candidate is None or not _close(round_, RoundState.PROMOTED):
+        _refuse_without_note(round_, actor, note, Verdict.PROMOTE)
+        if candidate is None or not _close(round_, RoundState.PROMOTED, note):
             raise _not_deciding(round_)
-        _decided("round.promote", round_, actor, candidate)
-        _open_next(round_, policy=candidate, opened_by=actor)
+        _decided("round.promote", round_, actor, candidate, note)
+        _go_on(round_, policy=candidate, opened_by=actor)
     round_.refresh_from_db()
 
 
-def reject_round(*, round_: Round, actor: User | None) -> None:
+def reject_round(*, round_: Round, actor: User | None, note: str = "") -> None:
     """Let the next round go on with the policy that this one had. A worker is told after the commit.
 
-    The checkpoint stays in the registry. Refuses as `promote_round` does.
+    The checkpoint stays in the registry. Wants a note and refuses as `promote_round` does.
     """
     with transaction.atomic():
-        if not _close(round_, RoundState.REJECTED):
+        _refuse_without_note(round_, actor, note, Verdict.REJECT)
+        if not _close(round_, RoundState.REJECTED, note):
             raise _not_deciding(round_)
-        _decided("round.reject", round_, actor, candidate_of(round_))
-        _open_next(round_, policy=round_.policy, opened_by=actor)
+        _decided("round.reject", round_, actor, candidate_of(round_), note)
+        _go_on(round_, policy=round_.policy, opened_by=actor)
     round_.refresh_from_db()
+
+
+def ask_people_to_decide(round_: Round, *, round_number: int) -> None:
+    """Put the evaluation's held-out pairs into the labelling queue, as many as would show something."""
+    evaluation = evaluation_of(round_)
+    if evaluation is not None and evaluation.finished_at is not None:
+        ask_people(evaluation, round_number=round_number, most=comparisons_wanted())
+
+
+def _end_without_evidence(round_: Round) -> None:
+    """End a round that nothing decides: the next one goes on with its parent, and people are asked.
+
+    The new policy answers the next round's prompts next to the parent, so blind judgments go on comparing
+    the two, and the held-out pairs of the evaluation are asked first.
+    """
+    with transaction.atomic():
+        if not _close(round_, RoundState.NOT_ENOUGH_EVIDENCE, ""):
+            raise _not_deciding(round_)
+        _decided("round.not_enough_evidence", round_, None, candidate_of(round_), "")
+        following = _open_next(round_, policy=round_.policy, opened_by=None)
+        ask_people_to_decide(round_, round_number=following.number)
+    round_.refresh_from_db()
+
+
+def _refuse_without_note(round_: Round, actor: User | None, note: str, wanted: Verdict) -> None:
+    """Refuse a person's decision that the evidence does not support and that gives no reason."""
+    verdict = Round.objects.values_list("verdict", flat=True).get(pk=round_.pk)
+    if actor is None or note.strip() or verdict == wanted or not can_decide(round_):
+        return
+    raise Refusal(_("The evidence does not decide this: write down why you do."), field="reason")
 
 
 def rollback_choices(round_: Round) -> Sequence[Checkpoint]:
@@ -126,11 +191,12 @@ def roll_back(*, round_: Round, checkpoint: Checkpoint, actor: User) -> None:
     round_.refresh_from_db()
 
 
-def _close(round_: Round, verdict: RoundState) -> bool:
-    """Move a round that waits for its decision to the verdict, once; whether it was this call that did."""
+def _close(round_: Round, end: RoundState, note: str) -> bool:
+    """Move a round that waits for its decision to its end, once; whether it was this call that did."""
     if unfinished(round_).exclude(kind=StepKind.DECIDE).exists():
         return False
-    if not move(round_, verdict, finished_at=Now(), cancel_requested=False, pause_requested=False):
+    values = {"finished_at": Now(), "cancel_requested": False, "pause_requested": False}
+    if not move(round_, end, sources=CAN_DECIDE, decision_note=note.strip(), **values):
         return False
     # A person may be faster than the step that would have decided it.
     unfinished(round_).update(
@@ -147,7 +213,7 @@ def _not_deciding(round_: Round) -> Refusal:
     )
 
 
-def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoint | None) -> None:
+def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoint | None, note: str) -> None:
     reasons = Round.objects.values_list("reasons", flat=True).get(pk=round_.pk)
     # The log is one for all who read it, whoever decided.
     with translation.override("en"):
@@ -160,11 +226,25 @@ def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoi
         details={
             "checkpoint": candidate.name if candidate else None,
             "reasons": reasons_said,
+            **({"note": note.strip()} if note.strip() else {}),
         },
     )
 
 
-def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None:
+def _go_on(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None:
+    """Let the next round go on with this policy; one that is open already takes it before it trains."""
+    following = _open_next(round_, policy=policy, opened_by=opened_by)
+    if following.policy_id == policy.pk:
+        return
+    still_open = Round.objects.filter(pk=following.pk, state__in=CAN_ROLL_BACK)
+    if not still_open.update(policy=policy):
+        raise Refusal(
+            _("%(round)s trains or has trained: take it back to labelling first, or roll back the next.")
+            % {"round": following}
+        )
+
+
+def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> Round:
     """The round after this one, in sampling, with the same recipe. A time that was set was for this one."""
     recipe = _with_fresh_seed(round_.recipe, round_, policy)
     if recipe.get("start"):
@@ -183,6 +263,7 @@ def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> 
     if created:
         tell_of_round(following, RoundState.SAMPLING)
     ring_after_commit(following.pk)
+    return following
 
 
 def _with_fresh_seed(recipe: Mapping[str, Any], round_: Round, policy: Checkpoint) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def reopen_round(*, round_: Round, actor: User) -> None:
             sources=CAN_START_AGAIN,
             snapshot=None,
             reasons=[],
+            verdict="",
             started_at=None,
             started_by=None,
             finished_at=None,
@@ -142,7 +143,7 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
                 % {"step": kind.label.capitalize(), "round": round_}
             )
         gone = _runs_of(round_, from_position=max(step.position, 1))
-        values: dict[str, object] = {"reasons": []}
+        values: dict[str, object] = {"reasons": [], "verdict": ""}
         if kind in (StepKind.ANSWER_PROMPTS, StepKind.FREEZE_SNAPSHOT):
             values["snapshot"] = None
         moved = move(
@@ -156,7 +157,7 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
         )
         # The decision itself is made anew where the round stands.
         waiting = Round.objects.filter(pk=round_.pk, state=RoundState.DECIDING)
-        if not moved and not (kind == StepKind.DECIDE and waiting.update(reasons=[])):
+        if not moved and not (kind == StepKind.DECIDE and waiting.update(reasons=[], verdict="")):
             raise Refusal(
                 _("%(step)s of %(round)s cannot be done anew now: pause or cancel the round first.")
                 % {"step": kind.label.capitalize(), "round": round_}

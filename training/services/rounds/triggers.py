@@ -9,7 +9,7 @@ from annotation.selectors import judgments_current
 from training.choices import CAN_START, RoundState
 from training.contract import ContractError
 from training.models import Round
-from training.services.rounds.deciding import settle_decision
+from training.services.rounds.deciding import awaiting_evidence, settle_decision
 from training.services.rounds.opening import start_round
 from training.services.rounds.transitions import unfinished
 
@@ -51,4 +51,8 @@ def settle_decisions(round_id: int | None = None) -> None:
     ).select_related("project", "policy")
     for round_ in deciding if round_id is None else deciding.filter(pk=round_id):
         if not unfinished(round_).exists():
+            settle_decision(round_)
+    if round_id is None:
+        # People's judgments may have shown something since.
+        for round_ in awaiting_evidence().select_related("project", "policy"):
             settle_decision(round_)
