@@ -30,7 +30,7 @@ from tests.tiny import tiny_model_folder
 from tests.webapp.running import ROOT
 from training.contract import read_metrics
 
-_DECIDED = ("promoted", "rejected")
+_DECIDED = ("promoted", "rejected", "not_enough_evidence")
 
 
 def main() -> None:

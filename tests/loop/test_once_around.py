@@ -18,7 +18,7 @@ from training.contract import read_manifest, read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint, Round
 from training.selectors import request_of
-from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.rounds import advance_round, open_first_round, promote_round, start_round
 
 QUESTIONS = (
     "Why is the sky blue?",
@@ -69,7 +69,9 @@ def test_a_tiny_model_goes_once_around_the_loop(
     advance_round(first.pk)
     first.refresh_from_db()
     assert [step.error for step in first.steps.order_by("position")] == [""] * 7
-    assert first.state == RoundState.PROMOTED
+    # A few judgments of tiny models show nothing, and a person may still decide.
+    assert first.state == RoundState.NOT_ENOUGH_EVIDENCE
+    promote_round(round_=first, actor=carol, note="The loop goes on.")
 
     # The snapshot holds what she said, and both checkpoints name it.
     rows = list(read_snapshot(first.snapshot.path))
@@ -114,7 +116,7 @@ def test_a_tiny_model_goes_once_around_the_loop(
     start_round(round_=second, started_by=carol)
     advance_round(second.pk)
     second.refresh_from_db()
-    assert second.state == RoundState.PROMOTED
+    assert second.state == RoundState.NOT_ENOUGH_EVIDENCE
     continued = Checkpoint.objects.get(name="tea-round-2-policy")
     assert continued.parent == policy
     assert read_manifest(continued.path).parent_digest == policy.digest

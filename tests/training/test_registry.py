@@ -193,7 +193,7 @@ def words(checkpoint: Checkpoint) -> str:
 @pytest.mark.parametrize("state", RoundState.values)
 def test_a_round_needs_its_policy_until_it_has_ended(old: Checkpoint, project: Project, state: str):
     make_round(project, old, RoundState(state))
-    ended = state in ("promoted", "rejected", "cancelled")
+    ended = state in ("promoted", "rejected", "not_enough_evidence", "cancelled")
     assert ("which it answers" in words(old)) is not ended
 
 
