@@ -144,7 +144,8 @@ def _chat_in_json(value: str) -> Any:
     """A chat that a table holds as JSON; any other text stays as it is."""
     try:
         found = json.loads(value)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
+        # No JSON, or a number of more digits than Python reads.
         return value
     is_chat = isinstance(found, list) and found and all(isinstance(m, dict) and "role" in m for m in found)
     return found if is_chat else value

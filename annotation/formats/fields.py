@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+_LONGEST_WORDS = 1_000
+"""Characters of a message: a name of the file may be megabytes long."""
 ROLES = ("system", "user", "assistant")
 _KINDS = {
     dict: "an object",
@@ -23,8 +25,15 @@ class FieldError(ValueError):
     """A row that cannot be taken: the field that is wrong, and what to do."""
 
     def __init__(self, field: str | None, remedy: str) -> None:
+        field, remedy = field and _printable(field), _printable(remedy)
         super().__init__(f"field {field}: {remedy}" if field else remedy)
         self.field = field
+
+
+def _printable(said: str) -> str:
+    """The words with what no page and no database can hold spelled out, and cut off where they are long."""
+    clean = said.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    return clean if len(clean) <= _LONGEST_WORDS else f"{clean[:_LONGEST_WORDS]}…"
 
 
 def kind_of(value: Any) -> str:
@@ -137,7 +146,8 @@ def _message(value: Any, where: str) -> dict[str, str]:
     content = fields.get("content", fields.get("value"))
     if role is None:
         raise FieldError(f"{where}.role", "is missing")
-    role = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant"}.get(role, role)
+    if isinstance(role, str):
+        role = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant"}.get(role, role)
     if role not in ROLES:
         raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
     if isinstance(content, list):
@@ -185,3 +195,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 # Made once: `json.loads` would make one for every line.
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+LENIENT_DECODER = json.JSONDecoder(parse_int=len, parse_float=len)
+"""Finds the end of a value that `DECODER` refuses, so that the rows after it can be read."""

@@ -183,6 +183,8 @@ def checked(item: ImportedItem) -> ImportedItem:
                 "is the same text by the same source as one before it; a text is not compared with itself",
             )
         seen.add(key)
+        if one.seed is not None and not -(2**63) <= one.seed < 2**63:
+            raise FieldError(f"{where}.seed", "is too large; a seed has 64 bits at most")
         _check_object(one.sampling, f"{where}.sampling")
     if item.judgments and not item.completions:
         raise FieldError("completions", "is empty, and there is a judgment; write what was judged")

@@ -175,7 +175,7 @@ def _list_in_json(row: Row, name: str) -> list[Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise FieldError(name, "is not a list in JSON") from None
     return fields.items_of(value, name)
 

@@ -1,9 +1,9 @@
 """Files come into a project: looked through whole, then written in batches, and gone on with after a cut."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ LISTED_ERRORS = 50
 KEPT_ERRORS = 1_000
 """So many rows that were left out are kept with the import; all are counted."""
 _READ_AT_ONCE = 1024**2
+_MISSHAPEN = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""Raised by a reader that meets a list where a text belongs, and the like."""
+logger = logging.getLogger(__name__)
 
 
 class ImportLostError(Exception):
@@ -64,7 +67,9 @@ def import_file(
     record = record_for(
         project=project, path=path, name=name or path.name, created_by=created_by, split=split
     )
-    plan = plan_of(path, format_name=format_name, mapping=mapping, split=split, unpack=unpack)
+    plan = plan_of(
+        path, name=record.name, format_name=format_name, mapping=mapping, split=split, unpack=unpack
+    )
     carry_on = record.state in (ImportState.RUNNING, ImportState.FAILED) and (
         record.format,
         record.mapping,
@@ -85,7 +90,14 @@ def carry_out(
 ) -> None:
     """Look a file through and write it, as its record says. The record tells how it ended."""
     try:
-        plan = plan_of(path, format_name=record.format, mapping=record.mapping, split=split, unpack=unpack)
+        plan = plan_of(
+            path,
+            name=record.name,
+            format_name=record.format,
+            mapping=record.mapping,
+            split=split,
+            unpack=unpack,
+        )
         _Run(record, plan, lambda: read_rows(path, unpack=unpack, split=split), told).go()
     except Refusal as refusal:
         record.state = ImportState.FAILED
@@ -126,20 +138,45 @@ def digest_of(path: Path, split: str = "") -> tuple[str, int]:
 def plan_of(
     path: Path,
     *,
+    name: str = "",
     format_name: str = "",
     mapping: Mapping[str, str] | None = None,
     split: str = "",
     unpack: bool = True,
 ) -> Plan:
-    """How a file is to be read, told from its first rows and from what a person says."""
-    return plan_for(sample_of(path, split=split, unpack=unpack), name=format_name, mapping=mapping)
+    """How a file is to be read, told from its first rows and from what a person says.
+
+    name: under which messages speak of the file; an upload is stored under another one. Refuses a file
+    without a good row, with what is wrong with its rows (`ImportErrors`).
+    """
+    sample = sample_of(path, name=name or path.name, split=split, unpack=unpack)
+    return plan_for(sample, name=format_name, mapping=mapping)
 
 
-def sample_of(path: Path, *, split: str = "", unpack: bool = True, rows: int = SAMPLE_ROWS) -> list[Row]:
-    """The first good rows of a file."""
-    numbered = read_rows(path, unpack=unpack, split=split)
-    good = (row for _, row in numbered if not isinstance(row, FieldError))
-    return list(islice(good, rows))
+def sample_of(
+    path: Path, *, name: str, split: str = "", unpack: bool = True, rows: int = SAMPLE_ROWS
+) -> list[Row]:
+    """The first good rows of a file. Raises `ImportErrors` where all rows are bad; an empty file has none."""
+    good: list[Row] = []
+    errors: list[str] = []
+    more = False
+    for number, row in read_rows(path, unpack=unpack, split=split):
+        if not isinstance(row, FieldError):
+            good.append(row)
+            if len(good) == rows:
+                break
+        elif len(errors) < LISTED_ERRORS:
+            errors.append(row_error(number, row))
+        else:
+            more = True
+    if errors and not good:
+        raise ImportErrors(name, errors, more=more)
+    return good
+
+
+def row_error(number: int, error: FieldError) -> str:
+    """A bad row as people are told of it."""
+    return f"row {number}, {error}" if error.field else f"row {number}: {error}"
 
 
 def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iterator[Numbered]:
@@ -155,12 +192,27 @@ def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iter
     together = plan.reader.group(good()) if plan.reader.group else good()
     for number, row in together:
         try:
-            found: list[ImportedItem] = [checked(item) for item in plan.reader.read(row)]
+            found = _read(row, plan)
         except FieldError as error:
             on_error(number, error)
             continue
         for item in found:
             yield number, item
+
+
+def _read(row: Row, plan: Plan) -> list[ImportedItem]:
+    """The checked items of a row. Raises `FieldError`, also for a value of a type that no reader expects."""
+    try:
+        return [checked(item) for item in plan.reader.read(row)]
+    except FieldError:
+        raise
+    except _MISSHAPEN as error:
+        logger.warning("A row made the reader %s fail", plan.reader.name, exc_info=error)
+        raise FieldError(
+            None,
+            f"does not have the shape of the format {plan.reader.name} ({error}); correct the row, or choose "
+            "another format",
+        ) from None
 
 
 class _Run:
@@ -195,7 +247,7 @@ class _Run:
         errors: list[str] = []
 
         def wrong(number: int, error: FieldError) -> None:
-            self._note(f"row {number}, {error}" if error.field else f"row {number}: {error}")
+            self._note(row_error(number, error))
             if not self._record.skip_bad:
                 errors.append(self._record.errors[-1])
                 if len(errors) == LISTED_ERRORS:

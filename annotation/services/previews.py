@@ -40,6 +40,6 @@ def preview_of(record: FileImport) -> Preview | None:
     """
     if not record.stored_as or record.state in BUSY or not path_of(record).is_file():
         return None
-    rows = sample_of(path_of(record), unpack=False, rows=SHOWN_ROWS)
+    rows = sample_of(path_of(record), name=record.name, unpack=False, rows=SHOWN_ROWS)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Preview(columns=columns, rows=[renamed(row, record.mapping) for row in rows])

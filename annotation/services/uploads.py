@@ -63,7 +63,7 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
 
 
 def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport:
-    plan = plan_of(path, unpack=False)
+    plan = plan_of(path, name=name, unpack=False)
     uploaded_files().keep(path)
     with transaction.atomic():
         record = record_for(project=project, path=path, name=name, created_by=user)
@@ -84,7 +84,7 @@ def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport
 def correct_plan(*, record: FileImport, format_name: str, mapping: Mapping[str, str], user: User) -> Plan:
     """Read an uploaded file as a person says. Refuses a format and columns that do not fit it."""
     _require_manager(user, record.project)
-    plan = plan_of(path_of(record), format_name=format_name, mapping=mapping, unpack=False)
+    plan = plan_of(path_of(record), name=record.name, format_name=format_name, mapping=mapping, unpack=False)
     changed = FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY)
     if not changed.update(
         format=plan.reader.name,
@@ -164,7 +164,7 @@ def do_import(import_id: int) -> None:
         logger.warning("%s: the database did not answer (%s); it goes on once it does", record, away)
     except Exception as error:
         logger.exception("%s failed", record)
-        _failed(record, [f"{type(error).__name__}; see the log"])
+        _failed(record, [*record.errors, _in_words(error)])
     else:
         FileImport.objects.filter(pk=record.pk, worker=record.worker).update(stored_as="", worker="")
         uploaded_files().remove(_folder() / record.stored_as)
@@ -204,6 +204,21 @@ def _failed(record: FileImport, errors: list[str]) -> None:
     FileImport.objects.filter(pk=record.pk, worker=record.worker).update(
         state=ImportState.FAILED, errors=errors, errors_total=max(len(errors), record.errors_total), worker=""
     )
+
+
+def _in_words(error: Exception) -> str:
+    """Tell a manager that an import stopped for a reason that no row and no setting explains."""
+    if isinstance(error, FileNotFoundError):
+        return _("The uploaded file is no longer on the server. Upload it again.")
+    if isinstance(error, MemoryError):
+        return _(
+            "The server ran out of memory while it read the file. Split the file, or ask the administrator."
+        )
+    return _(
+        "The import stopped because of an error in Rondo (%(kind)s). Start it again: rows that are in "
+        "stay in and are not added twice. If it stops again, ask the administrator to look into the log of "
+        "the worker."
+    ) % {"kind": type(error).__name__}
 
 
 def _require_few_rows(record: FileImport) -> None:

@@ -71,7 +71,11 @@ def transfer(request: Request, project: Project, pk: int) -> HttpResponse:
             error = refusal.message
     if request.htmx and request.method == "GET":
         return render(request, "annotation/transfers/progress.html", _progress(project, record))
-    context = {**_progress(project, record), **_looked_through(record), "error": error}
+    try:
+        preview = _looked_through(record)
+    except Refusal as refusal:
+        preview, error = {"readable": False}, error or refusal.message
+    context = {**_progress(project, record), **preview, "error": error}
     return render(request, "annotation/transfers/transfer.html", context, status=422 if error else 200)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,118 @@ def test_what_is_compressed_or_empty_is_refused_and_not_kept(
     assert answer.status_code == 422
     assert told in answer.content.decode()
     assert (kept(), FileImport.objects.count()) == ([], 0)
+
+
+GOOD = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}
+DIGITS = "1" * 6000
+BAD_ROWS = [
+    (r'{"prompt": "a\ud800"}', "field prompt: character 1 is half a surrogate pair"),
+    (r'{"prompt": "a", "notes": ["b\ud800"]}', "field notes[0]: character 1 is half a surrogate pair"),
+    (r'{"prompt": "a\u0000"}', "field prompt: character 1 is NUL, which cannot be stored; take it out"),
+    ('{"prompt": "a", "more": {"score": 1e999}}', "field more.score: the number is too large"),
+    ('{"prompt": NaN}', "NaN is not JSON; write a number or null"),
+    ('{"prompt": "a", "prompt": "b"}', "field prompt: is given twice in one object; keep one"),
+    (f'{{"prompt": {DIGITS}}}', "holds a number of thousands of digits; write it as a text"),
+    (b'{"prompt": "caf\xe9"}', "byte 0xe9 at column 16 is not UTF-8; save the file in UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("row", "told"), BAD_ROWS)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
+    manager: Client,
+    project: Project,
+    carol: User,
+    sent: list[Any],
+    row: str | bytes,
+    told: str,
+    as_list: bool,
+):
+    bad = row.encode() if isinstance(row, str) else row
+    good = json.dumps(GOOD).encode()
+    alone, among = (
+        (b"[" + bad + b"]", b"[" + good + b", " + bad + b"]") if as_list else (bad, good + b"\n" + bad)
+    )
+    answer = upload(manager, project, alone, name="votes.json")
+    assert answer.status_code == 422
+    page = unescape(answer.content.decode())
+    assert f"row 1, {told}" in page or f"row 1: {told}" in page
+    assert "votes.json: nothing was imported, 1 error." in page
+    assert not FileImport.objects.exists()
+
+    assert upload(manager, project, among, name="votes.json").status_code == 302
+    record = FileImport.objects.get()
+    assert manager.get(reverse("transfer", args=[project.slug, record.pk])).status_code == 200
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.state == ImportState.FAILED
+    assert record.errors[0].startswith((f"row 2, {told}", f"row 2: {told}"))
+    assert record.stored_as not in record.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "told"),
+    [
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00", "votes.png", "The file is binary (PNG), not text"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00", "votes.csv", "The file is binary (PNG), not text"),
+        (bytes(range(256)), "votes.csv", "The file is binary, not text"),
+        (VOTES.encode("utf-16"), "votes.csv", "The file is in UTF-16, not in UTF-8. Save it in UTF-8."),
+        (VOTES.encode("utf-16-be"), "votes.csv", "The file is in UTF-16, not in UTF-8. Save it in UTF-8."),
+        (b"prompt,a\ncaf\xe9,b\n", "votes.csv", "row 1: byte 0xe9 at column 4 is not UTF-8"),
+        (b"caf\xe9,a\nTea?,b\n", "votes.csv", "row 1: byte 0xe9 at column 4 is not UTF-8"),
+        (b'prompt,"a', "votes.csv", "row 1: line 1 is no CSV (unexpected end of data)"),
+        (b'prompt,a\n"Tea?,b', "votes.csv", "row 1: line 2 is no CSV (unexpected end of data)"),
+        (b'[{"prompt": ', "votes.json", "The file is not JSON after row 0"),
+    ],
+)
+def test_a_file_that_is_no_text_with_rows_is_refused_as_what_it_is(
+    manager: Client, project: Project, content: bytes, name: str, told: str
+):
+    answer = upload(manager, project, content, name=name)
+    assert answer.status_code == 422
+    assert told in unescape(answer.content.decode())
+    assert (kept(), FileImport.objects.count()) == ([], 0)
+
+
+def test_a_file_that_can_no_longer_be_read_is_told_on_its_page(manager: Client, project: Project):
+    upload(manager, project, VOTES)
+    kept()[0].write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00")
+    page = manager.get(reverse("transfer", args=[project.slug, FileImport.objects.get().pk]))
+    assert page.status_code == 422
+    assert "The file is binary (PNG)" in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError("x"), "The import stopped because of an error in Rondo (KeyError). Start it again"),
+        (MemoryError(), "The server ran out of memory while it read the file."),
+        (FileNotFoundError(), "The uploaded file is no longer on the server. Upload it again."),
+    ],
+)
+def test_an_import_that_stops_for_no_fault_of_the_file_tells_the_manager_what_to_do(
+    manager: Client,
+    project: Project,
+    carol: User,
+    sent: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    told: str,
+):
+    upload(manager, project, VOTES.replace("asked", "prompt"))
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(uploads, "carry_out", fail)
+    tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.state == ImportState.FAILED
+    assert told in record.errors[0]
+    assert told in manager.get(reverse("transfer", args=[project.slug, record.pk])).content.decode()
 
 
 def test_a_file_is_no_larger_than_the_settings_say(

@@ -78,6 +78,34 @@ def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
 
 
 @pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (r'{"prompt": "a\ud800"}', "row 1, field prompt: character 1 is half a surrogate pair (\\ud800)"),
+        ('{"prompt": "a", "n": 1e999}', "row 1, field n: the number is too large"),
+        ('{"prompt": NaN}', "row 1: NaN is not JSON"),
+    ],
+)
+def test_a_value_that_no_preview_can_show_is_refused_with_row_and_field(
+    project: Project, as_carol: Asker, row: str, told: str
+):
+    alone = upload(as_carol, row, name="votes.jsonl")
+    assert alone.status_code == 422
+    assert told in json.dumps(alone.json(), ensure_ascii=False).replace("\\\\", "\\")
+    made = upload(as_carol, '{"prompt": "b"}\n' + row, name="votes.jsonl")
+    assert made.status_code == 201
+    shown = as_carol.get(f"{IMPORTS}{made.json()['id']}/preview/")
+    assert (shown.status_code, shown.json()["rows"]) == (200, [{"prompt": "b"}])
+
+
+def test_a_picture_is_refused_as_binary(project: Project, as_carol: Asker):
+    file = SimpleUploadedFile("votes.csv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00")
+    refused = as_carol.client.post(f"/api/v1{IMPORTS}", {"file": file}, headers=as_carol.headers)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "file")
+    assert "The file is binary (PNG), not text with rows." in json.dumps(refused.json())
+    assert not FileImport.objects.exists()
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"format": "nothing"},
