@@ -4,10 +4,9 @@ Nobody is measured against anyone else. Reads only.
 """
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.core.cache import cache
-from django.db.models.functions import Coalesce
 
 from annotation import selectors
 from annotation.models import Guideline, Judgment, Membership, Project, User
@@ -18,6 +17,7 @@ from annotation.together import together
 _RECENT = 50
 _FEW = 10
 _KEPT_SECONDS = 60
+_TOTAL_KEPT_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +39,25 @@ class Pace:
 def progress_and_pace(project: Project, annotator: User, round_number: int) -> tuple[Progress, Pace]:
     """Where `annotator` stands in a round, and how they get on: two questions in one message.
 
-    Today's count is exact, the median active time may be a minute old.
+    Today's count is exact, the median active time may be a minute old. The total never falls while there is
+    work left: others who take comparisons, or a skip, do not move the goal of the person who looks at it.
     """
     tally, today = together(asking_tally(project, annotator), asking_today(project, annotator))
+    progress = progress_of(project, annotator, round_number, tally=tally)
     return (
-        progress_of(project, annotator, round_number, tally=tally),
+        _never_falling(progress, f"annotation.most:{project.pk}:{annotator.pk}:{round_number}"),
         Pace(today=counted(today), median_seconds=_median_seconds(project, annotator)),
     )
+
+
+def _never_falling(progress: Progress, key: str) -> Progress:
+    if progress.done >= progress.total:
+        # Nothing is left: what was done is all there is.
+        return progress
+    shown: int = cache.get(key, 0)
+    if progress.total > shown:
+        cache.set(key, progress.total, _TOTAL_KEPT_SECONDS)
+    return replace(progress, total=max(progress.total, shown))
 
 
 def _median_seconds(project: Project, annotator: User) -> int | None:
@@ -64,25 +76,33 @@ def _median_seconds(project: Project, annotator: User) -> int | None:
 
 
 def announced_guideline(project: Project, membership: Membership | None) -> Guideline | None:
-    """The rules, if they have changed since this person read them or worked by them; else None.
+    """Return the guidelines if this person has read or worked with an older version; else None.
 
-    Whoever begins reads the rules as they are: nothing has changed for them. Asks the database only
-    of a person who has never acknowledged any.
+    Nothing has changed for a person who has never had any on screen. Asks the database only for a person who
+    has never acknowledged a version.
     """
     newest = selectors.current_guideline(project)
     if newest is None or membership is None:
         return None
     seen = membership.guideline_seen
-    if seen is None:
+    if not seen:
         seen = worked_by(project, membership.user_id)
     return newest if seen is not None and seen < newest.version else None
 
 
 def worked_by(project: Project, annotator_id: int) -> int | None:
-    """The version of the rules beside this person's last answer: 0 without rules, None without answers."""
+    """Return the version of the guidelines on screen at this person's last annotation, or None.
+
+    Votes of side-by-side comparisons and imported annotations have no guidelines beside them.
+    """
     versions = (
-        Judgment.objects.filter(annotator_id=annotator_id, comparison__project=project)
+        Judgment.objects.filter(
+            annotator_id=annotator_id,
+            comparison__project=project,
+            guideline__isnull=False,
+            imported_from__isnull=True,
+        )
         .order_by("-pk")
-        .values_list(Coalesce("guideline__version", 0), flat=True)
+        .values_list("guideline__version", flat=True)
     )
     return versions.first()

@@ -85,12 +85,35 @@ def current_round(project: Project) -> int:
     return newest or 1
 
 
+def round_of_work(project: Project, annotator: User) -> int:
+    """Return the round whose work this person gets next, as `assign_next` gives it.
+
+    The round of what they hold longest, else the newest with work open to them, else the newest. Right after
+    a round has opened that may be the one before: their pages name one round, and count in it.
+    """
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
+    mine = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator)
+    held = (
+        Assignment.objects.filter(
+            annotator=annotator, state=AssignmentState.LEASED, retest_of__isnull=True, comparison__in=work
+        )
+        .order_by("leased_at", "pk")
+        .values_list("comparison__round_number", flat=True)
+        .first()
+    )
+    if held is not None:
+        return held
+    is_open = work.filter(open_slots__gt=0).exclude(Exists(mine.filter(state__in=SPENT_STATES)))
+    newest = is_open.order_by("-round_number").values_list("round_number", flat=True).first()
+    return newest or current_round(project)
+
+
 def round_shown(assignment: Assignment) -> int:
     """The round that an assignment's page may name: a known item or a retest looks like today's work."""
     comparison = assignment.comparison
     if comparison.purpose == Purpose.WORK and assignment.retest_of_id is None:
         return comparison.round_number
-    return current_round(comparison.project)
+    return round_of_work(comparison.project, assignment.annotator)
 
 
 def withheld(project: Project) -> QuerySet[Withholding]:

@@ -65,7 +65,8 @@ def span_matches(texts: Sequence[MarkedText], *, resamples: int = RESAMPLES) -> 
             row[2] += len(first) + len(second)
             categories.setdefault(text.item, []).extend((a.category, b.category) for a, b in matched)
     if not sums:
-        nothing = absent(Missing.NO_MARKS)
+        is_shared = any(len(text.marks) > 1 for text in texts)
+        nothing = absent(Missing.NO_MARKS if is_shared else Missing.NOBODY_SHARED)
         return SpanMatches(exact=nothing, overlapping=nothing, category=nothing, category_alpha=nothing)
     rows = np.array(list(sums.values()))
     met = [pairs for pairs in categories.values() if pairs]

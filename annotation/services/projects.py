@@ -143,9 +143,9 @@ def note_guideline_on_screen(*, membership: Membership, guideline: Guideline) ->
 
     Who judged before such things were remembered has read what stood beside their last answer.
     """
-    if membership.guideline_seen is None:
+    if not membership.guideline_seen:
         worked_by = own_work.worked_by(membership.project, membership.user_id)
-        _mark_seen(membership, guideline.version if worked_by is None else worked_by)
+        _mark_seen(membership, worked_by or guideline.version)
 
 
 def _mark_seen(membership: Membership, version: int) -> None:

@@ -98,10 +98,10 @@ FIGURES = {
 """Key of a figure → its name, and one sentence that tells what it is."""
 
 REASONS = {
-    Missing.NO_DATA: _("Nothing yet that it could be told of."),
-    Missing.NOBODY_SHARED: _("No two annotators judged the same."),
+    Missing.NO_DATA: _("No data yet"),
+    Missing.NOBODY_SHARED: _("No comparison has two annotators yet"),
     Missing.ONE_VALUE: _("Everyone always said the same: agreement cannot be told from chance."),
-    Missing.NO_MARKS: _("Nobody marked anything."),
+    Missing.NO_MARKS: _("No spans in comparisons with two annotators"),
     Missing.NO_MATCHES: _("No two marks overlap."),
     Missing.ALL_TIED: _("Nothing was decided: all were ties."),
 }

@@ -222,7 +222,7 @@ def _guideline_on_screen(request: Request, project: Project) -> Guideline | None
 
 
 def _nothing_to_label(request: Request, project: Project, feedback: Feedback | None) -> HttpResponse:
-    round_number = selectors.current_round(project)
+    round_number = selectors.round_of_work(project, request.user)
     asked = project.prompts.count()
     offered = Comparison.objects.filter(project=project, round_number=round_number, purpose=Purpose.WORK)
     answered = offered.values("prompt").distinct().count()

@@ -35,7 +35,7 @@ def projects(request: HttpRequest) -> HttpResponse:
 @project_page(role=Role.ANNOTATOR)
 def project(request: Request, project: Project) -> HttpResponse:
     """A project's home: where one stands, and the way to the work. For members."""
-    round_number = selectors.current_round(project)
+    round_number = selectors.round_of_work(project, request.user)
     is_manager = selectors.may(request.user, project, Role.MANAGER)
     progress, pace = progress_and_pace(project, request.user, round_number)
     follows_strategy = project.acquisition != AcquisitionStrategy.AGE

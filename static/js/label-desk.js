@@ -292,8 +292,10 @@ export class Desk {
       report: (state, entries) => this.report(state, entries),
     });
     this.hand = [];
+    this.totals = new Map();
     $("[data-outbox-send]").addEventListener("click", () => this.outbox.sendNow());
     this.current = this.open($("#screen"));
+    this.keepTotal(this.current.element);
     this.current.enter();
     this.prepareSoon();
     this.outbox.flush();
@@ -313,6 +315,7 @@ export class Desk {
     before.leave();
     before.element.replaceWith(screen.element);
     this.current = screen;
+    this.keepTotal(screen.element);
     this.tellHand();
     screen.enter();
     if (before.isWaiting && screen.isWaiting) return;
@@ -322,6 +325,16 @@ export class Desk {
     const refusal = $("[data-focus-first]", screen.element);
     (refusal ?? $("[data-focus]", screen.element))?.focus({ preventScroll: !refusal });
     this.prepareSoon();
+  }
+
+  /** A screen that was made ahead of time may know of fewer comparisons than one that was shown before it. */
+  keepTotal(element) {
+    const place = $("[data-total]", element);
+    if (!place) return;
+    const total = Math.max(Number(place.textContent), this.totals.get(element.dataset.round) ?? 0);
+    this.totals.set(element.dataset.round, total);
+    place.textContent = String(total);
+    $(".screen__progress", element).max = total;
   }
 
   /** Take the screen of an answer of the server into the place of this one. */

@@ -103,6 +103,9 @@ def test_where_nobody_marks_anything_or_nobody_shares_a_text_there_is_a_reason()
     assert unitizing_alpha([]).missing == Missing.NOBODY_SHARED
     found = span_matches([text([], [])])
     assert found.exact.missing == found.category.missing == Missing.NO_MARKS
+    # Spans of one person alone: nobody else looked through the text.
+    alone = span_matches([text(OBSERVER_I)])
+    assert alone.exact.missing == alone.category_alpha.missing == Missing.NOBODY_SHARED
 
 
 def test_overlapping_marks_of_one_person_and_category_are_one_unit():

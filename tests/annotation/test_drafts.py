@@ -202,7 +202,7 @@ def test_the_label_page_begins_with_the_draft(browser: Client, assignment: Assig
     assert "half a thought</textarea>" in page
     assert "the temperature</textarea>" in page
     assert re.search(rf'value="win:{token}:3"[^>]*checked', page)
-    assert "Restored from" in page
+    assert " restored</span>" in page
     # Two pages that go on from one draft stay two pages: neither answers in the other's name.
     assert str(ONE_PAGE) not in page
 
@@ -215,7 +215,7 @@ def test_a_page_begins_empty_after_its_answer_was_submitted(
     factories.make_comparison(project)
     page = browser.get(reverse("label", args=[project.slug])).content.decode()
     assert "half a thought" not in page
-    assert "Restored from" not in page
+    assert " restored</span>" not in page
     page = browser.get(reverse("revise", args=[project.slug, assignment.pk])).content.decode()
     assert "whole</textarea>" in page
 

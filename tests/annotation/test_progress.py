@@ -1,13 +1,17 @@
 """How far one is in a round: exact where it matters, and cheap where there is much."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import pytest
 from django.core.cache import cache
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from annotation.choices import AssignmentState
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
+from annotation.own_work import progress_and_pace
 from annotation.progress import EXACT_UP_TO, KEPT_SECONDS, progress_of
 from annotation.services.assignments import release_assignment, skip_assignment
 from annotation.services.tallies import forget_progress
@@ -129,3 +133,51 @@ def test_with_many_open_the_total_is_kept_for_a_while_and_done_is_exact(
     now = timezone.now().timestamp()
     monkeypatch.setattr("time.time", lambda: now + KEPT_SECONDS + 1)
     assert standing(project, alice) == (1, EXACT_UP_TO + 1)
+
+
+def test_the_total_that_pages_show_never_falls_while_there_is_work(project: Project, alice: User, bob: User):
+    for _ in range(5):
+        factories.make_comparison(project)
+
+    def shown() -> tuple[int, int]:
+        progress, _pace = progress_and_pace(project, alice, 1)
+        return progress.shown_done, progress.shown_total
+
+    assert shown() == (0, 5)
+    work(project, alice, 1)
+    # Bob takes one, Alice skips one: three are hers to judge, and the page goes on to count to five.
+    work(project, bob, 1)
+    skip_assignment(assignment=lease(project, alice), annotator=alice, reason="")
+    assert standing(project, alice) == (1, 3)
+    assert shown() == (1, 5)
+    factories.make_comparison(project)
+    factories.make_comparison(project)
+    factories.make_comparison(project)
+    assert shown() == (1, 6)
+    work(project, alice, 5)
+    # Nothing is left: what was judged is all there is.
+    assert shown() == (6, 6)
+
+
+def test_every_page_names_the_round_of_the_work_in_hand(
+    project: Project, alice: User, client_of: Callable[[User], Client]
+):
+    for _ in range(3):
+        factories.make_comparison(project, round_number=1)
+    client = client_of(alice)
+
+    def named() -> tuple[int, ...]:
+        home = client.get(reverse("project", args=[project.slug]))
+        screen = client.get(reverse("label", args=[project.slug])).content.decode()
+        (number,) = re.findall(r"Round (\d)", screen.split("screen__where")[1][:300])[:1]
+        return home.context["round_number"], int(number), home.context["progress"].shown_total
+
+    assert named() == (1, 1, 3)
+    # Round 1 was promoted and round 2 has begun; what Alice holds is still of round 1.
+    factories.make_comparison(project, round_number=2)
+    assert named() == (1, 1, 3)
+    work(project, alice, 1)
+    assert named() == (2, 2, 1)
+    work(project, alice, 1)
+    # Round 2 has nothing more for her: what comes is what round 1 left.
+    assert named() == (1, 1, 3)

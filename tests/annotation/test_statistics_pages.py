@@ -68,7 +68,7 @@ def test_no_page_shows_not_a_number(project: Project, alice: User, carol: User, 
     """One judgment: almost nothing can be told, and the page tells why."""
     say(item(project), alice, [1, 2])
     text = re.sub(r"<[^>]+>", " ", page_of(client_of(carol), project))
-    assert "No two annotators judged the same." in text
+    assert "No comparison has two annotators yet" in text
     assert not re.search(r"\b(nan|inf|None)\b", text)
 
 
@@ -270,6 +270,16 @@ def test_a_truncated_response_says_so_on_the_page_of_its_comparison(
     page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
     assert [answer.is_truncated for answer in page.context["item"].answers] == [False, True]
     assert page.content.decode().count("Truncated at max tokens") == 1
+
+
+def test_spans_of_one_annotator_are_not_denied(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    say(item(project, ["Two minutes.", "Ten hours."]), alice, [2, 1], marks=[(0, 0, 3, "untruthful")])
+    text = client_of(carol).get(reverse("statistics", args=[project.slug])).content.decode()
+    assert "No comparison has two annotators yet" in text
+    assert "No spans" not in text
+    assert "Nobody marked" not in text
 
 
 def test_a_gold_item_shows_what_is_known(project: Project, carol: User, client_of: ClientOf):

@@ -369,6 +369,28 @@ def test_who_judged_before_such_things_were_remembered_is_told_too(
     assert CHANGED in label(browser, asks)
 
 
+def test_changed_rules_say_nothing_to_who_never_had_any_on_screen(
+    asks: Project, alice: User, browser: Client
+):
+    """A vote of a side-by-side comparison and an imported annotation have no guidelines beside them."""
+    for fields in ({"guideline": None}, {"imported_from": {"file": "votes.csv"}}):
+        voted = factories.lease_to(factories.make_comparison(asks), alice)
+        Assignment.objects.filter(pk=voted.pk).update(state=AssignmentState.SUBMITTED)
+        known = {"guideline": asks.guidelines.get(), **fields}
+        Judgment.objects.create(
+            assignment=voted,
+            comparison=voted.comparison,
+            annotator=alice,
+            verdict=Verdict.EQUAL,
+            idempotency_key=uuid.uuid4(),
+            **known,
+        )
+    publish_guideline(project=asks, text="New rules.", author=None)
+    factories.make_comparison(asks)
+    assert CHANGED not in label(browser, asks)
+    assert CHANGED not in shown(browser.get(reverse("project", args=[asks.slug])))
+
+
 @pytest.mark.parametrize("version", ["", "x", "7", "-1"])
 def test_rules_that_there_are_not_cannot_be_read(version: str, asks: Project, alice: User, browser: Client):
     answer = browser.post(reverse("guidelines-read", args=[asks.slug]), {"version": version})

@@ -122,6 +122,29 @@ def test_the_winner_of_a_pair_with_error_spans_and_missing_ratings_are_asked_abo
     assert statuses == [204]
 
 
+def test_the_total_never_falls_on_a_screen_that_was_made_ahead_of_time(
+    project: Project, alice: User, open_as: Open
+):
+    offer(project, 3)
+    page = open_ready(open_as, alice)
+    expect(page.locator(".screen__where")).to_contain_text("1 of 2")
+    for number in range(3):
+        factories.make_comparison(project, question=f"Later {number}")
+    mark(page, "A")
+    page.evaluate("""() => {
+      const field = document.querySelector('[name="span_flags"]');
+      field.value = field.value.replace('"quote":"', '"quote":"x');
+    }""")
+    page.keyboard.type("bca")
+    submit(page)
+    expect(page.locator(".screen__where")).to_contain_text("1 of 5")
+    page.locator("[data-removes-flag]").click()
+    submit(page)
+    # The screen that comes now was made when there were two.
+    expect(page.locator(".screen__where")).to_contain_text("2 of 5")
+    assert page.locator(".screen__progress").get_attribute("max") == "5"
+
+
 def test_a_refusal_that_only_the_server_can_give_comes_back_with_everything(
     project: Project, alice: User, open_as: Open
 ):

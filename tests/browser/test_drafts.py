@@ -58,7 +58,7 @@ def test_what_was_entered_is_there_on_another_device(items, alice: User, open_as
     other = open_as(alice, LABEL)
     expect(other.locator("#comment")).to_have_value("half a thought")
     expect(other.locator('[data-key="2"]')).to_be_checked()
-    expect(other.locator("[data-saved]")).to_contain_text("Restored from")
+    expect(other.locator("[data-saved]")).to_contain_text(" restored")
 
 
 @pytest.mark.parametrize("width", [1400, 1200, 1152, 768, 360])
@@ -70,7 +70,7 @@ def test_a_restored_page_has_room_for_a_comment_and_the_whole_submit(
     page.locator("#comment").fill("x")
     saved(page)
     other = open_as(alice, LABEL, viewport={"width": width, "height": 800})
-    expect(other.locator("[data-saved]")).to_contain_text("Restored from")
+    expect(other.locator("[data-saved]")).to_contain_text(" restored")
     comment = other.locator("#comment").bounding_box()
     submit = other.get_by_role("button", name="Submit").bounding_box()
     assert comment["width"] >= 80
@@ -89,6 +89,29 @@ def test_marks_and_missing_info_come_back_from_a_draft(items, alice: User, open_
     other = open_as(alice, LABEL)
     expect(other.locator(".flag")).to_have_text(quote)
     expect(other.get_by_label("What is missing").first).to_have_value("the temperature")
+
+
+@pytest.mark.parametrize("width", [1400, 1200, 768, 360])
+def test_what_is_saved_never_moves_the_submit_bar(width: int, project: Project, alice: User, open_as: Open):
+    factories.make_comparison(project, [f"Answer number {number}." for number in range(4)])
+    page = open_as(alice, LABEL, viewport={"width": width, "height": 900})
+    page.keyboard.press("b")
+    saved(page)
+    other = open_as(alice, LABEL, viewport={"width": width, "height": 900})
+    line = other.locator("[data-saved]")
+    expect(line).to_have_text(re.compile(r"^Draft from \d\d:\d\d restored$"))
+    boxes = []
+    for text in (None, "", "saved 59 min ago", "saving…"):
+        if text is not None:
+            line.evaluate("(element, text) => { element.textContent = text; }", text)
+        dock = other.locator(".dock").bounding_box()
+        button = other.locator(".dock__submit button").bounding_box()
+        assert dock is not None
+        assert button is not None
+        boxes.append((dock["height"], button["x"], button["y"] - dock["y"]))
+    assert len(set(boxes)) == 1, boxes
+    # In one line with the comment and the clock, where there is room for all three.
+    assert button["height"] < 50
 
 
 def test_an_untouched_screen_saves_nothing(items, alice: User, open_as: Open):

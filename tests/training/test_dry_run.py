@@ -154,6 +154,23 @@ def test_answering_is_reckoned_with_the_last_rounds(project: Project, prompts: l
     assert dry_run(round_=round_).answering_seconds == 40
 
 
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_answering_is_reckoned_with_the_pace_so_far_while_a_round_samples(
+    state: str, project: Project, prompts: list[Prompt]
+):
+    round_ = a_round(project, samplers=[{"completions": 2}])
+    claim = {"worker": "w", "heartbeat_at": timezone.now()} if state == "running" else {}
+    step = RoundStep.objects.create(
+        round=round_, position=0, kind=StepKind.ANSWER_PROMPTS, state=state, seconds_worked=6.0, **claim
+    )
+    # Nothing is stored yet.
+    assert dry_run(round_=round_).answering_seconds is None
+    factories.make_comparison(project, ["a", "b"], prompt=prompts[0])
+    assert step.round.number == 1
+    # Three seconds a response, eight responses.
+    assert dry_run(round_=round_).answering_seconds == 24
+
+
 def test_what_cannot_fit_is_refused_with_the_remedy(
     project: Project, prompts: list[Prompt], base: Path, monkeypatch: pytest.MonkeyPatch
 ):

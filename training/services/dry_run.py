@@ -20,7 +20,7 @@ from annotation.choices import Purpose, Split, Verdict
 from annotation.errors import Refusal
 from annotation.models import Comparison, Prompt
 from annotation.selectors import judgments_current
-from training.choices import CheckpointKind, RunState, StepKind, StepState
+from training.choices import CheckpointKind, RunState, StepKind
 from training.contract import (
     PolicyGradientSettings,
     PreferenceSettings,
@@ -36,6 +36,7 @@ from training.services.answers import questions_of, rival_of
 from training.services.snapshots import decided_judgments
 
 _RUNS_LOOKED_AT = 5
+_ROUNDS_LOOKED_AT = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,24 +279,17 @@ def _pace_of(round_: Round, method: Settings) -> _Pace | None:
 
 
 def _answering_seconds(round_: Round, answers: int) -> float | None:
-    """By what the answers of the project's earlier rounds took; None before there was any."""
-    done = (
-        RoundStep.objects.filter(
-            round__project=round_.project_id,
-            kind=StepKind.ANSWER_PROMPTS,
-            state=StepState.FINISHED,
-            seconds_worked__gt=0,
+    """Estimate from the newest round with responses, also while it is sampling; None before there are any."""
+    steps = RoundStep.objects.filter(
+        round__project=round_.project_id, kind=StepKind.ANSWER_PROMPTS, seconds_worked__gt=0
+    ).select_related("round")
+    for step in steps.order_by("-pk")[:_ROUNDS_LOOKED_AT]:
+        there = Comparison.objects.filter(
+            project=round_.project_id, round_number=step.round.number, purpose=Purpose.WORK
         )
-        .order_by("-pk")
-        .first()
-    )
-    if done is None:
-        return None
-    there = Comparison.objects.filter(
-        project=round_.project_id, round_number=done.round.number, purpose=Purpose.WORK
-    )
-    written = there.aggregate(answers=Sum("size"))["answers"] or 0
-    return done.seconds_worked / written * answers if written else None
+        if written := there.aggregate(answers=Sum("size"))["answers"]:
+            return step.seconds_worked / written * answers
+    return None
 
 
 def _cannot_be_trained(round_: Round) -> Iterator[str]:
