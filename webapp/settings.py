@@ -15,6 +15,7 @@ from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from training import log_lines
+from training.private_files import make_home_private, make_private_folder
 from webapp.api_schema import ENUM_NAMES, TAGS
 from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.security.providers import providers
@@ -62,7 +63,7 @@ RONDO_STARTER_MODEL_NAME = env.str("RONDO_STARTER_MODEL_NAME", default="SmolLM2-
 def _writable_folder(path: Path) -> Path:
     """The folder, made if it is not there. Refuses with a remedy where that cannot be done."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path)
     except OSError as error:
         raise ImproperlyConfigured(
             f"Rondo keeps its files in {RONDO_HOME}, and {path} cannot be made ({error.strerror}). "
@@ -91,6 +92,8 @@ def _secret(variable: str, file_name: str) -> str:
     return path.read_text().strip()
 
 
+_writable_folder(RONDO_HOME)
+make_home_private(RONDO_HOME, checked=("secret_key", "model_server_key"))
 SECRET_KEY = _secret("RONDO_SECRET_KEY", "secret_key")
 RONDO_MODEL_SERVER_KEY = _secret("RONDO_MODEL_SERVER_KEY", "model_server_key")
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from training.private_files import FILE_MODE, make_private_folder
 from training.store.errors import NotInStoreError, StoreError, StoreUnreachableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -121,10 +122,10 @@ def _said(error: Exception) -> str:
 
 
 def _write_local(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.draft")
     try:
-        with draft.open("xb") as stream:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())

@@ -95,7 +95,8 @@ def _load_sqlite(content: Iterable[bytes]) -> None:
     connections.close_all()
     draft = name.with_name(f".{name.name}.restored")
     try:
-        with draft.open("wb") as stream:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             for data in content:
                 stream.write(data)
             stream.flush()

@@ -9,6 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from training.contract import write_atomically
+from training.private_files import FILE_MODE
 from training.services.runs import version_of_rondo
 from training.store import Listing
 from webapp.backup import databases
@@ -36,6 +37,7 @@ def make_backup(target: Target, *, models: bool = True, secrets: bool = False) -
     models: base models too. secrets: the secret key too. People and workers may go on. Raises `BackupError`,
     and `StoreError` where target or store do not answer: the pieces that were kept are used by the next try.
     """
+    target.make_private()
     now = timezone.now()
     name = now.strftime("%Y%m%dT%H%M%S.%fZ")
     with databases.dumped() as dump:
@@ -64,4 +66,6 @@ def _leave_stamp(target: Target, name: str, manifest: Manifest) -> None:
         "bytes": manifest.size,
         "bytes_written": target.written,
     }
-    write_atomically(Path(settings.RONDO_HOME) / STAMP_FILE, json.dumps(stamp, indent=2) + "\n")
+    path = Path(settings.RONDO_HOME) / STAMP_FILE
+    write_atomically(path, json.dumps(stamp, indent=2) + "\n")
+    path.chmod(FILE_MODE)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from training.contract import canonical_json
+from training.private_files import make_private_folder
 from training.store import PIECE_BYTES, DamagedError, Entry, Listing, NotInStoreError, Objects
 from training.store.listings import pieces_of
 from webapp.backup.errors import BackupError
@@ -101,10 +102,23 @@ class Target:
     def __init__(self, address: str) -> None:
         """address: a path, or a URL of fsspec's."""
         self.address = address
-        self._objects = Objects(address if "://" in address else f"file://{Path(address).resolve()}")
+        self._folder = None if "://" in address else Path(address).resolve()
+        self._objects = Objects(f"file://{self._folder}" if self._folder else address)
         self._there: dict[str, int] | None = None
         self.written = 0
         """Bytes of the pieces that were not there before."""
+
+    def make_private(self) -> None:
+        """Keep others on this machine out of the folder, also where it was there before."""
+        if self._folder is None:
+            return
+        try:
+            for folder in (self._folder, self._folder / "backups", self._folder / "pieces"):
+                make_private_folder(folder)
+        except OSError as error:
+            raise BackupError(
+                f"{self._folder} cannot be written: {error.strerror}. Change its owner, or name another folder."
+            ) from error
 
     def names(self) -> list[str]:
         """The back-ups, the oldest first."""
