@@ -117,7 +117,7 @@ class Target:
                 make_private_folder(folder)
         except OSError as error:
             raise BackupError(
-                f"{self._folder} cannot be written: {error.strerror}. Change its owner, or name another folder."
+                f"{self._folder} cannot be written: {error.strerror}. Change its owner, or name another."
             ) from error
 
     def names(self) -> list[str]:
