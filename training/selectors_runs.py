@@ -37,6 +37,8 @@ from training.samples import Measure, Samples, shaded
 DRAWN_METRICS = (
     "reward",
     "kl",
+    "kl_base",
+    "sampler_gap",
     "length",
     "entropy",
     "unfinished",

@@ -146,12 +146,41 @@ def test_the_first_inner_epoch_has_ratio_one_and_what_a_step_tells_adds_up(
         assert line["tokens"] == pytest.approx(line["length"] * line["answers"])
         parts = line["seconds_rollout"] + line["seconds_reward"] + line["seconds_learning"]
         assert parts <= line["seconds"] + 0.01
-    assert read_metrics(run)[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert read_metrics(run)[0]["kl"] == 0
     assert read_metrics(run)[2]["kl"] != pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.parametrize("method", [GRPO, PPO, REINFORCE], ids=["grpo", "ppo", "reinforce"])
+def test_the_divergence_of_the_first_step_is_exactly_0_in_bfloat16_and_the_samplers_gap_is_its_own(
+    base: Path, tmp_path: Path, method: dict[str, Any]
+) -> None:
+    settings = {"rollout": {"samples": 4, "max_tokens": 12, "top_p": 0.9}}
+    run = make_sampled_run(
+        tmp_path / "run", base, method, optimiser={"max_steps": 1}, settings=settings, dtype="bfloat16"
+    )
+    assert train(run) == EXIT_FINISHED
+    (line,) = read_metrics(run)
+    assert line["kl_base"] == line["kl_base_per_token"] == 0
+    assert line.get("kl", 0) == 0
+    assert line["sampler_gap"] > 1e-4, "sampler and trainer round otherwise in bfloat16"
+
+
+def test_during_its_warm_up_the_value_head_learns_and_the_policy_stays(base: Path, tmp_path: Path) -> None:
+    warm: dict[str, Any] = {**PPO, "update": {**PPO["update"], "value_warmup_steps": 2}}
+    run = make_sampled_run(tmp_path / "run", base, warm, optimiser={"max_steps": 4})
+    assert train(run) == EXIT_FINISHED
+    lines = read_metrics(run)
+    # After step 3, the first one that moves the policy, the fourth sees another policy than the base.
+    assert [line["kl_base"] == 0 for line in lines] == [True, True, True, False]
+    assert all(line["value_loss"] > 0 for line in lines)
+    assert ["policy_loss" in line for line in lines] == [False, False, True, True]
+    assert lines[1]["value_loss"] != lines[0]["value_loss"]
+
+
 def test_samples_are_told_token_by_token(base: Path, tmp_path: Path) -> None:
-    run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW)
+    # No penalty for what was cut off: tokens earn what the answer scored.
+    settings = {"rollout": {"samples": 4, "max_tokens": 12, "unfinished": "score"}}
+    run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW, settings=settings)
     assert train(run) == EXIT_FINISHED
     told = {step: read_samples(run, step) for step in (1, 2, 3)}
     assert all(told.values())
@@ -186,9 +215,10 @@ def test_only_the_passes_that_are_needed_are_made(
 ) -> None:
     one = {**FEW, "max_steps": 1, "micro_batch_tokens": 10_000}
     expected = {
-        # Without a held-out evaluation: one pass that learns.
-        "reinforce": (REINFORCE, ["policy"]),
-        "grpo": (GRPO, [None, "policy"]),
+        # Without a held-out evaluation: base and policy for the divergence that is reported, and one pass
+        # that learns.
+        "reinforce": (REINFORCE, [None, "policy", "policy"]),
+        "grpo": (GRPO, [None, "policy", "policy"]),
         # Reference, then policy and value before the update, then 2 epochs of 2 minibatches.
         "ppo": (PPO, [None, *["policy", "value"] * 5]),
     }
@@ -211,8 +241,11 @@ def test_a_continued_policy_is_held_to_its_parent(
     child = make_sampled_run(tmp_path / "child", base, GRPO, optimiser=FEW, **more)
     asked.clear()
     assert train(child) == EXIT_FINISHED
-    assert set(asked) == {"policy", "reference"}
-    assert read_metrics(child)[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert set(asked) == {"policy", "reference", None}
+    first, *_, last = read_metrics(child)
+    assert first["kl"] == 0
+    assert abs(first["kl_base"]) > 1e-3, "the parent has left the base"
+    assert last["kl"] != last["kl_base"]
 
 
 def test_the_checkpoint_is_a_policy_that_plain_peft_reads(base: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from training.contract import (
     Passage,
     PolicyGradientSettings,
     RewardPart,
+    RolloutSettings,
     SnapshotPrompt,
     settings_from_json,
 )
@@ -32,6 +33,10 @@ from training.rlhf.sampling import FinishReason
 
 LENGTH = RewardPart(name="short", kind="length", options={"most": 3})
 CPU = torch.device("cpu")
+
+
+def drawn(unfinished: str, **more: Any) -> RolloutSettings:
+    return RolloutSettings(unfinished=unfinished, **more)  # type: ignore[arg-type]
 
 
 def settings(**more: Any) -> PolicyGradientSettings:
@@ -179,7 +184,7 @@ def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) 
     )
     scores = [Score(1.0), Score(2.0), Score.cannot("no reference"), Score(3.0)]
     lengths = sampled.lengths
-    episodes = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, leave_out=False)
+    episodes = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("score"))
     assert episodes.group.tolist() == [0, 0, 1, 1]
     assert episodes.mask.sum(-1).tolist() == lengths
     assert episodes.scored.tolist() == [True, True, False, True]
@@ -187,10 +192,28 @@ def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) 
     assert episodes.behaviour_logp is not None
     assert episodes.behaviour_logp[0, : lengths[0]].tolist() == [-float(place) for place in range(lengths[0])]
     # The one that was cut off teaches nothing where the settings leave it out.
-    without = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, leave_out=True)
+    without = episodes_of(
+        sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("leave_out")
+    )
     assert without.scored.tolist() == [True, False, False, True]
     assert sampled.answers[1].ids == (*found[0].ids, *sampled.samples[1].token_ids)
     assert sampled.answers[1].answer_start == len(found[0].ids)
+
+
+def test_an_answer_that_was_cut_off_is_not_scored_as_if_it_had_ended(backbone: Backbone) -> None:
+    found = read_to_answer([prompt("a", "why?")], backbone.tokenizer, settings()).train
+    ended, cut = sample_of(backbone, "the sun"), sample_of(backbone, "sun", ended=False)
+    sampled, scores = Sampled.of(found, [[ended, cut]]), [Score(2.0), Score(2.0)]
+    # By default the penalty of 1 is taken off.
+    for chosen, worth in (
+        (RolloutSettings(), 1.0),
+        (drawn("penalty", unfinished_penalty=0.5), 1.5),
+        (drawn("missing_eos", unfinished_value=-3.0), -3.0),
+        (drawn("score"), 2.0),
+    ):
+        episodes = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=chosen)
+        assert episodes.rewards.sum(-1).tolist() == [2.0, worth]
+        assert episodes.scored.all()
 
 
 def test_what_is_drawn_is_what_is_scored(backbone: Backbone) -> None:

@@ -201,7 +201,8 @@ def test_what_could_not_be_scored_takes_no_gradient(aggregate):
     left = [0, 1, 3, 4, 5]
 
     def of(rows: list[int], scored: Tensor) -> list[Tensor]:
-        given = {field.name: getattr(episodes, field.name)[rows] for field in dataclasses.fields(Episodes)}
+        fields = {field.name: getattr(episodes, field.name) for field in dataclasses.fields(Episodes)}
+        given = {name: values[rows] for name, values in fields.items() if values is not None}
         kept = Episodes(**{**given, "scored": scored})
         states, actions = actor.states[rows], actor.actions[rows]
         chosen = Tabular(actor.logits.detach(), states, actions, values=actor.values.detach())

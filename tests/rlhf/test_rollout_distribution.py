@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +13,14 @@ from scipy.stats import chi2
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from training.rlhf.rollout import SamplingParameters
-from training.rlhf.rollout.distribution import draw, sampling_log_probs
+from training.rlhf.rollout.distribution import (
+    DeviceNoise,
+    Noise,
+    _uniform,
+    draw,
+    noise_of,
+    sampling_log_probs,
+)
 
 FOUR = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
 
@@ -95,11 +103,18 @@ def test_tokens_are_drawn_as_often_as_their_probability_says():
         assert abs(frequency - probability) < 4 * math.sqrt(probability * (1 - probability) / count)
 
 
+def of_a_cpu(seed: int) -> Noise:
+    return noise_of(seed, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("noise", [of_a_cpu, DeviceNoise])
 @pytest.mark.parametrize("size", [128, 300, 512])
-def test_tokens_of_every_block_of_the_vocabulary_are_drawn_as_often_as_their_probability_says(size: int):
+def test_tokens_of_every_block_of_the_vocabulary_are_drawn_as_often_as_their_probability_says(
+    size: int, noise: Callable[[int], Noise]
+):
     count = 60_000
     log_probs = torch.log_softmax(2 * torch.randn(1, size, generator=torch.Generator().manual_seed(size)), -1)
-    generator = torch.Generator().manual_seed(8)
+    generator = noise(8)
     drawn = torch.cat([draw(log_probs.expand(6000, size), [generator] * 6000) for _ in range(10)])
     expected = log_probs[0].double().exp() * count
     observed = torch.bincount(drawn, minlength=size).double()
@@ -122,6 +137,23 @@ def test_what_a_row_draws_depends_on_no_other_row():
     together = draw(log_probs, [torch.Generator().manual_seed(seed) for seed in range(5)])
     alone = [draw(log_probs[row : row + 1], [torch.Generator().manual_seed(row)]).item() for row in range(5)]
     assert together.tolist() == alone
+
+
+def test_noise_of_a_device_depends_on_the_seed_and_the_draws_before_alone():
+    log_probs = torch.log_softmax(torch.randn(5, 100, generator=torch.Generator().manual_seed(0)), -1)
+    rows = [DeviceNoise(seed) for seed in range(5)]
+    together = torch.stack([draw(log_probs, rows) for _ in range(20)], 1)
+    for row in range(5):
+        source = DeviceNoise(row)
+        alone = [draw(log_probs[row : row + 1], [source]).item() for _ in range(20)]
+        assert together[row].tolist() == alone
+    assert len({tuple(row) for row in together.tolist()}) == 5
+
+
+def test_noise_of_a_device_is_splitmix64():
+    # SplitMix64 from the state 0 gives E220A8397B1DCDAF first and 6E789E6AA1B965F4 next (Vigna's program).
+    found = _uniform(torch.tensor([0]), 2)
+    assert found.tolist() == [[(0xE220A8397B1DCDAF >> 11) / 2**53, (0x6E789E6AA1B965F4 >> 11) / 2**53]]
 
 
 def test_rounding_errors_do_not_change_what_is_drawn():

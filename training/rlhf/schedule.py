@@ -53,10 +53,14 @@ def examples_of_step(
 
 
 def learning_rate(step: int, total_steps: int, settings: OptimiserSettings) -> float:
-    """Step size of `step`, counted from 0: a straight rise over the warm-up, then half a cosine to 0."""
+    """Step size of `step`, counted from 0: a straight rise over the warm-up, then by the schedule."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.learning_rate
     progress = (step - settings.warmup_steps) / max(1, total_steps - settings.warmup_steps)
+    if settings.schedule == "linear":
+        return settings.learning_rate * (1 - progress)
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 

@@ -8,6 +8,7 @@ from the seed and the step, so the step is all there is to save of them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json
+from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json, settings_from_json
 from training.rlhf.backbone import Backbone
 from training.rlhf.best import BestState
 
@@ -154,12 +155,25 @@ def _tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
 
 
 def _refuse_another_spec(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    found = _with_defaults(found)
     differing = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
     if differing:
         raise ContractError(
             f"{folder}: the state was saved under another {', '.join(differing)}; put that back into "
             "spec.json, or delete the state to train from the beginning"
         )
+
+
+def _with_defaults(found: dict[str, Any]) -> dict[str, Any]:
+    """A saved spec with the settings that an older version of Rondo did not have yet at their defaults."""
+    try:
+        settings = settings_from_json(found["method"], found["settings"])
+    except (ContractError, KeyError):
+        return found
+    resolved = json.loads(canonical_json(dataclasses.asdict(settings)))
+    for name in _FREE_OPTIMISER_SETTINGS:
+        resolved["optimiser"].pop(name, None)
+    return {**found, "settings": resolved}
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

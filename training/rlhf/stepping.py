@@ -98,7 +98,8 @@ class SteppingLoop:
             groups += [
                 {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
             ]
-        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.learning_rate, fused=True)
+        betas = (self._settings.beta1, self._settings.beta2)
+        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.learning_rate, betas=betas, fused=True)
         self._trained = what_is_trained(spec, backbone.base_digest)
         self._saved_at: int | None = None
         self._skipped = 0

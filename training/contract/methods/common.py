@@ -40,9 +40,17 @@ class OptimiserSettings:
     learning_rate: float = 1e-4
     """Peak step size of AdamW."""
     warmup_steps: int = 5
-    """Steps over which the learning rate rises from 0; it then falls to 0 along a cosine."""
+    """Steps over which the learning rate rises from 0; it then follows the schedule."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate goes on after the warm-up: it falls to 0 along half a cosine or a straight line,
+    or stays."""
     weight_decay: float = 0.0
     """Decoupled weight decay (Loshchilov & Hutter 2019)."""
+    beta1: float = 0.9
+    """Share of AdamW's running mean of gradients that is kept at each step."""
+    beta2: float = 0.999
+    """Share of AdamW's running mean of squared gradients that is kept at each step; 0.95 to 0.99 follows
+    changing gradients faster, for runs of few steps or noisy rewards."""
     max_gradient_norm: float = 1.0
     """Gradients longer than this are scaled down to it."""
     batch_size: int = 8
@@ -72,6 +80,8 @@ class OptimiserSettings:
         require(self.learning_rate > 0, "learning_rate", "must be positive")
         require(self.warmup_steps >= 0, "warmup_steps", "must not be negative")
         require(self.weight_decay >= 0, "weight_decay", "must not be negative")
+        for name in ("beta1", "beta2"):
+            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
         require(self.max_gradient_norm > 0, "max_gradient_norm", "must be positive")
         for name in ("batch_size", "epochs", "save_every"):
             require(getattr(self, name) >= 1, name, "must be at least 1")

@@ -122,8 +122,15 @@ class RolloutSettings:
     """An answer is cut off after this many tokens."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer."""
-    unfinished: Literal["score", "leave_out"] = "score"
-    """What an answer that was cut off is worth: its score like any other, or nothing at all: no gradient."""
+    unfinished: Literal["penalty", "missing_eos", "leave_out", "score"] = "penalty"
+    """An answer that was cut off has not ended. penalty: its score less unfinished_penalty, so that the
+    policy learns to end; a model that never ends can still learn, as all its answers are lowered alike.
+    missing_eos: unfinished_value in place of its score. leave_out: no gradient at all. score: like any
+    other."""
+    unfinished_penalty: float = 1.0
+    """Taken off the weighted sum of rewards of an answer that was cut off, with unfinished penalty."""
+    unfinished_value: float = -1.0
+    """The whole reward of an answer that was cut off, with unfinished missing_eos."""
     cuda_graphs: Literal["off", "auto"] = "off"
     """auto: on an NVIDIA GPU write answers in passes of a few fixed shapes, each recorded once as a CUDA
     graph: less waiting, more memory; elsewhere as off. Not tried on a GPU yet, so off unless asked for."""
@@ -138,6 +145,7 @@ class RolloutSettings:
         require(0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
         require(self.top_k >= 0, "top_k", "must be 0 or more")
         require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+        require(self.unfinished_penalty >= 0, "unfinished_penalty", "must not be negative")
         plain = self.temperature == 1 and self.top_p == 1 and self.top_k == 0
         require(
             plain or self.server is None or self.server.tells == "sampler",
@@ -232,6 +240,9 @@ class UpdateSettings:
     """How far a value may move from its old one in one step; null does not bound it."""
     value_pace: float = 1.0
     """The value adapter's learning rate, as a multiple of the policy's."""
+    value_warmup_steps: int = 0
+    """First steps of the run in which the value head alone learns, so that the policy is not moved by
+    advantages against a value head that knows nothing; for advantage gae alone."""
 
     def __post_init__(self) -> None:
         require_types(self, "update")
@@ -243,6 +254,7 @@ class UpdateSettings:
             value = getattr(self, name)
             require(value is None or value > 0, name, "must be positive or null")
         require(self.value_pace > 0, "value_pace", "must be positive")
+        require(self.value_warmup_steps >= 0, "value_warmup_steps", "must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,6 +322,11 @@ class PolicyGradientSettings(MethodSettings):
             self.rollout.samples >= 2 or self.advantage.kind not in ("group_relative", "leave_one_out"),
             "rollout, samples",
             f"{self.advantage.kind} compares the answers to a prompt: draw at least 2 of each",
+        )
+        require(
+            not self.update.value_warmup_steps or self.advantage.kind == "gae",
+            "update, value_warmup_steps",
+            "only a value head warms up; set it to 0, or advantage, kind to 'gae'",
         )
         require(
             self.update.minibatches <= self.optimiser.batch_size,

@@ -68,6 +68,12 @@ class PolicyGradient:
         return self.settings.kl.place != "none"
 
     @property
+    def reports_base(self) -> bool:
+        """Whether the divergence from the base is reported: always where the base is held anyway, as it is
+        under an adapter; under full fine-tuning only where it is the reference, as it costs its memory."""
+        return self.settings.adapter == "lora"
+
+    @property
     def adapters(self) -> Mapping[str, float]:
         """The value adapter and its pace."""
         return {} if self.models.value is None else {self.models.value: self.settings.update.value_pace}

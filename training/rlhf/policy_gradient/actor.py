@@ -73,6 +73,12 @@ class LanguageActor:
         self._width = max(len(answer.ids) - answer.answer_start for answer in answers)
         self.tokens = tokens
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether `evaluate` gives no more than log π without filters, as the reference's passes do."""
+        filtered = self._parameters.top_k or self._parameters.top_p < 1
+        return not (filtered or self._entropy or self._full_kl)
+
     def passes(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """The rows in order, cut into passes of at most `tokens`; a prompt's answers part only where they do
         not fit into one."""
@@ -131,8 +137,20 @@ class LanguageActor:
     @torch.no_grad()
     def reference_log_probabilities(self) -> Tensor:
         """(B, T) log π_ref of all drawn tokens, under the temperature and no filter."""
+        return self._unfiltered(self._models.reference)
+
+    def base_log_probabilities(self) -> Tensor:
+        """(B, T) the same of the base."""
+        return self._unfiltered(None)
+
+    def unfiltered_log_probabilities(self) -> Tensor:
+        """(B, T) the same of the policy."""
+        return self._unfiltered(self._models.policy)
+
+    @torch.no_grad()
+    def _unfiltered(self, adapter: str | None) -> Tensor:
         parameters = SamplingParameters(temperature=self._parameters.temperature)
-        return self._all(lambda batch: self._token_figures(batch, self._models.reference, parameters).logp)
+        return self._all(lambda batch: self._token_figures(batch, adapter, parameters).logp)
 
     @torch.no_grad()
     def full_divergence(self) -> Tensor:

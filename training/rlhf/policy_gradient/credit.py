@@ -128,7 +128,7 @@ class CreditAssignment:
 
         Call it once a step, after `assign`. What could not be scored diverged all the same and counts.
         """
-        divergence = _divergence_of_answers(episodes)
+        divergence = _divergence_of_answers(episodes, episodes.ref_logp)
         if self._kl.place == "none" or divergence is None or not len(divergence):
             return
         mean = float(divergence.mean())
@@ -152,6 +152,7 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
     tied                 share of prompts whose answers all earned the same
     unscored             share of answers that could not be scored
     kl, kl_per_token     divergence from the reference, k1: of an answer, and of a token
+    kl_base, kl_base_per_token   divergence from the base
     explained_variance   how much of the returns the value head foresaw: 1 all, 0 no more than a constant
 
     What cannot be known (no reference, no value head, returns that do not vary) is left out.
@@ -160,10 +161,11 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
         "tied": float(credit.tied.float().mean()),
         "unscored": float(1 - episodes.scored.float().mean()),
     }
-    divergence = _divergence_of_answers(episodes)
-    if divergence is not None and len(divergence):
-        told["kl"] = float(divergence.mean())
-        told["kl_per_token"] = float(divergence.sum() / episodes.mask.sum())
+    for name, other in (("kl", episodes.ref_logp), ("kl_base", episodes.base_logp)):
+        divergence = _divergence_of_answers(episodes, other)
+        if divergence is not None and len(divergence):
+            told[name] = float(divergence.mean())
+            told[f"{name}_per_token"] = float(divergence.sum() / episodes.mask.sum())
     if credit.returns is not None and episodes.old_values is not None:
         told["explained_variance"] = float(
             explained_variance(episodes.old_values, credit.returns, episodes.kept)
@@ -171,9 +173,12 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
     return {name: value for name, value in told.items() if math.isfinite(value)}
 
 
-def _divergence_of_answers(episodes: Episodes) -> Tensor | None:
-    """k1 summed over each answer that has an action, in double; None without a reference."""
-    logp, reference = episodes.drawn_logp, episodes.ref_logp
+def _divergence_of_answers(episodes: Episodes, reference: Tensor | None) -> Tensor | None:
+    """k1 summed over each answer that has an action, in double; None without a reference.
+
+    By the trainer's own log-probabilities: the sampler's round otherwise, which is no divergence.
+    """
+    logp = episodes.drawn_logp if episodes.trainer_logp is None else episodes.trainer_logp
     if logp is None or reference is None:
         return None
     sums = sequence_sums(estimate(logp.detach().double(), reference.detach().double(), "k1"), episodes.mask)

@@ -29,6 +29,11 @@ class Episodes:
     """(B, T) log μ, as the sampler recorded it."""
     ref_logp: Tensor | None = None
     """(B, T) log π_ref."""
+    trainer_logp: Tensor | None = None
+    """(B, T) log π before the update, by the same passes as `ref_logp` and without filters: for the
+    divergence that is reported."""
+    base_logp: Tensor | None = None
+    """(B, T) log-probabilities of the base, by the same passes."""
     old_values: Tensor | None = None
     """(B, T) what the value head expected before each action."""
 

@@ -3,10 +3,17 @@
 One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `seconds`, `skipped` and what
 `credit.figures` and `update.update_policy` tell:
 
-    reward                 mean over the answers that were scored, segments' rewards included
+    reward                 mean over the answers that were scored, segments' rewards included; before
+                           what `rollout, unfinished` makes of answers that were cut off
     reward/NAME            the same of one part, before normalising, clip and weight
     watched/NAME           the same of a reward that is not trained for
     length, unfinished     mean tokens of an answer; share of answers that were cut off
+    kl, kl_per_token       divergence of an answer, and of a token, from the reference: log π − log π_ref by
+                           the trainer's own passes, so 0 before anything is learned
+    kl_base, kl_base_per_token   the same from the base, whatever the reference is
+    sampler_gap            |log π − log μ| of a drawn token, the mean: how far the trainer's probabilities lie
+                           from the sampler's. Above 0 where they round otherwise (bfloat16: about 0.01 to
+                           0.04) or the sampler is behind; it enters no divergence
     entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
                            which is an estimate without bias
     beta                   how dear a nat of divergence was
@@ -135,7 +142,7 @@ class SamplingLoop(SteppingLoop):
             combined.totals,
             tokenizer=self._backbone.tokenizer,
             device=self._backbone.device,
-            leave_out=self._own.rollout.unfinished == "leave_out",
+            settings=self._own.rollout,
         )
         learned = self._update(step, rate, sampled, episodes)
         clock.lap("seconds_learning")
@@ -212,10 +219,12 @@ class SamplingLoop(SteppingLoop):
         own, credit_of = self._own, self._method.credit
         self._backbone.checkpoint_activations(self._settings.gradient_checkpointing)
         actor = self._actor(sampled)
-        if self._method.asks_reference:
-            episodes = dataclasses.replace(episodes, ref_logp=actor.reference_log_probabilities())
+        episodes = self._compared(actor, episodes)
         if self._looks_before:
             episodes = actor.within_memory(lambda: evaluated_once(actor, episodes))
+            if actor.is_plain:
+                # The same passes: no need of another one.
+                episodes = dataclasses.replace(episodes, trainer_logp=episodes.old_logp)
         self._check_this()
         credit = credit_of.assign(episodes)
         told = credit_figures(episodes, credit) | {"beta": credit_of.beta}
@@ -229,6 +238,7 @@ class SamplingLoop(SteppingLoop):
             kl=own.kl,
             beta=credit_of.beta,
             constant=float(own.rollout.max_tokens),
+            only_value=step < own.update.value_warmup_steps,
             step=steps,
             backward=self._backbone.backward,
             seed=int(np.random.SeedSequence([self._seed, _UPDATE_STREAM, step]).generate_state(1)[0]),
@@ -242,6 +252,21 @@ class SamplingLoop(SteppingLoop):
             log.info("Step %d: all answers to a prompt earned the same; there was nothing to learn", step + 1)
         told |= {"entropy": _entropy(episodes)} | updated.figures
         return _Learned(told, episodes, credit, finite=bool(updated.steps or not updated.skipped))
+
+    def _compared(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
+        """The episodes with what reference, base and the policy itself make of them, all by the same passes
+        and without filters: where nothing was learned yet, the divergence is exactly 0."""
+        reference: Tensor | None = None
+        if self._method.asks_reference:
+            reference = actor.reference_log_probabilities()
+        base = reference
+        if self._method.models.reference is not None or reference is None:
+            base = actor.base_log_probabilities() if self._method.reports_base else None
+        trainer: Tensor | None = None
+        compares = base is not None or reference is not None
+        if compares and not (self._looks_before and actor.is_plain):
+            trainer = actor.unfiltered_log_probabilities()
+        return dataclasses.replace(episodes, ref_logp=reference, base_logp=base, trainer_logp=trainer)
 
     def _actor(self, sampled: Sampled) -> LanguageActor:
         return LanguageActor(

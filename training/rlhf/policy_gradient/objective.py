@@ -57,6 +57,7 @@ class Objective:
         kl: KlSettings,
         beta: float,
         constant: float | None,
+        only_value: bool = False,
     ) -> None:
         """As for `update_policy`, and with its errors."""
         self._beta = beta if kl.place == "loss" else 0.0
@@ -72,6 +73,9 @@ class Objective:
             raise ValueError("truncate weighs against the sampler: behaviour_logp is needed")
         if self._beta and kl.kind != "full" and episodes.ref_logp is None:
             raise ValueError("divergence in the loss needs ref_logp")
+        if only_value and credit.returns is None:
+            raise ValueError("there is no value head that could learn alone")
+        self._only_value = only_value
         self._episodes = episodes
         self._credit = credit
         self._settings = settings
@@ -129,7 +133,7 @@ class Objective:
             raise ValueError("an entropy bonus needs the actor's entropy")
         if self._credit.returns is not None:
             terms["value_loss"] = settings.value_weight * self._value_loss(rows, found, kept, window)
-        return terms
+        return {"value_loss": terms["value_loss"]} if self._only_value else terms
 
     def _old_logp(self, rows: list[int], logp: Tensor) -> Tensor:
         if not self._given:

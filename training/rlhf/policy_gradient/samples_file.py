@@ -71,7 +71,8 @@ def _line(
     if drawn is not None:
         columns["logp"] = drawn
         if reference is not None:
-            columns["kl"] = drawn - reference
+            trainer = episodes.trainer_logp
+            columns["kl"] = (drawn if trainer is None else trainer) - reference
     numbers = {name: values[row].tolist() for name, values in columns.items()}
     return {
         "prompt": prompt.id,

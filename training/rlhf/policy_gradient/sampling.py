@@ -11,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.contract import ContractError, Message, PolicyGradientSettings, SnapshotPrompt, with_context
+from training.contract import (
+    ContractError,
+    Message,
+    PolicyGradientSettings,
+    RolloutSettings,
+    SnapshotPrompt,
+    with_context,
+)
 from training.rlhf.encoding import Answered, Encoder
 from training.rlhf.pair_figures import key_of
 from training.rlhf.policy_gradient.episodes import Episodes
@@ -122,7 +129,7 @@ class Sampled:
     @property
     def unfinished(self) -> list[bool]:
         """(B) whether each was cut off."""
-        return [sample.finish_reason == "length" for sample in self.samples]
+        return [cut_off(sample) for sample in self.samples]
 
     def scored_by(self, rewards: Combination) -> Combined:
         """What the rewards say of each."""
@@ -134,10 +141,16 @@ class Sampled:
 
 
 def episodes_of(
-    sampled: Sampled, totals: Sequence[Score], *, tokenizer: Any, device: torch.device, leave_out: bool
+    sampled: Sampled,
+    totals: Sequence[Score],
+    *,
+    tokenizer: Any,
+    device: torch.device,
+    settings: RolloutSettings,
 ) -> Episodes:
     """The samples as tensors. A value for the whole answer is paid on its last token, a segment's on the
-    segment's last token. leave_out: an answer that was cut off counts as one that could not be scored."""
+    segment's last token. An answer that was cut off is worth what `settings.unfinished` says; left out it
+    counts as one that could not be scored."""
     width = max(sampled.lengths)
     mask = torch.arange(width) < torch.tensor(sampled.lengths)[:, None]
     rewards = torch.zeros(mask.shape)
@@ -146,7 +159,9 @@ def episodes_of(
         length = len(sample.tokens)
         behaviour[row, :length] = torch.tensor([token.log_prob for token in sample.tokens])
         if score.scored:
-            rewards[row, :length] = token_rewards(sample, score, tokenizer)
+            earned = token_rewards(sample, score, tokenizer)
+            rewards[row, :length] = _of_unfinished(earned, settings) if cut_off(sample) else earned
+    leave_out = settings.unfinished == "leave_out"
     scored = [
         score.scored and not (leave_out and cut)
         for score, cut in zip(totals, sampled.unfinished, strict=True)
@@ -158,6 +173,21 @@ def episodes_of(
         group=torch.tensor(sampled.group, device=device),
         behaviour_logp=behaviour.to(device),
     )
+
+
+def cut_off(sample: Sample) -> bool:
+    """Return whether a sample ends because it reached the limit of tokens."""
+    return sample.finish_reason == "length"
+
+
+def _of_unfinished(earned: Tensor, settings: RolloutSettings) -> Tensor:
+    """(tokens,) what each token of an answer that was cut off is worth; `earned` were it finished."""
+    if settings.unfinished == "missing_eos":
+        earned = torch.zeros_like(earned)
+        earned[-1] = settings.unfinished_value
+    elif settings.unfinished == "penalty":
+        earned[-1] -= settings.unfinished_penalty
+    return earned
 
 
 def token_rewards(sample: Sample, score: Score, tokenizer: Any) -> Tensor:

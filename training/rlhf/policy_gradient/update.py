@@ -87,6 +87,7 @@ def update_policy(
     kl: KlSettings,
     beta: float,
     constant: float | None,
+    only_value: bool = False,
     step: Step,
     backward: Callable[[Tensor], None],
     seed: int,
@@ -94,7 +95,8 @@ def update_policy(
 ) -> Updated:
     """Learn from one batch of samples, and tell how it went.
 
-    constant: the longest answer allowed, used with aggregate "constant" alone. step: see `Step`. backward:
+    constant: the longest answer allowed, used with aggregate "constant" alone. only_value: the
+    value head alone learns, and the policy stays. step: see `Step`. backward:
     adds a loss's gradient. seed: of the order in which prompts fall into minibatches. check: called before
     each pass; what it raises passes through.
 
@@ -115,7 +117,9 @@ def update_policy(
 
     Raises `ValueError` where the settings need something that episodes or actor do not have.
     """
-    objective = Objective(episodes, credit, settings=settings, kl=kl, beta=beta, constant=constant)
+    objective = Objective(
+        episodes, credit, settings=settings, kl=kl, beta=beta, constant=constant, only_value=only_value
+    )
     learner = _Learner(actor, objective, episodes, credit, stop_at_kl=settings.stop_at_kl)
     random = torch.Generator().manual_seed(seed)
     epochs, stopped = 0, False

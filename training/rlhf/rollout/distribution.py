@@ -15,6 +15,12 @@ _LIKELIEST = 1024
 _BLOCK = 128
 """Ids of one block of the vocabulary when a token is drawn: about as many as there are blocks, or fewer."""
 
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_SHIFTS = (30, 27, 31)
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""SplitMix64's constants."""
+
 
 def sampling_log_probs(logits: Tensor, parameters: SamplingParameters) -> Tensor:
     """Log-probabilities that the next token is drawn by: temperature, then top-k, then top-p.
@@ -61,24 +67,51 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     return kept.scatter(-1, indices, values)
 
 
-def draw(log_probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """One token per row, drawn by its probability; (rows,), on the CPU.
+class DeviceNoise:
+    """Random numbers of one sample, computed on a GPU: a hash of its seed, the count of draws, and a place.
+
+    No state lies on the device, so the numbers of all rows come of one call, and none waits for the CPU.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._drawn = 0
+
+    def next_key(self) -> int:
+        """The key of the next draw, as an int64."""
+        self._drawn += 1
+        return _signed(_scrambled((_scrambled(self._seed & _WORD) + self._drawn * _GOLDEN) & _WORD))
+
+
+Noise = torch.Generator | DeviceNoise
+
+
+def noise_of(seed: int, device: torch.device) -> Noise:
+    """The random numbers of a sample: on CUDA computed there, elsewhere by the CPU's generator.
+
+    Both give the same numbers for the same seed whatever else is drawn; they are not each other's.
+    """
+    return DeviceNoise(seed) if device.type == "cuda" else torch.Generator().manual_seed(seed)
+
+
+def draw(log_probs: Tensor, generators: Sequence[Noise]) -> Tensor:
+    """One token per row, drawn by its probability; (rows,), where the noise is.
 
     The vocabulary is cut into blocks of ids. First a block is drawn by the probability of all its
     tokens, then one of its tokens, both by the Gumbel-max trick: exactly the distribution, and a few
     hundred random numbers a row where one for every token would take longer than the model does.
 
-    Row r uses only `generators[r]`, on the CPU: what it draws depends on no other row. The maximum
-    of log-probability plus noise changes only when the best two lie within a rounding error of each
+    Row r uses only `generators[r]`, all of them of one kind: what it draws depends on no other row. The
+    maximum of log-probability plus noise changes only when the best two lie within a rounding error of each
     other, so another batch around the row changes a token about once in a million; along a
     cumulative sum over the vocabulary the errors would add up instead.
     """
     size = log_probs.shape[-1]
     blocks = -(-size // _BLOCK)
-    noise = _gumbel(blocks + _BLOCK, generators)
+    noise = _gumbel(blocks + _BLOCK, generators, log_probs.device)
     block = _likeliest(_block_probabilities(log_probs).log(), noise[:, :blocks])
-    ids = block[:, None] * _BLOCK + torch.arange(_BLOCK)
-    inside = log_probs.gather(-1, ids.clamp(max=size - 1).to(log_probs.device)).cpu()
+    ids = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=block.device)
+    inside = log_probs.gather(-1, ids.clamp(max=size - 1).to(log_probs.device)).to(block.device)
     inside = inside.masked_fill(ids >= size, -torch.inf)
     return block * _BLOCK + _likeliest(inside, noise[:, blocks:])
 
@@ -94,15 +127,46 @@ def _block_probabilities(log_probs: Tensor) -> Tensor:
     return sums
 
 
-def _gumbel(count: int, generators: Sequence[torch.Generator]) -> Tensor:
+def _gumbel(count: int, generators: Sequence[Noise], device: torch.device) -> Tensor:
     """Noise of the standard Gumbel distribution, (rows, count) float64, each row by its own generator."""
-    noise = torch.stack(
-        [torch.rand(count, generator=generator, dtype=torch.float64) for generator in generators]
-    )
+    keys = [one.next_key() for one in generators if isinstance(one, DeviceNoise)]
+    if keys:
+        noise = _uniform(torch.tensor(keys, device=device), count)
+    else:
+        rows = [one for one in generators if isinstance(one, torch.Generator)]
+        noise = torch.stack([torch.rand(count, generator=row, dtype=torch.float64) for row in rows])
     # The one number in 2**53 that is exactly 0 would make its token impossible.
     return -torch.log(-torch.log(noise.clamp_(min=torch.finfo(torch.float64).tiny)))
 
 
+def _uniform(keys: Tensor, count: int) -> Tensor:
+    """(rows, count) float64 in [0, 1): SplitMix64 (Steele et al. 2014) of each row's key and the place.
+
+    int64 wraps around as uint64 does; only its shift to the right is another.
+    """
+    places = torch.arange(1, count + 1, device=keys.device)
+    words = keys[:, None] + places * _signed(_GOLDEN)
+    for shift, factor in zip(_SHIFTS[:2], _FACTORS, strict=True):
+        words = (words ^ _shifted(words, shift)) * _signed(factor)
+    return _shifted(words ^ _shifted(words, _SHIFTS[2]), 11).double() * 2.0**-53
+
+
+def _shifted(words: Tensor, by: int) -> Tensor:
+    """The logical shift to the right."""
+    return (words >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _scrambled(word: int) -> int:
+    """SplitMix64's last part, in plain integers."""
+    for shift, factor in zip(_SHIFTS[:2], _FACTORS, strict=True):
+        word = ((word ^ (word >> shift)) * factor) & _WORD
+    return word ^ (word >> _SHIFTS[2])
+
+
 def _likeliest(log_probs: Tensor, noise: Tensor) -> Tensor:
     # Added where the noise is: not every device computes in float64.
-    return (log_probs.cpu().double() + noise).argmax(-1)
+    return (log_probs.to(noise.device).double() + noise).argmax(-1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from training.rlhf.rollout.distribution import draw, sampling_log_probs
+from training.rlhf.rollout.distribution import Noise, draw, sampling_log_probs
 from training.rlhf.rollout.rows import Row
 from training.rlhf.rollout.samples import TokenLogProb
 from training.rlhf.sampling import SamplingParameters
@@ -30,9 +30,7 @@ def draw_tokens(rows: Sequence[Row], logits: Tensor) -> list[TokenLogProb]:
     return [drawn[number] for number in range(len(rows))]
 
 
-def _draw(
-    logits: Tensor, parameters: SamplingParameters, generators: Sequence[torch.Generator]
-) -> list[TokenLogProb]:
+def _draw(logits: Tensor, parameters: SamplingParameters, generators: Sequence[Noise]) -> list[TokenLogProb]:
     if parameters.temperature == 0:
         # Nothing is left to chance, and a pass over the vocabulary is a tenth of a step.
         drawn = logits.argmax(-1)

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from training.rlhf.backbone import Backbone
+from training.rlhf.rollout.distribution import Noise, noise_of
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.rollout.samples import Delta, OnDelta, Sample, TokenLogProb
 from training.rlhf.rollout.text import TextStream
@@ -71,7 +70,7 @@ class Row:
     wanted: Wanted
     handle: Handle
     slot: Slot
-    generator: torch.Generator
+    generator: Noise
     text: TextStream
     limit: int
     """Tokens at most."""
@@ -88,8 +87,7 @@ class Row:
             wanted=wanted,
             handle=handle,
             slot=slot,
-            # On the CPU wherever the model is: the same numbers on every device.
-            generator=torch.Generator().manual_seed(wanted.seed),
+            generator=noise_of(wanted.seed, backbone.device),
             text=TextStream(backbone.tokenizer, wanted.parameters.stop),
             limit=min(wanted.parameters.max_tokens, context_length(backbone) - len(wanted.prompt)),
         )
