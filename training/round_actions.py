@@ -14,6 +14,7 @@ from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, S
 from training.models import Checkpoint, Round
 from training.selectors_rounds import RoundView, material_of
 from training.services import rounds
+from training.services.dry_run import memory_problems
 from training.services.rounds.deciding import rollback_choices
 from training.services.rounds.holding import CAN_CANCEL, CAN_RETRY
 from training.services.rounds.transitions import IN_PROGRESS
@@ -47,7 +48,7 @@ def offered_actions(view: RoundView) -> list[RoundAction]:
 def facts_of(action: RoundAction, round_: Round, *, step: str = "") -> dict[str, Any]:
     """What the question about an action shows, beside what will happen."""
     if action.name == "start":
-        return {"material": material_of(round_)}
+        return {"material": material_of(round_), "memory_problems": memory_problems(round_)}
     if action.name == "rollback":
         return {"choices": rollback_choices(round_)}
     if action.name == "retry":
@@ -67,7 +68,8 @@ def can_retry_steps(view: RoundView) -> bool:
 
 
 def _start(round_: Round, user: User, answers: Answers) -> None:
-    rounds.start_round(round_=round_, started_by=user)
+    despite_memory = bool(answers.get("despite_memory"))
+    rounds.start_round(round_=round_, started_by=user, despite_memory=despite_memory)
 
 
 def _retry(round_: Round, user: User, answers: Answers) -> None:

@@ -185,6 +185,37 @@ def test_a_second_run_reads_the_reference_bit_for_bit_and_computes_nothing(
     assert len(computed) == calls == 24  # twelve judgments, twice
 
 
+def test_the_reference_in_packed_rows_is_the_same_to_rounding_in_far_fewer_passes(
+    backbone: Backbone, base: Path, tmp_path: Path, computed: list[int]
+) -> None:
+    spec = spec_of(tmp_path, base)
+    alone = ask(backbone, spec, None)
+    assert len(computed) == 12
+    examples = build_examples(judgments(), backbone.tokenizer, max_tokens=128, context=False).train
+    batch, cache = pack(examples, device=torch.device("cpu")), tmp_path / "cache"
+    computed.clear()
+    packed = Reference(backbone, spec, spec.settings.lora, cache=cache)
+    packed.plan(examples, tokens=512)
+    found = packed.log_probabilities(batch, examples)
+    assert len(computed) <= 4
+    assert sum(computed) == batch.answers
+    assert torch.allclose(found, alone, atol=1e-4)
+    # One that was stopped in between, and asks in another order, computes the same bits.
+    other = Reference(backbone, spec, spec.settings.lora)
+    other.plan(examples, tokens=512)
+    turned = examples[::-1]
+    again = other.log_probabilities(pack(turned, device=torch.device("cpu")), turned)
+    sizes = [len(example.answers) for example in turned]
+    assert torch.equal(torch.cat(again.split(sizes)[::-1]), found)
+    # From the file, and never for a row that was laid out otherwise.
+    computed.clear()
+    read = Reference(backbone, spec, spec.settings.lora, cache=cache)
+    read.plan(examples, tokens=512)
+    assert torch.equal(read.log_probabilities(batch, examples), found)
+    assert not computed
+    assert torch.equal(ask(backbone, spec, cache), alone)
+
+
 def test_another_snapshot_precision_length_or_parent_misses(
     backbone: Backbone, base: Path, tmp_path: Path, computed: list[int]
 ) -> None:

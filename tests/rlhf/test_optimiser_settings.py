@@ -28,7 +28,7 @@ def test_the_rate_rises_and_then_follows_its_schedule():
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_a_beta_out_of_bounds_is_refused_by_name(name: str, value: float):
     with pytest.raises(ContractError, match=name):
-        OptimiserSettings(**{name: value})
+        OptimiserSettings(**{name: value})  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_those_of_adamw_as_it_was_used_before():

@@ -11,11 +11,11 @@ from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
 from tests import factories
 from tests.training.evaluation_scene import register
+from tests.training.machines_report import report
 from training.choices import RoundState, StepKind
 from training.contract import MachineUse, OptimiserSettings, append_machine_use
 from training.contract.methods import RewardSettings
 from training.models import Checkpoint, Round, RoundStep, Run
-from training.services import dry_run as dry_run_module
 from training.services.checkpoints import register_starter
 from training.services.dry_run import dry_run, refuse_unless_fits, steps_of
 from training.services.served_models import register_served_model
@@ -171,14 +171,11 @@ def test_answering_is_reckoned_with_the_pace_so_far_while_a_round_samples(
     assert dry_run(round_=round_).answering_seconds == 24
 
 
-def test_what_cannot_fit_is_refused_with_the_remedy(
-    project: Project, prompts: list[Prompt], base: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_fit_is_refused_with_the_remedy(project: Project, prompts: list[Prompt], base: Path):
     round_ = a_round(project)
     refuse_unless_fits(round_)
     needed = dry_run(round_=round_).runs[0].memory.total
-    small = dry_run_module.Machine(on_gpu=False, total_bytes=needed - 1, available_bytes=needed - 1)
-    monkeypatch.setattr(dry_run_module, "machine_here", lambda: small)
+    report(memory_total_bytes=needed - 1)
     with pytest.raises(Refusal, match="lower micro_batch_tokens") as refused:
         refuse_unless_fits(round_)
     assert refused.value.field == "recipe"
@@ -186,10 +183,9 @@ def test_what_cannot_fit_is_refused_with_the_remedy(
 
 
 def test_memory_that_is_taken_now_warns_and_does_not_refuse(
-    project: Project, prompts: list[Prompt], base: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, prompts: list[Prompt], base: Path
 ):
-    busy = dry_run_module.Machine(on_gpu=False, total_bytes=2**40, available_bytes=1)
-    monkeypatch.setattr(dry_run_module, "machine_here", lambda: busy)
+    report(memory_total_bytes=2**40, memory_bytes=2**40 - 1)
     round_ = a_round(project)
     refuse_unless_fits(round_)
     assert any("0.0 are free now" in warning for warning in dry_run(round_=round_).warnings)

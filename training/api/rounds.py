@@ -112,6 +112,10 @@ class ActionSerializer(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="For `promote` and `reject`: why; wanted where `verdict` is another one.",
     )
+    despite_memory = serializers.BooleanField(
+        required=False,
+        help_text="For `start`: start although the runs cannot fit into memory. For administrators.",
+    )
 
 
 class RecipeSerializer(serializers.Serializer[Any]):
@@ -141,6 +145,17 @@ class PlannedRunSerializer(serializers.Serializer[Any]):
         return None if run.memory is None else int(run.memory.total)
 
 
+class TrainingMachineSerializer(serializers.Serializer[Any]):
+    """A machine that trains, by the last report of its worker."""
+
+    name = serializers.CharField(help_text="Its host; empty where no worker has reported.")
+    device = serializers.CharField(help_text="`cuda`, `mps` or `cpu`.")
+    dtype = serializers.CharField(help_text="Precision of a frozen base there.")
+    total_bytes = serializers.IntegerField(help_text="Memory of the device; 0 where it is not known.")
+    held_bytes = serializers.IntegerField(help_text="Of these, held by the model server.")
+    available_bytes = serializers.IntegerField(allow_null=True, help_text="Free at the last report.")
+
+
 class DryRunSerializer(serializers.Serializer[Any]):
     """What would happen, and why it could not."""
 
@@ -153,6 +168,7 @@ class DryRunSerializer(serializers.Serializer[Any]):
     material = serializers.DictField(child=serializers.IntegerField())
     runs = PlannedRunSerializer(many=True)
     evaluated_prompts = serializers.IntegerField()
+    machine = TrainingMachineSerializer(help_text="The machine that would train, as its worker reported it.")
     problems = serializers.ListField(child=serializers.CharField(), help_text="Why it cannot be started.")
     warnings = serializers.ListField(child=serializers.CharField())
 

@@ -49,6 +49,8 @@ from training.contract.machine import (
     read_machine_use,
 )
 from training.contract.methods import (
+    BASE,
+    PARENT,
     SETTINGS,
     AdvantageSettings,
     CompletenessHead,
@@ -137,6 +139,7 @@ from training.contract.snapshot_folder import (
 from training.contract.validation import RewardModelValidation, validation_from_figures
 
 __all__ = [
+    "BASE",
     "CANCEL_FILE",
     "CHECKPOINT_FOLDER",
     "CHECKPOINT_NAME",
@@ -153,6 +156,7 @@ __all__ = [
     "MACHINE_FILE",
     "MANIFEST_FILE",
     "METRICS_FILE",
+    "PARENT",
     "SAMPLES_FILE",
     "SETTINGS",
     "SNAPSHOT_HEADER_FILE",

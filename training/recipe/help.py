@@ -24,6 +24,13 @@ _IN_A_RECIPE = {
     ("RewardPart", "checkpoint_digest"): (
         "Digest of that checkpoint's manifest; filled in when training starts, so leave it empty."
     ),
+    **{
+        (cls, "reference"): (
+            "The policy that divergence is measured from: parent, the one that the round continues; base, "
+            "the model under all adapters, so that rounds do not drift on and on; or a checkpoint's name."
+        )
+        for cls in ("PreferenceSettings", "KtoSettings", "PolicyGradientSettings")
+    },
 }
 """Where a recipe means another thing than the run that is made of it."""
 

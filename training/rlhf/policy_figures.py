@@ -2,6 +2,7 @@
 
     log_ratio             mean over the answers of log π(y|x) − log π_ref(y|x)
     log_ratio_per_token   the same, all answers' sum divided by all their tokens
+    log_ratio_base, log_ratio_base_per_token   the same against the base, whatever the reference is
     answer_tokens         mean tokens of an answer, its end token included
 
 Were the answers sampled from π, the first would estimate KL(π ‖ π_ref) and the second the KL per
@@ -20,9 +21,12 @@ from training.rlhf.packing import Batch
 
 
 @torch.no_grad()
-def ratio_observations(batch: Batch, policy: Tensor, reference: Tensor) -> dict[str, Tensor]:
-    """What `ratio_figures` wants of a batch, (R,) each. policy, reference: (R,) sums over an answer."""
+def ratio_observations(
+    batch: Batch, policy: Tensor, reference: Tensor, base: Tensor | None = None
+) -> dict[str, Tensor]:
+    """What `ratio_figures` wants of a batch, (R,) each. policy, reference, base: (R,) sums over an answer."""
     return {
+        **({} if base is None else {"log_ratio_base": (policy - base).detach()}),
         "log_ratio": (policy - reference).detach(),
         "answer_tokens": batch.answer_tokens.to(policy.dtype),
     }
@@ -34,7 +38,8 @@ def ratio_figures(observed: Mapping[str, Tensor]) -> dict[str, float]:
     if not len(tokens):
         return {}
     figures = {"answer_tokens": float(tokens.mean())}
-    if len(ratios := observed.get("log_ratio", tokens[:0]).double()):
-        figures["log_ratio"] = float(ratios.mean())
-        figures["log_ratio_per_token"] = float(ratios.sum() / tokens.sum())
+    for name in ("log_ratio", "log_ratio_base"):
+        if len(ratios := observed.get(name, tokens[:0]).double()):
+            figures[name] = float(ratios.mean())
+            figures[f"{name}_per_token"] = float(ratios.sum() / tokens.sum())
     return figures

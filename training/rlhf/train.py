@@ -46,6 +46,7 @@ from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.policy_gradient.run import train_on_samples
 from training.rlhf.processes import Processes, join_processes
+from training.rlhf.reference import placed_reference
 from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.state import what_is_trained
 from training.rlhf.stepping import DivergedError, Trained
@@ -180,7 +181,7 @@ def _train_on_judgments(
     """What all methods but the policy gradient do."""
     settings = spec.settings
     cache = folder.path / (spec.cache or "cache")
-    method = _method(backbone, spec, cache)
+    method = _method(backbone, placed_reference(spec, folder.path), cache)
     folder.tell("starting", "reading the judgments")
     tokens = TokenCache(
         cache,

@@ -2,16 +2,13 @@
 
 import itertools
 import math
-import shutil
 import statistics
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 from django.conf import settings
 from django.db.models import Sum
 from django.utils.translation import gettext as _
@@ -33,20 +30,11 @@ from training.recipe import ROUND_REWARD_MODEL
 from training.run_folders import folder_of
 from training.selectors import checkpoints_of
 from training.services.answers import questions_of, rival_of
+from training.services.memory_gate import Machine, tight, too_large, training_machine
 from training.services.snapshots import decided_judgments
 
 _RUNS_LOOKED_AT = 5
 _ROUNDS_LOOKED_AT = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """Where training computes, as far as that is known here."""
-
-    on_gpu: bool
-    total_bytes: int
-    available_bytes: int | None
-    """Free now; None for a GPU, which is not asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,10 +103,10 @@ def dry_run(*, round_: Round) -> DryRun:
         problems.append(_("The project has no prompts: import some."))
     material = _material(round_)
     expected = _judgments_expected(round_, comparisons)
-    machine = machine_here()
+    machine = training_machine()
     runs = [*_planned(round_, material["learned"], prompts[Split.TRAIN], machine)]
     problems += [*_cannot_be_trained(round_), *_unknown_reward_models(round_)]
-    problems += [*_too_large(runs, machine), *_too_long(round_)]
+    problems += [*too_large(runs, machine), *_too_long(round_)]
     return DryRun(
         prompts=sum(prompts.values()),
         held_out_prompts=prompts[Split.HELD_OUT],
@@ -132,47 +120,28 @@ def dry_run(*, round_: Round) -> DryRun:
         evaluated_prompts=min(round_.parsed_recipe.evaluation.prompts, prompts[Split.HELD_OUT]),
         machine=machine,
         problems=problems,
-        warnings=[*_tight(runs, machine), *_idle_settings(round_, prompts[Split.HELD_OUT])],
+        warnings=[*tight(runs, machine), *_idle_settings(round_, prompts[Split.HELD_OUT])],
     )
 
 
-def refuse_unless_fits(round_: Round) -> None:
+def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[str]:
     """Refuse a round whose training cannot be: for want of weights to begin with, of memory, or of a reward
     model that it names.
 
-    Looks at the recipe as it is stored.
+    Looks at the recipe as it is stored. With `despite_memory` a want of memory is returned instead.
     """
     stored = Round.objects.select_related("project", "policy").get(pk=round_.pk)
-    machine = machine_here()
-    runs = [*_planned(stored, 0, 0, machine)]
-    for problem in (
-        *_cannot_be_trained(stored),
-        *_unknown_reward_models(stored),
-        *_too_large(runs, machine),
-    ):
+    lacking = memory_problems(stored)
+    problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored)]
+    for problem in problems if despite_memory else [*problems, *lacking]:
         raise Refusal(problem, field="recipe")
+    return lacking
 
 
-def machine_here() -> Machine:
-    """The largest GPU of this machine, else its memory."""
-    gpu = _gpu_bytes()
-    memory = psutil.virtual_memory()
-    if gpu:
-        return Machine(on_gpu=True, total_bytes=gpu, available_bytes=None)
-    return Machine(on_gpu=False, total_bytes=memory.total, available_bytes=memory.available)
-
-
-def _gpu_bytes() -> int | None:
-    """As NVIDIA's own tool tells it; None where there is no such GPU."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
-        return max(int(line) for line in told.split()) * 1024**2
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+def memory_problems(round_: Round) -> list[str]:
+    """Why the round's runs cannot fit into the memory of any machine that would train them."""
+    machine = training_machine()
+    return [*too_large([*_planned(round_, 0, 0, machine)], machine)]
 
 
 def _material(round_: Round) -> dict[str, int]:
@@ -229,7 +198,7 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
                 method,
                 shape,
                 parameters=parameters,
-                base_bytes=2 if machine.on_gpu else 4,
+                base_bytes=machine.weight_bytes,
                 continues=continues,
             )
             if shape
@@ -319,15 +288,6 @@ def _unknown_reward_models(round_: Round) -> Iterator[str]:
             ) % {"part": part.name, "name": part.checkpoint}
 
 
-def _too_large(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
-    for run in runs:
-        if run.memory is not None and run.memory.total > machine.total_bytes:
-            yield _(
-                "The %(run)s needs about %(needed)s GiB of memory, and this machine has %(total)s: lower "
-                "micro_batch_tokens or max_tokens, set gradient_checkpointing, or train fewer layers."
-            ) % {"run": run.title, "needed": gib(run.memory.total), "total": gib(machine.total_bytes)}
-
-
 def _too_long(round_: Round) -> Iterator[str]:
     shape = Shape.read(Path(settings.RONDO_MODELS) / round_.policy.base_model)
     recipe = round_.parsed_recipe
@@ -342,21 +302,6 @@ def _too_long(round_: Round) -> Iterator[str]:
                 "%(name)s asks for %(tokens)s tokens, and the model’s context holds %(context)s with the "
                 "prompt: lower max_tokens."
             ) % {"name": name, "tokens": sampling.max_tokens, "context": shape.context}
-
-
-def _tight(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
-    for run in runs:
-        available = machine.available_bytes
-        if run.memory is None:
-            yield _("The base model is not there yet: how much memory the %(run)s needs is not known.") % {
-                "run": run.title
-            }
-        elif available is not None and available < run.memory.total <= machine.total_bytes:
-            yield _("The %(run)s needs about %(needed)s GiB of memory, and %(free)s are free now.") % {
-                "run": run.title,
-                "needed": gib(run.memory.total),
-                "free": gib(available),
-            }
 
 
 def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
@@ -376,8 +321,3 @@ def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
         yield _("The project does not ask which answer is better: no preferences will come to learn from.")
     if recipe.reward.segments and not round_.project.ask_span_flags:
         yield _("The reward model learns from marks, and the project does not ask for any.")
-
-
-def gib(count: int) -> str:
-    """Bytes as people say them."""
-    return f"{count / 1024**3:.1f}"

@@ -1,4 +1,4 @@
-"""Which folders the reward models lie in that a recipe's policy is trained for."""
+"""Which folders the reward models and the reference lie in that a recipe's policy is trained with."""
 
 import dataclasses
 import os
@@ -9,8 +9,13 @@ from django.conf import settings
 from annotation.errors import Refusal
 from training.choices import CheckpointKind, RunState, StepKind
 from training.contract import (
+    BASE,
+    PARENT,
+    KtoSettings,
     PolicyGradientSettings,
+    PreferenceSettings,
     RewardPart,
+    SftSettings,
     manifest_digest,
 )
 from training.models import Checkpoint, Round, Run
@@ -19,11 +24,15 @@ from training.selectors import checkpoints_of
 from training.services.run_files import of_finished
 from training.services.verification import require_registered
 
+_Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
+
 
 def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
-    """The settings with the folder and the digest of each reward model in place of the name that a recipe
-    gives it. Refuses a round whose own reward model is not trained yet, and a name that the project's
-    reward models do not bear."""
+    """The settings with the folder and the digest of the reference and of each reward model in place of the
+    name that a recipe gives it. Refuses a round whose own reward model is not trained yet, and a name that
+    no such checkpoint of the project bears."""
+    if not isinstance(policy, SftSettings):
+        policy = _with_reference(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
         return policy
     watch = dataclasses.replace(
@@ -31,6 +40,24 @@ def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     )
     rewards = tuple(_placed(round_, part) for part in policy.rewards)
     return dataclasses.replace(policy, rewards=rewards, watch=watch)
+
+
+def _with_reference(round_: Round, policy: _Compared) -> _Compared:
+    """The settings with the folder and the digest of the reference in place of its name."""
+    if policy.reference in (PARENT, BASE):
+        return policy
+    found = checkpoints_of(round_.project, writing=True).filter(name=policy.reference).first()
+    if found is None:
+        names = ", ".join(checkpoints_of(round_.project, writing=True).values_list("name", flat=True))
+        raise Refusal(
+            f"The reference {policy.reference!r} is no policy of {round_.project}: take {PARENT!r}, "
+            f"{BASE!r}, or one of these: {names}."
+        )
+    if found.kind != CheckpointKind.POLICY:
+        return dataclasses.replace(policy, reference=BASE)
+    require_registered(found)
+    folder = os.path.relpath(found.path, Path(settings.RONDO_RUNS) / "run")
+    return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(found.path))
 
 
 def _placed(round_: Round, part: RewardPart) -> RewardPart:

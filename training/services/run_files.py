@@ -66,8 +66,10 @@ def bring_checkpoint(folder: Path) -> Path:
 
 
 def _checkpoints_in(values: Any) -> Iterator[str]:
-    """The folders that rewards of a run's settings name, wherever they stand in them."""
+    """The folders that rewards and reference of a run's settings name, wherever they stand in them."""
     if isinstance(values, Mapping):
+        if values.get("reference_digest"):
+            yield str(values["reference"])
         if isinstance(place := values.get("checkpoint"), str):
             yield place
         values = list(values.values())

@@ -3,6 +3,7 @@
 import csv
 import logging
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 _FORGET_AFTER = timedelta(days=1)
 _LOOK_AT_THE_MACHINE_SECONDS = 15.0
+_MODEL_SERVER = "training.serving"
+"""The module that a model server's command line names."""
+_HAS_MPS = (platform.system(), platform.machine()) == ("Darwin", "arm64")
 _NVIDIA = (
     "nvidia-smi",
     "--query-gpu=index,name,utilization.gpu,memory.used,memory.total",
@@ -122,13 +126,20 @@ def clock_ahead() -> float:
 
 
 def machine_use() -> dict[str, Any]:
-    """Load of the processors since the last look (in cores), memory in bytes, and every NVIDIA GPU."""
+    """Device and precision of training, load of the processors since the last look (in cores), memory in
+    bytes, what of the device's memory the model server holds, and every NVIDIA GPU."""
     memory = psutil.virtual_memory()
+    found = gpus()
+    device = "cuda" if found else "mps" if _HAS_MPS else "cpu"
     return {
+        # As the trainer chooses them for device and dtype "auto".
+        "device": device,
+        "dtype": "float32" if device == "cpu" else "bfloat16",
+        "model_server_bytes": model_server_bytes(on_gpu=bool(found)),
         "cpu_cores": round(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1), 2),
         "memory_bytes": memory.total - memory.available,
         "memory_total_bytes": memory.total,
-        "gpus": gpus(),
+        "gpus": found,
     }
 
 
@@ -153,6 +164,37 @@ def gpus() -> list[dict[str, Any]]:
         ]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
+
+
+def model_server_bytes(*, on_gpu: bool) -> int:
+    """Bytes that model servers of this machine hold: of its GPUs where it has some, else of its memory."""
+    servers = [
+        process
+        for process in psutil.process_iter(["cmdline", "memory_info"])
+        if _MODEL_SERVER in (process.info["cmdline"] or ())
+    ]
+    if not on_gpu:
+        return sum(process.info["memory_info"].rss for process in servers if process.info["memory_info"])
+    pids = {process.pid for process in servers}
+    return sum(size for pid, size in _gpu_bytes_by_process() if pid in pids)
+
+
+def _gpu_bytes_by_process() -> list[tuple[int, int]]:
+    """Process and bytes of each that computes on a GPU; none where nvidia-smi does not say."""
+    program = shutil.which(_NVIDIA[0])
+    if program is None:
+        return []
+    command = [program, "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = csv.reader(told.splitlines(), skipinitialspace=True)
+    return [
+        (int(row[0]), int(row[1]) << 20)
+        for row in rows
+        if len(row) == 2 and row[0].isdecimal() and row[1].isdecimal()
+    ]
 
 
 def _number(text: str, divisor: float) -> float | None:

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from training.contract.files import ContractError, known_fields
-from training.contract.methods.common import LoraSettings, MethodSettings, OptimiserSettings
+from training.contract.methods.common import BASE, PARENT, LoraSettings, MethodSettings, OptimiserSettings
 from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
 from training.contract.methods.policy_gradient import (
     AdvantageSettings,
@@ -23,6 +23,8 @@ from training.contract.methods.policy_gradient import (
 from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
 
 __all__ = [
+    "BASE",
+    "PARENT",
     "SETTINGS",
     "AdvantageSettings",
     "CompletenessHead",

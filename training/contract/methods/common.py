@@ -120,3 +120,19 @@ class MethodSettings:
     def trained(self) -> LoraSettings | None:
         """The adapter that is trained; None where it is all of the base."""
         return self.lora if self.adapter == "lora" else None
+
+
+PARENT = "parent"
+"""As a reference: the policy that training continues; the base where it continues none."""
+BASE = "base"
+"""As a reference: the base model, adapters off."""
+
+
+def require_reference(reference: str, digest: str | None) -> None:
+    """Refuse a reference without a name, and a digest of one that has none."""
+    require(bool(reference.strip()), "reference", "write parent, base, or the name of a checkpoint")
+    require(
+        digest is None or reference not in (PARENT, BASE),
+        "reference_digest",
+        "only a reference that is a checkpoint has one; leave it empty",
+    )

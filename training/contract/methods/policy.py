@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from training.contract.files import require
-from training.contract.methods.common import MethodSettings, OptimiserSettings
+from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
 from training.contract.methods.reward import Ties
 
 SftSource = Literal["demonstrations", "corrections", "preferred"]
@@ -44,6 +44,13 @@ class PreferenceSettings(MethodSettings):
     """Steps and step sizes."""
     beta: float = 0.1
     """How dear it is to leave the reference; smaller moves further."""
+    reference: str = "parent"
+    """The policy that divergence is measured from: parent, the one that training continues; base, the model
+    under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
+    its folder in a run."""
+    reference_digest: str | None = None
+    """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
+    empty."""
     loss: Literal["sigmoid", "ipo", "hinge", "robust", "plackett_luce"] = "sigmoid"
     """Shape of the loss on the margin of a pair; plackett_luce takes the whole ranking (appendix A.3)."""
     ties: Ties = "exact"
@@ -62,6 +69,7 @@ class PreferenceSettings(MethodSettings):
     def __post_init__(self) -> None:
         MethodSettings.__post_init__(self)
         require(self.beta > 0, "beta", "must be positive")
+        require_reference(self.reference, self.reference_digest)
         require(0 <= self.label_smoothing < 0.5, "label_smoothing", "must lie in [0, 0.5)")
         require(self.sft_weight >= 0, "sft_weight", "must not be negative")
         require(
@@ -86,6 +94,13 @@ class KtoSettings(MethodSettings):
     """Steps and step sizes."""
     beta: float = 0.1
     """How dear it is to leave the reference; smaller moves further."""
+    reference: str = "parent"
+    """The policy that divergence is measured from: parent, the one that training continues; base, the model
+    under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
+    its folder in a run."""
+    reference_digest: str | None = None
+    """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
+    empty."""
     sources: tuple[ThumbSource, ...] = ("thumbs", "ratings", "verdicts")
     """What makes an answer good or bad: thumbs; ratings above or below the middle of their scale; the
     verdicts 'both good' and 'both bad'; and first against last place of a ranking."""
@@ -99,6 +114,7 @@ class KtoSettings(MethodSettings):
     def __post_init__(self) -> None:
         MethodSettings.__post_init__(self)
         require(self.beta > 0, "beta", "must be positive")
+        require_reference(self.reference, self.reference_digest)
         require(bool(self.sources), "sources", "name at least one")
         for name in ("weight_desirable", "weight_undesirable"):
             value = getattr(self, name)

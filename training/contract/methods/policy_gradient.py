@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from training.contract.files import require, require_types
-from training.contract.methods.common import MethodSettings, OptimiserSettings
+from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
 
 RewardKind = Literal[
     "exact_match",
@@ -304,6 +304,13 @@ class PolicyGradientSettings(MethodSettings):
     """What a reward is held against."""
     kl: KlSettings = field(default_factory=KlSettings)
     """What holds the policy near its reference."""
+    reference: str = "parent"
+    """The policy that divergence is measured from: parent, the one that training continues; base, the model
+    under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
+    its folder in a run."""
+    reference_digest: str | None = None
+    """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
+    empty."""
     update: UpdateSettings = field(default_factory=UpdateSettings)
     """How it learns from one batch of samples."""
     watch: WatchSettings = field(default_factory=WatchSettings)
@@ -313,6 +320,7 @@ class PolicyGradientSettings(MethodSettings):
 
     def __post_init__(self) -> None:
         MethodSettings.__post_init__(self)
+        require_reference(self.reference, self.reference_digest)
         require(bool(self.rewards), "rewards", "name at least one reward")
         names = [part.name for part in (*self.rewards, *self.watch.held_out)]
         require(len(set(names)) == len(names), "rewards", "names must differ")

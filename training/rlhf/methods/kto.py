@@ -60,6 +60,9 @@ class KahnemanTversky(TrainingMethod):
         self._encoder = Encoder(backbone.tokenizer)
         start_adapter(backbone, self.adapter, spec, settings.trained)
         self._reference = Reference(backbone, spec, settings.trained, cache=cache)
+        self._base = self._reference
+        if self._reference.adapter is not None:
+            self._base = Reference(backbone, spec, settings.trained, cache=cache, base=True)
         self._reference_kl = 0.0
         self._weight_good, self._weight_bad = weights_of_kinds(settings, 1.0, 1.0)
         rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)
@@ -128,6 +131,7 @@ class KahnemanTversky(TrainingMethod):
         """The mean over each example's answers that were called good or bad."""
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
+        base = self._base.log_probabilities(batch, examples)
         device, beta = policy.device, self._settings.beta
         called = [
             (index, place, good)
@@ -157,7 +161,9 @@ class KahnemanTversky(TrainingMethod):
             "prompt": keys[owner],
             "reference_kl": kl.expand(len(answer)),
         }
-        return Outcome({"kto": Part(1.0, loss)}, observed | ratio_observations(batch, policy, reference))
+        return Outcome(
+            {"kto": Part(1.0, loss)}, observed | ratio_observations(batch, policy, reference, base)
+        )
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
         """Figures on the answers' rewards above z."""

@@ -23,11 +23,10 @@ from training.rlhf.rewards.protocol import Score
 class PolicyGradient:
     """What such a run holds beside the backbone: its models, its rewards, and what outlives a step.
 
-    Policy, value head, reward models and reference are adapters on one backbone. The reference is the base,
-    adapters off, for a run that starts from the base and a frozen copy of the parent's adapter for a run that
-    continues one; where no divergence is paid for there is none. The value head reads an adapter of its own,
-    shaped like the policy's, and says 0 before it has learned; it is saved with the run's state and is no
-    part of the checkpoint.
+    Policy, value head, reward models and reference are adapters on one backbone. The reference is that of
+    the settings, see `Reference`; where no divergence is paid for there is none. The value head
+    reads an adapter of its own, shaped like the policy's, and says 0 before it has learned; it is saved with
+    the run's state and is no part of the checkpoint.
     """
 
     kind: CheckpointKind = "policy"

@@ -18,7 +18,9 @@ from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.packing import Batch
 from training.rlhf.pair_figures import pair_details, pair_figures, pair_observations
 from training.rlhf.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.processes import Processes
 from training.rlhf.reference import Reference
+from training.rlhf.schedule import examples_of_step, steps_per_epoch
 from training.rlhf.ties import MOST_TIED, likeliest_log_tie
 
 LOG_TIE = "policy.log_tie"
@@ -35,8 +37,7 @@ class DirectPreference(TrainingMethod):
     and a ranking the mean of its pairs. So a ranking counts as one judgment under each.
 
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
-    reference is the base, adapters off, for a run that starts from the base, and a frozen copy of the
-    parent's adapter for a run that continues one.
+    reference is that of the settings, see `Reference`.
 
     `sft_weight` adds the mean of −log π per token of the answers ranked first where there is a worse one.
 
@@ -55,8 +56,13 @@ class DirectPreference(TrainingMethod):
     ) -> None:
         self._backbone = backbone
         self._settings = settings
+        self._seed = spec.seed
+        self._train: Sequence[Example] = []
         start_adapter(backbone, self.adapter, spec, settings.trained)
         self._reference = Reference(backbone, spec, settings.trained, cache=cache)
+        self._base = self._reference
+        if self._reference.adapter is not None:
+            self._base = Reference(backbone, spec, settings.trained, cache=cache, base=True)
         self._learns_ties = settings.loss == "plackett_luce" and settings.ties == "davidson"
         self._continues_ties = LOG_TIE in backbone.extras(self.adapter)
         if self._learns_ties and not self._continues_ties:
@@ -75,6 +81,25 @@ class DirectPreference(TrainingMethod):
             start = likeliest_log_tie([example.ranks for example in train])
             with torch.no_grad():
                 self._log_tie.copy_(start)
+
+        self._train = train
+
+    def prepare(self, examples: list[Example], processes: Processes) -> None:
+        """Plan the packed rows in which the reference is computed: the first epoch's, then the held-out.
+
+        Several processes would each compute the rows of the others: there every example goes alone.
+        """
+        if processes.world > 1:
+            return
+        planned = [examples]
+        if self._train:
+            optimiser, train = self._settings.optimiser, self._train
+            steps = range(steps_per_epoch(len(train), optimiser))
+            epoch = [examples_of_step(train, step, seed=self._seed, settings=optimiser) for step in steps]
+            planned, self._train = [*epoch, examples], []
+        for reference in {self._reference, self._base}:
+            for some in planned:
+                reference.plan(some, tokens=self._settings.optimiser.micro_batch_tokens)
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """A ranking's weight where it teaches: a preference, an answer to imitate."""
@@ -96,6 +121,7 @@ class DirectPreference(TrainingMethod):
         settings = self._settings
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
+        base = self._base.log_probabilities(batch, examples)
         tokens = batch.answer_tokens
         scale = tokens if settings.length_normalised else torch.ones_like(tokens)
         parts = {"preference": Part(1.0, self._preference(batch, policy / scale, reference / scale))}
@@ -104,7 +130,7 @@ class DirectPreference(TrainingMethod):
         with torch.no_grad():
             rewards = settings.beta * (policy - reference) / scale
             observed = pair_observations(batch, examples, rewards)
-            observed |= ratio_observations(batch, policy, reference)
+            observed |= ratio_observations(batch, policy, reference, base)
             if settings.loss == "plackett_luce":
                 ties = settings.ties if settings.ties == "davidson" else "exact"
                 surprise = self._rankings(batch, policy / scale, reference / scale, ties)

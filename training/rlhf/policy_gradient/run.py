@@ -12,6 +12,7 @@ from training.rlhf.policy_gradient.loop import SamplingLoop
 from training.rlhf.policy_gradient.sampling import Prompts, read_to_answer
 from training.rlhf.policy_gradient.served import ServedPolicy
 from training.rlhf.processes import Processes
+from training.rlhf.reference import placed_reference
 from training.rlhf.run_folder import RunFolder, log
 from training.rlhf.stepping import Trained
 from training.rlhf.stopping import StopRequest
@@ -40,7 +41,7 @@ def train_on_samples(
     ]
     folder.list_dropped(dropped)
     _tell_of_prompts(prompts, settings)
-    method = PolicyGradient(backbone, spec, settings, folder=folder.path)
+    method = PolicyGradient(backbone, placed_reference(spec, folder.path), settings, folder=folder.path)
     served: ServedPolicy | None = None
     try:
         if settings.rollout.server is not None:

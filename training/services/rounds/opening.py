@@ -73,19 +73,22 @@ def open_first_round(
     return round_
 
 
-def start_round(*, round_: Round, started_by: User | None) -> None:
+def start_round(*, round_: Round, started_by: User | None, despite_memory: bool = False) -> None:
     """Start training on the judgments of now. A worker is told after the commit.
 
     `started_by` is None where the recipe's trigger starts it. Refuses a round that is not in
     sampling or labelling, a project that trains already, judgments from which nothing can be
-    learnt, and a recipe whose runs cannot fit on this machine. Ends the answering of prompts that
-    still goes on: the machine is needed for training, and what is not labelled yet cannot be learnt
-    from.
+    learnt, and a recipe whose runs cannot fit into the memory of any worker that trains. With
+    `despite_memory` an administrator lets these start all the same, which the audit log records.
+    Ends the answering of prompts that still goes on: the machine is needed for training, and what
+    is not labelled yet cannot be learnt from.
     """
     refuse_unless_learnable(
         round_.project, range(1, round_.number + 1), ai_feedback=round_.parsed_recipe.ai_feedback
     )
-    refuse_unless_fits(round_)
+    if despite_memory and not (started_by and started_by.is_superuser):
+        raise Refusal(_("Only an administrator may start training that does not fit into memory."))
+    overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
     with alone_in_training(round_):
         taken = move(
             round_,
@@ -116,7 +119,10 @@ def start_round(*, round_: Round, started_by: User | None) -> None:
             subject=round_,
             actor=started_by,
             project=round_.project,
-            details={"judgments": judgments_current(round_.project, [round_.number]).count()},
+            details={
+                "judgments": judgments_current(round_.project, [round_.number]).count(),
+                **({"despite_memory": overridden} if overridden else {}),
+            },
         )
         ring_after_commit(round_.pk)
     round_.refresh_from_db()
