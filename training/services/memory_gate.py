@@ -121,8 +121,8 @@ def too_large(runs: Sequence[Planned], machine: Machine) -> Iterator[str]:
         if machine.is_known and run.memory is not None and run.memory.total > machine.usable_bytes:
             yield _(
                 "The %(run)s needs about %(needed)s GiB of memory, and %(machine)s has %(total)s for "
-                "training: lower micro_batch_tokens or max_tokens, set gradient_checkpointing, or train fewer "
-                "layers."
+                "training: lower micro_batch_tokens or max_tokens, set gradient_checkpointing, or train "
+                "fewer layers."
             ) % {
                 "run": run.title,
                 "needed": gib(run.memory.total),
