@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from annotation.corrections import Piece, sides
 from training.evaluation import Figure, Found
+from training.evaluation_words import paragraph_on
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation
 from training.selectors_evaluation import PeopleSay, found_of, people_say, tolerance_in
 
@@ -108,6 +109,8 @@ class Report:
 
     evaluation: Evaluation
     people: PeopleSay
+    summary: str
+    """One paragraph: what was compared, by whom, what it means, what would change it."""
     shares: Sequence[Share]
     means: Sequence[Means]
     bars: Sequence[Bar]
@@ -143,6 +146,7 @@ def report_on(evaluation: Evaluation) -> Report:
     return Report(
         evaluation=evaluation,
         people=people,
+        summary=paragraph_on(evaluation, people),
         shares=_shares(figures, people),
         means=[*_means(figures)],
         bars=_bars([row.gain for row in rows if row.gain is not None]),

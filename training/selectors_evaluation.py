@@ -33,6 +33,10 @@ class PeopleSay:
     judgments: int
 
 
+NOBODY = PeopleSay(outcomes=(), held_out=None, held_out_judgments=0, everywhere=None, judgments=0)
+"""No judgment by anybody."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
     """How far people have come with the comparisons of an evaluation."""
@@ -80,7 +84,7 @@ def evaluation_of(round_: Round) -> Evaluation | None:
             parent=round_.policy_id,
             digest=digest_of(evaluation_settings(round_, reward_model)),
         )
-        .select_related("checkpoint", "parent", "round__project")
+        .select_related("checkpoint", "parent", "round__project", "reward_model")
         .first()
     )
 

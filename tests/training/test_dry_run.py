@@ -191,6 +191,18 @@ def test_memory_that_is_taken_now_warns_and_does_not_refuse(
     assert any("0.0 are free now" in warning for warning in dry_run(round_=round_).warnings)
 
 
+def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Project, prompts: list[Prompt]):
+    round_ = a_round(project)
+    for number in range(19):
+        factories.make_prompt(project, f"Held out {number}", split="held-out")
+    wanted = "compared with its parent on 19 held-out prompts, and a decision needs at least 20"
+    told = dry_run(round_=round_)
+    assert told.evaluated_prompts == 19
+    assert any(wanted in warning for warning in told.warnings)
+    factories.make_prompt(project, "Held out too", split="held-out")
+    assert not any("a decision needs" in warning for warning in dry_run(round_=round_).warnings)
+
+
 def test_without_the_base_model_memory_is_not_known_and_nothing_is_refused(
     project: Project, prompts: list[Prompt]
 ):

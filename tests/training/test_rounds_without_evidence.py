@@ -136,6 +136,28 @@ def test_a_person_decides_only_with_a_reason_which_is_kept(
     assert (entry.actor, entry.details["note"]) == (carol, "I read all 22 pairs.")
 
 
+def test_page_and_api_say_in_a_paragraph_what_was_compared_and_what_would_change_it(
+    undecided: Round, carol: User, client_of: Callable[[User], Client]
+):
+    client = client_of(carol)
+    wanted = [
+        f"{NEW} was compared with its parent {undecided.policy.name}. Held-out prompts: 22; identical "
+        "responses on 0 of them",
+        "The reward model tea-round-1-reward judged all of them, and people gave 0 judgments on 0 of them.",
+        "There is not enough evidence",
+        "at least 20 prompts with different responses",
+        "the next round goes on with the parent",
+    ]
+    page = client.get("/projects/tea/rounds/1/").content.decode()
+    fragment = client.get("/projects/tea/rounds/1/progress/").content.decode()
+    report = client.get(f"/checkpoints/{NEW}/evaluation/").content.decode()
+    told = client.get("/api/v1/projects/tea/rounds/1/").json()
+    for text in (page, fragment, report, told["summary"]):
+        assert [one for one in wanted if one not in text] == []
+    assert (told["verdict"], told["decision_note"]) == ("not_enough_evidence", "")
+    assert {"promote", "reject"} <= set(told["offered"])
+
+
 def test_the_page_asks_for_the_reason_and_shows_it(
     undecided: Round, carol: User, client_of: Callable[[User], Client]
 ):

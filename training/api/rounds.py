@@ -15,9 +15,11 @@ from rest_framework.response import Response
 from annotation.api.base import Cursor, Filters, ListView, ProjectView, read_body, storable
 from annotation.api.problems import InvalidValues
 from training.choices import RoundState, StepKind
+from training.evaluation_words import summary_of
 from training.models import Round, RoundStep
 from training.recipe import Recipe
 from training.round_actions import ACTIONS, offered_actions
+from training.selectors_evaluation import evaluation_of
 from training.selectors_rounds import material_of, round_view
 from training.services.dry_run import dry_run
 from training.services.recipes import change_recipe
@@ -66,6 +68,9 @@ class WholeRoundSerializer(RoundSerializer):
     steps = serializers.SerializerMethodField()
     offered = serializers.SerializerMethodField(help_text="Actions that are taken now.")
     material = serializers.SerializerMethodField()
+    summary = serializers.SerializerMethodField(
+        help_text="The outcome of the evaluation in a paragraph, in the language of the request."
+    )
     reasons = serializers.ListField(
         child=serializers.CharField(),
         source="reasons_said",
@@ -75,7 +80,7 @@ class WholeRoundSerializer(RoundSerializer):
     class Meta(RoundSerializer.Meta):
         fields = (
             *RoundSerializer.Meta.fields,
-            *("steps", "offered", "material", "verdict", "reasons", "decision_note"),
+            *("steps", "offered", "material", "verdict", "summary", "reasons", "decision_note"),
         )
 
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
@@ -85,6 +90,10 @@ class WholeRoundSerializer(RoundSerializer):
     def get_offered(self, round_: Round) -> list[str]:
         """By name."""
         return [action.name for action in offered_actions(round_view(round_))]
+
+    def get_summary(self, round_: Round) -> str:
+        """As the round's page shows it."""
+        return summary_of(evaluation_of(round_) if round_.verdict else None)
 
     def get_material(self, round_: Round) -> dict[str, Any]:
         """Counted now."""

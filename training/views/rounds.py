@@ -13,7 +13,8 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
-from training.models import Round
+from training.evaluation_words import summary_of
+from training.models import Evaluation, Round
 from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
 from training.selectors_evaluation import evaluation_of
 from training.selectors_rounds import audit_of, material_of, round_view
@@ -28,13 +29,14 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
     if number == 1 and not project.rounds.exists():
         return redirect("round-draft", project.slug)
     round_ = _round(project, number)
+    evaluation = evaluation_of(round_)
     context = {
         "rounds": project.rounds.order_by("number"),
         "recipe": json.dumps(round_.recipe, indent=2),
         "entries": audit_of(round_),
-        "evaluation": evaluation_of(round_),
+        "evaluation": evaluation,
         "material": material_of(round_),
-        **progress_context(round_),
+        **progress_context(round_, evaluation),
     }
     return render(request, "training/round.html", context)
 
@@ -43,7 +45,9 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def progress(request: Request, project: Project, number: int) -> HttpResponse:
     """The part of the page that changes by itself; it asks for itself until the round rests. For managers."""
-    return render(request, "training/round_progress.html", progress_context(_round(project, number)))
+    round_ = _round(project, number)
+    evaluation = evaluation_of(round_) if round_.verdict else None
+    return render(request, "training/round_progress.html", progress_context(round_, evaluation))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -77,7 +81,7 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
     return render(request, "training/round_question.html", context)
 
 
-def progress_context(round_: Round) -> dict[str, Any]:
+def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, Any]:
     """What the live part shows, with the addresses that it asks and links to."""
     address = [round_.project.slug, round_.number]
     view = round_view(round_)
@@ -87,6 +91,7 @@ def progress_context(round_: Round) -> dict[str, Any]:
         "round": round_,
         "view": view,
         "validation": round_validation(round_),
+        "summary": summary_of(evaluation),
         "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
         "progress_url": reverse("round-progress", args=address),
         "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",
