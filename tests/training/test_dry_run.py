@@ -193,7 +193,7 @@ def test_memory_that_is_taken_now_warns_and_does_not_refuse(
 
 def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Project, prompts: list[Prompt]):
     round_ = a_round(project)
-    for number in range(19):
+    for number in range(18):
         factories.make_prompt(project, f"Held out {number}", split="held-out")
     wanted = "compared with its parent on 19 held-out prompts, and a decision needs at least 20"
     told = dry_run(round_=round_)

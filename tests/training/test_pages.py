@@ -218,7 +218,7 @@ def test_pages_ask_the_database_as_often_for_many_rows_as_for_few(
     # round has its evaluation too, which takes three.
     client = client_of(carol)
     budgets = {
-        trained.get_absolute_url(): 14,
+        trained.get_absolute_url(): 15,
         reverse("round-progress", args=["tea", 1]): 11,
         reverse("checkpoints"): 7,
         reverse("checkpoint", args=["tea-round-1-policy"]): 14,
