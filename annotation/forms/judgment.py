@@ -199,7 +199,7 @@ class JudgmentForm(forms.Form):
         if len(self._completions) == 1 and choice:
             return Verdict.RANKED, dict.fromkeys(self._completions.values(), 1), None
         if len(self._completions) == 2 and not ranks:
-            raise ValidationError(_("Choose which answer is better, or why neither is."))
+            raise ValidationError(_("Choose the better response, or a no-preference option."))
         if not choice and not ranks:
             raise ValidationError(_("Rank the answers, or choose why none wins."))
         unranked = [self._letters[token] for token in self._completions if token not in ranks]

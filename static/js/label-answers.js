@@ -260,6 +260,10 @@ export class Doubts {
     this.confirmed = form.elements.confirmed;
   }
 
+  get isOpen() {
+    return !this.panel.hidden;
+  }
+
   /** Ask what was not asked yet. True when nothing is left to ask. */
   settled(doubts) {
     const asked = this.confirmed.value.split(" ").filter(Boolean);
@@ -272,13 +276,16 @@ export class Doubts {
       return item;
     }));
     this.panel.hidden = false;
-    this.panel.focus();
+    // The dock sticks to the window where there is room: what one judges by stays where it is.
+    this.panel.focus({ preventScroll: true });
+    const { top, bottom } = this.panel.getBoundingClientRect();
+    if (top < 0 || bottom > innerHeight) this.panel.scrollIntoView({ block: "center" });
     return false;
   }
 
   /** Close the panel when the annotation no longer raises all that it asks. */
   changed(doubts) {
     const keys = new Set(doubts.map(({ key }) => key));
-    if (!this.panel.hidden) this.panel.hidden = [...this.list.children].some((item) => !keys.has(item.dataset.doubt));
+    if (this.isOpen) this.panel.hidden = [...this.list.children].some((item) => !keys.has(item.dataset.doubt));
   }
 }

@@ -80,7 +80,7 @@ class Screen {
     if ($('input[name="choice"]:checked', this.form) || !$("#verdict", this.form)) return "";
     if (!this.order) return this.element.dataset.size === "1" || $("#verdict[data-not-asked]", this.form) 
       ? translate("Say that you looked it through, or why not.")
-      : translate("Choose which answer is better, or why neither is.");
+      : translate("Choose the better response, or a no-preference option.");
     if (this.order.error) return this.order.error;
     const missing = this.order.missing();
     if (!missing.length) return "";
@@ -95,7 +95,7 @@ class Screen {
     const chosen = $('input[name="choice"]:checked', this.form)?.dataset.label;
     const doubts = this.raised();
     this.doubts.changed(doubts);
-    const warning = lack ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
+    const warning = lack || this.doubts.isOpen ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
     const entered = chosen ? `${chosen}.` : this.order?.input.value ?? "";
     this.say(lack || warning || entered, warning ? "warn" : "");
     for (const details of $$(".missing", this.element)) {
@@ -129,7 +129,7 @@ class Screen {
     if (this.parked) return;
     const lack = this.lacks();
     if (!lack) {
-      if (!this.doubts.settled(this.raised())) return;
+      if (!this.doubts.settled(this.raised())) return this.update();
       this.writeTime();
       this.desk.submit(this);
       return;

@@ -134,7 +134,7 @@ def test_a_submit_that_is_sent_twice_is_one_judgment(pair, project, alice, brows
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "Choose which answer is better, or why neither is."),
+        ({}, "Choose the better response, or a no-preference option."),
         ({"choice": "win:forged:3"}, "no longer fits"),
         ({"choice": "win:{token}"}, "Say how much better it is"),
         ({"choice": "win:{token}:5"}, "Say how much better it is"),

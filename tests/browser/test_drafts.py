@@ -325,7 +325,7 @@ def test_the_next_comparison_is_there_before_the_submit_is_answered(items, alice
     expect(page.get_by_text("changing an answer")).to_be_visible()
     expect(page.locator('[data-key="2"]')).to_be_checked()
     # What was begun of the next one was saved.
-    page.get_by_role("link", name="Leave as it was").click()
+    page.get_by_role("link", name="Discard changes").click()
     expect(page.locator("#order")).to_have_value("A > B = C")
 
 

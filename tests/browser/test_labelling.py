@@ -93,7 +93,9 @@ def test_a_pair_is_judged_with_two_keys(items, project: Project, alice: User, op
 def test_an_untouched_pair_is_not_sent(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.keyboard.press("Enter")
-    expect(page.locator("#submit-status")).to_have_text("Choose which answer is better, or why neither is.")
+    expect(page.locator("#submit-status")).to_have_text(
+        "Choose the better response, or a no-preference option."
+    )
     assert page.locator('input[name="choice"]:checked').count() == 0
     assert not Judgment.objects.exists()
 

@@ -256,7 +256,8 @@ def _answering_seconds(round_: Round, answers: int) -> float | None:
         there = Comparison.objects.filter(
             project=round_.project_id, round_number=step.round.number, purpose=Purpose.WORK
         )
-        if written := there.aggregate(answers=Sum("size"))["answers"]:
+        written: int | None = there.aggregate(answers=Sum("size"))["answers"]
+        if written:
             return step.seconds_worked / written * answers
     return None
 
