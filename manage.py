@@ -20,7 +20,7 @@ def main() -> None:
             raise
         raise SystemExit(_missing(error)) from error
     except ImproperlyConfigured as error:
-        raise SystemExit(f"Rondo is not set up right: {error}") from error
+        raise SystemExit(f"Rondo is not set up right:\n{error}") from error
 
 
 def _missing(error: ImportError) -> str:

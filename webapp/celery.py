@@ -7,6 +7,8 @@ from celery import Celery, bootsteps
 from celery.beat import EmbeddedService
 from click import Option
 
+from webapp.environment import load_settings_or_exit
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
 
@@ -27,6 +29,7 @@ class BeatThread(bootsteps.StartStopStep):
         return EmbeddedService(parent.app, thread=True, scheduler_cls=parent.app.conf.beat_scheduler)
 
 
+load_settings_or_exit()
 app = Celery("rondo")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

@@ -17,47 +17,46 @@ from django.core.exceptions import ImproperlyConfigured
 from training import log_lines
 from training.private_files import make_home_private, make_private_folder
 from webapp.api_schema import ENUM_NAMES, TAGS
+from webapp.environment import read_environment
 from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.Env()
+env = read_environment()
 
 # ── Where things are ──────────────────────────────────────────────────────────────────
-RONDO_HOME = Path(env.str("RONDO_HOME", default=str(BASE_DIR / "var"))).resolve()
+RONDO_HOME = Path(env["RONDO_HOME"] or BASE_DIR / "var").resolve()
 RONDO_MODELS = RONDO_HOME / "models"
 RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
 RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"
 RONDO_IMPORTS = RONDO_HOME / "imports"
 # Where machines share their files; each keeps in RONDO_HOME what it works with. Empty: RONDO_HOME is all.
-RONDO_STORE_URL = env.str("RONDO_STORE_URL", default="").rstrip("/")
+RONDO_STORE_URL = env["RONDO_STORE_URL"].rstrip("/")
 RONDO_UPLOADED_FILES = (
     "training.uploads.SharedUploads" if RONDO_STORE_URL else "annotation.uploaded_files.UploadedFiles"
 )
-RONDO_HOST = env.str("RONDO_HOST", default="127.0.0.1")
-RONDO_PORT = env.int("RONDO_PORT", default=8000)
+RONDO_HOST = env["RONDO_HOST"]
+RONDO_PORT = env["RONDO_PORT"]
 # Python uses one core per process; more than two at work leave none to the model on a small machine. A
 # connection keeps to one process: spread over more, some of them have several people and others none.
-RONDO_WEB_PROCESSES = env.int("RONDO_WEB_PROCESSES", default=2)
-RONDO_MODEL_SERVER_PORT = env.int("RONDO_MODEL_SERVER_PORT", default=8001)
-RONDO_MODEL_SERVER_URL = env.str(
-    "RONDO_MODEL_SERVER_URL", default=f"http://127.0.0.1:{RONDO_MODEL_SERVER_PORT}"
-)
+RONDO_WEB_PROCESSES = env["RONDO_WEB_PROCESSES"]
+RONDO_MODEL_SERVER_PORT = env["RONDO_MODEL_SERVER_PORT"]
+RONDO_MODEL_SERVER_URL = env["RONDO_MODEL_SERVER_URL"] or f"http://127.0.0.1:{RONDO_MODEL_SERVER_PORT}"
 # Hosts inside private networks that checkpoints may name as their server, alone or with a port. All hosts of
 # the public internet may be named; any other would let a page of Rondo reach into the network it runs in.
-RONDO_MODEL_SERVER_HOSTS = env.list("RONDO_MODEL_SERVER_HOSTS", default=[])
+RONDO_MODEL_SERVER_HOSTS = list(env["RONDO_MODEL_SERVER_HOSTS"])
 # The same for webhooks, which every manager of a project may set up: a list of its own.
-RONDO_WEBHOOK_HOSTS = env.list("RONDO_WEBHOOK_HOSTS", default=[])
+RONDO_WEBHOOK_HOSTS = list(env["RONDO_WEBHOOK_HOSTS"])
 # What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
-RONDO_REWARD_FUNCTIONS = env.list("RONDO_REWARD_FUNCTIONS", default=[])
-RONDO_JUDGE_URL = env.str("RONDO_JUDGE_URL", default="")
-RONDO_JUDGE_KEY = env.str("RONDO_JUDGE_KEY", default="")
-RONDO_TOKEN_REQUESTS_PER_MINUTE = env.int("RONDO_TOKEN_REQUESTS_PER_MINUTE", default=60)
-RONDO_API_REQUESTS_PER_MINUTE = env.int("RONDO_API_REQUESTS_PER_MINUTE", default=600)
+RONDO_REWARD_FUNCTIONS = list(env["RONDO_REWARD_FUNCTIONS"])
+RONDO_JUDGE_URL = env["RONDO_JUDGE_URL"]
+RONDO_JUDGE_KEY = env["RONDO_JUDGE_KEY"]
+RONDO_TOKEN_REQUESTS_PER_MINUTE = env["RONDO_TOKEN_REQUESTS_PER_MINUTE"]
+RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
 # With it a program may read /metrics; without it only this machine and administrators may.
-RONDO_METRICS_TOKEN = env.str("RONDO_METRICS_TOKEN", default="")
-RONDO_STARTER_MODEL_NAME = env.str("RONDO_STARTER_MODEL_NAME", default="SmolLM2-135M-Instruct")
+RONDO_METRICS_TOKEN = env["RONDO_METRICS_TOKEN"]
+RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
 
 
 def _writable_folder(path: Path) -> Path:
@@ -74,8 +73,8 @@ def _writable_folder(path: Path) -> Path:
 
 def _secret(variable: str, file_name: str) -> str:
     """The variable, or a value drawn once and kept in a file that only its owner reads."""
-    if value := str(env.str(variable, default="")):
-        return value
+    if env[variable]:
+        return str(env[variable])
     path = _writable_folder(RONDO_HOME) / file_name
     if not path.exists():
         # Two processes may start at once: each writes a whole file (mode 0600) under a name of its
@@ -98,9 +97,9 @@ SECRET_KEY = _secret("RONDO_SECRET_KEY", "secret_key")
 RONDO_MODEL_SERVER_KEY = _secret("RONDO_MODEL_SERVER_KEY", "model_server_key")
 
 # ── Django ────────────────────────────────────────────────────────────────────────────
-DEBUG = env.bool("RONDO_DEBUG", default=False)
-ALLOWED_HOSTS = env.list("RONDO_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
-CSRF_TRUSTED_ORIGINS = env.list("RONDO_TRUSTED_ORIGINS", default=[])
+DEBUG = env["RONDO_DEBUG"]
+ALLOWED_HOSTS = list(env["RONDO_ALLOWED_HOSTS"])
+CSRF_TRUSTED_ORIGINS = list(env["RONDO_TRUSTED_ORIGINS"])
 ROOT_URLCONF = "webapp.urls"
 WSGI_APPLICATION = "webapp.wsgi.application"
 AUTH_USER_MODEL = "annotation.User"
@@ -179,7 +178,7 @@ TEMPLATES = [
 
 # ── Database: the truth ───────────────────────────────────────────────────────────────
 _sqlite: dict[str, Any] = {"ENGINE": "webapp.sqlite", "NAME": str(RONDO_HOME / "rondo.sqlite3")}
-DATABASES = {"default": env.db_url("DATABASE_URL") if env.str("DATABASE_URL", default="") else _sqlite}
+DATABASES = {"default": environ.Env.db_url_config(env["DATABASE_URL"]) if env["DATABASE_URL"] else _sqlite}
 if DATABASES["default"]["ENGINE"] in ("webapp.sqlite", "django.db.backends.sqlite3"):
     DATABASES["default"]["ENGINE"] = "webapp.sqlite"
     # A connection costs more than most requests: each thread keeps its own.
@@ -202,7 +201,7 @@ else:
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ── Jobs: the doorbell ────────────────────────────────────────────────────────────────
-CELERY_BROKER_URL = env.str("RONDO_BROKER_URL", default="filesystem://localhost//")
+CELERY_BROKER_URL = env["RONDO_BROKER_URL"]
 if CELERY_BROKER_URL.startswith("filesystem:"):
     CELERY_BROKER_TRANSPORT = "webapp.broker:Transport"
     CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -227,20 +226,20 @@ CELERY_TIMEZONE = "UTC"
 # Nobody steers workers from outside, and each of these costs the file-system broker a queue per worker.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 # With a name of its own here, rounds go to workers that are started for that queue: those with a GPU.
-RONDO_TRAINING_QUEUE = env.str("RONDO_TRAINING_QUEUE", default="celery")
+RONDO_TRAINING_QUEUE = env["RONDO_TRAINING_QUEUE"]
 CELERY_TASK_ROUTES = {"training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE}}
-RONDO_SWEEP_SECONDS = env.float("RONDO_SWEEP_SECONDS", default=5)
-RONDO_HEARTBEAT_SECONDS = env.float("RONDO_HEARTBEAT_SECONDS", default=3)
-RONDO_STALE_SECONDS = env.float("RONDO_STALE_SECONDS", default=20)
+RONDO_SWEEP_SECONDS = env["RONDO_SWEEP_SECONDS"]
+RONDO_HEARTBEAT_SECONDS = env["RONDO_HEARTBEAT_SECONDS"]
+RONDO_STALE_SECONDS = env["RONDO_STALE_SECONDS"]
 # How much of what was trained keeps its files, of each project; 0 keeps everything.
-RONDO_KEEP_CHECKPOINTS = env.int("RONDO_KEEP_CHECKPOINTS", default=0)
-RONDO_KEEP_RUN_STATES = env.int("RONDO_KEEP_RUN_STATES", default=0)
+RONDO_KEEP_CHECKPOINTS = env["RONDO_KEEP_CHECKPOINTS"]
+RONDO_KEEP_RUN_STATES = env["RONDO_KEEP_RUN_STATES"]
 # Asked for only when a checkpoint is pushed; HF_ENDPOINT names another hub than huggingface.co.
-RONDO_HUB_TOKEN = env.str("RONDO_HUB_TOKEN", default="")
+RONDO_HUB_TOKEN = env["RONDO_HUB_TOKEN"]
 # What a manager may upload; a command imports what is larger.
-RONDO_IMPORT_MAX_MB = env.int("RONDO_IMPORT_MAX_MB", default=200)
-RONDO_IMPORT_MAX_ROWS = env.int("RONDO_IMPORT_MAX_ROWS", default=1_000_000)
-RONDO_UPLOADS_PER_MINUTE = env.int("RONDO_UPLOADS_PER_MINUTE", default=10)
+RONDO_IMPORT_MAX_MB = env["RONDO_IMPORT_MAX_MB"]
+RONDO_IMPORT_MAX_ROWS = env["RONDO_IMPORT_MAX_ROWS"]
+RONDO_UPLOADS_PER_MINUTE = env["RONDO_UPLOADS_PER_MINUTE"]
 CELERY_BEAT_SCHEDULE = {
     "sweep_imports": {
         "task": "annotation.tasks.sweep",
@@ -267,11 +266,11 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 # How many proxies of our own stand before Rondo: so many last addresses of X-Forwarded-For are believed.
 # Behind a proxy that is not counted here everybody comes from one address, and waits for each other's faults.
-ALLAUTH_TRUSTED_PROXY_COUNT = env.int(
-    "RONDO_TRUSTED_PROXIES", default=1 if env.bool("RONDO_HTTPS", default=False) else 0
+ALLAUTH_TRUSTED_PROXY_COUNT = (
+    int(env["RONDO_HTTPS"]) if env["RONDO_TRUSTED_PROXIES"] is None else env["RONDO_TRUSTED_PROXIES"]
 )
-AXES_FAILURE_LIMIT = env.int("RONDO_SIGN_IN_ATTEMPTS", default=5)
-AXES_COOLOFF_TIME = timedelta(minutes=env.int("RONDO_SIGN_IN_WAIT_MINUTES", default=15))
+AXES_FAILURE_LIMIT = env["RONDO_SIGN_IN_ATTEMPTS"]
+AXES_COOLOFF_TIME = timedelta(minutes=env["RONDO_SIGN_IN_WAIT_MINUTES"])
 # A person from one address: whoever guesses at somebody's password from elsewhere does not lock them out.
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "webapp.security.lockout.client_address"
@@ -303,11 +302,11 @@ MFA_FORMS = {
 }
 # Other sites that people may sign in with; each is offered only where its two or three variables are set.
 SOCIALACCOUNT_PROVIDERS = providers(
-    github=(env.str("RONDO_GITHUB_CLIENT_ID", default=""), env.str("RONDO_GITHUB_CLIENT_SECRET", default="")),
-    google=(env.str("RONDO_GOOGLE_CLIENT_ID", default=""), env.str("RONDO_GOOGLE_CLIENT_SECRET", default="")),
-    openid=(env.str("RONDO_OPENID_CLIENT_ID", default=""), env.str("RONDO_OPENID_CLIENT_SECRET", default="")),
-    openid_url=env.str("RONDO_OPENID_URL", default=""),
-    openid_name=env.str("RONDO_OPENID_NAME", default="OpenID Connect"),
+    github=(env["RONDO_GITHUB_CLIENT_ID"], env["RONDO_GITHUB_CLIENT_SECRET"]),
+    google=(env["RONDO_GOOGLE_CLIENT_ID"], env["RONDO_GOOGLE_CLIENT_SECRET"]),
+    openid=(env["RONDO_OPENID_CLIENT_ID"], env["RONDO_OPENID_CLIENT_SECRET"]),
+    openid_url=env["RONDO_OPENID_URL"],
+    openid_name=env["RONDO_OPENID_NAME"],
 )
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
 SOCIALACCOUNT_LOGIN_ON_GET = False
@@ -316,7 +315,7 @@ SOCIALACCOUNT_STORE_TOKENS = False
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 # Rondo runs on plain HTTP on a loopback address until someone puts a proxy before it.
-RONDO_HTTPS = env.bool("RONDO_HTTPS", default=False)
+RONDO_HTTPS = env["RONDO_HTTPS"]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = RONDO_HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if RONDO_HTTPS else None
 SECURE_SSL_REDIRECT = RONDO_HTTPS
@@ -375,14 +374,14 @@ SPECTACULAR_SETTINGS = {
 # ── Words, time, files ────────────────────────────────────────────────────────────────
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("de", "Deutsch")]
-TIME_ZONE = env.str("RONDO_TIME_ZONE", default="UTC")
+TIME_ZONE = env["RONDO_TIME_ZONE"]
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = RONDO_HOME / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 # `manage.py up` collects the files and then says so here. Elsewhere (tests, `runserver`) they come from
 # their source folders, so that a folder collected last week is never served in place of today's files.
-RONDO_STATIC_COLLECTED = env.bool("RONDO_STATIC_COLLECTED", default=False)
+RONDO_STATIC_COLLECTED = env["RONDO_STATIC_COLLECTED"]
 WHITENOISE_USE_FINDERS = not RONDO_STATIC_COLLECTED
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -395,11 +394,7 @@ STORAGES = {
     },
 }
 
-RONDO_LOG_FORMAT = env.str("RONDO_LOG_FORMAT", default="text")
-if RONDO_LOG_FORMAT not in log_lines.FORMATS:
-    raise ImproperlyConfigured(
-        f"RONDO_LOG_FORMAT is {RONDO_LOG_FORMAT!r}. Write text (for people) or json (for programs)."
-    )
+RONDO_LOG_FORMAT = env["RONDO_LOG_FORMAT"]
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -412,7 +407,7 @@ LOGGING = {
         }
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.str("RONDO_LOG_LEVEL", default="INFO")},
+    "root": {"handlers": ["stderr"], "level": env["RONDO_LOG_LEVEL"]},
     "loggers": {
         "httpx": {"level": "WARNING"},
         # Where the keys of a store came from, each time it is opened.

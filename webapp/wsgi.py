@@ -4,6 +4,9 @@ import os
 
 from django.core.wsgi import get_wsgi_application
 
+from webapp.environment import load_settings_or_exit
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
+load_settings_or_exit()
 application = get_wsgi_application()

@@ -20,6 +20,8 @@ class Lines(Logger):  # type: ignore[misc]
         """As gunicorn sets it up, then with our formatter; its first process loads no settings."""
         super().setup(cfg)
         kind = os.environ.get("RONDO_LOG_FORMAT", "text")
+        # The processes that load the settings refuse another form in words, and end gunicorn with it.
+        kind = kind if kind in log_lines.FORMATS else "text"
         for log in (self.error_log, self.access_log):
             for handler in log.handlers:
                 handler.setFormatter(log_lines.formatter(kind, log_lines.secrets_of_environment()))
