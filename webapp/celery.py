@@ -1,6 +1,8 @@
 """The Celery application. A message is a doorbell: what is to be done stands in the database."""
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -29,7 +31,9 @@ class BeatThread(bootsteps.StartStopStep):
         return EmbeddedService(parent.app, thread=True, scheduler_cls=parent.app.conf.beat_scheduler)
 
 
-load_settings_or_exit()
+# This module is imported wherever Rondo is; only Celery's own command reports wrong settings by itself.
+if "celery" in Path(sys.argv[0]).parts[-2:]:
+    load_settings_or_exit()
 app = Celery("rondo")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

@@ -53,9 +53,6 @@ def load_settings_or_exit() -> None:
 
     For programs that do not start through manage.py. At this exit status gunicorn does not try again.
     """
-    if os.environ.get("DJANGO_SETTINGS_MODULE", "") in sys.modules:
-        # They are being loaded, by whoever imports this package: Django would take half of them for the whole.
-        return
     try:
         _ = settings.INSTALLED_APPS
     except ImproperlyConfigured as error:

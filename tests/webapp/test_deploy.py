@@ -14,6 +14,7 @@ from django.core.management import get_commands
 from django.urls import resolve
 from pytest_django import Settings
 
+from webapp.environment_table import TABLE
 from webapp.supervision import programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +40,7 @@ def test_the_parts_of_a_team_are_there():
 
 
 def test_every_variable_is_one_that_something_reads():
-    settings = (ROOT / "webapp" / "settings.py").read_text(encoding="utf-8")
-    read = set(re.findall(r'(?:env\.\w+|_secret)\(\s*"(\w+)"', settings))
+    read = {setting.name for setting in TABLE}
     foreign = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"}
     for name, service in OURS.items():
         assert set(service["environment"]) - foreign <= read, name
