@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -15,10 +16,11 @@ from annotation.errors import Refusal
 from annotation.models import AuditEntry, Project, User
 from tests.training.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, RunState
-from training.contract import PolicyGradientSettings, RewardPart
+from training.contract import KtoSettings, PolicyGradientSettings, PreferenceSettings, RewardPart
 from training.models import ArenaLink, Checkpoint, CheckpointExport, Judge, Round, Run
 from training.selectors import checkpoints_of
 from training.selectors_checkpoints import uses_of
+from training.services.dry_run import refuse_unless_fits
 from training.services.registry import delete_files, describe_checkpoint, sweep_deleted
 from training.services.retention import apply_retention, what_leaves
 from training.services.reward_models import with_reward_models
@@ -355,6 +357,28 @@ def test_a_reward_model_whose_manifest_was_exchanged_trains_no_policy(project: P
     (reward.path / "manifest.json").write_text("{}")
     with pytest.raises(Refusal, match="reward-1 is not as it was registered"):
         with_reward_models(round_, settings)
+
+
+def test_the_reference_of_a_recipe_is_parent_base_or_a_policy_of_the_project_by_its_name(
+    project: Project, starter: Checkpoint, settings: Settings
+):
+    older = make_trained("policy-1", project, kind=CheckpointKind.POLICY)
+    round_ = make_round(project, starter, RoundState.LABELLING)
+    for same in ("parent", "base"):
+        assert with_reward_models(round_, PreferenceSettings(reference=same)).reference == same
+    placed = with_reward_models(round_, PreferenceSettings(reference="policy-1"))
+    assert Path(settings.RONDO_RUNS, "run", placed.reference).resolve() == older.path.resolve()
+    assert placed.reference_digest == older.digest
+    # A starter model is its base, adapters off.
+    assert with_reward_models(round_, KtoSettings(reference=starter.name)).reference == "base"
+    with pytest.raises(
+        Refusal, match="The recipe’s reference names nobody, which is no policy of the project"
+    ):
+        with_reward_models(round_, PreferenceSettings(reference="nobody"))
+    round_.recipe = {"policy": {"reference": "nobody"}}
+    round_.save()
+    with pytest.raises(Refusal, match="names nobody"):
+        refuse_unless_fits(round_)
 
 
 def test_what_has_no_files_any_more_is_offered_nowhere(old: Checkpoint, project: Project, carol: User):

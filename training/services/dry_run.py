@@ -31,6 +31,7 @@ from training.run_folders import folder_of
 from training.selectors import checkpoints_of
 from training.services.answers import questions_of, rival_of
 from training.services.memory_gate import Machine, tight, too_large, training_machine
+from training.services.reward_models import unknown_reference
 from training.services.snapshots import decided_judgments
 
 _RUNS_LOOKED_AT = 5
@@ -278,6 +279,7 @@ def _cannot_be_trained(round_: Round) -> Iterator[str]:
 
 def _unknown_reward_models(round_: Round) -> Iterator[str]:
     policy = round_.parsed_recipe.policy
+    yield from unknown_reference(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
         return
     known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))

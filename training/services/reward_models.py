@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.choices import CheckpointKind, RunState, StepKind
@@ -42,18 +44,26 @@ def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     return dataclasses.replace(policy, rewards=rewards, watch=watch)
 
 
+def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
+    """Why the recipe's reference cannot be: the project has no such policy."""
+    name = PARENT if isinstance(policy, SftSettings) else policy.reference
+    known = checkpoints_of(round_.project, writing=True)
+    if name not in (PARENT, BASE) and not known.filter(name=name).exists():
+        yield _(
+            "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
+            "or the name of one."
+        ) % {"name": name}
+
+
 def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     """The settings with the folder and the digest of the reference in place of its name."""
     if policy.reference in (PARENT, BASE):
         return policy
-    found = checkpoints_of(round_.project, writing=True).filter(name=policy.reference).first()
-    if found is None:
-        names = ", ".join(checkpoints_of(round_.project, writing=True).values_list("name", flat=True))
-        raise Refusal(
-            f"The reference {policy.reference!r} is no policy of {round_.project}: take {PARENT!r}, "
-            f"{BASE!r}, or one of these: {names}."
-        )
+    for problem in unknown_reference(round_, policy):
+        raise Refusal(problem, field="recipe")
+    found = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
     if found.kind != CheckpointKind.POLICY:
+        # A starter model is its base.
         return dataclasses.replace(policy, reference=BASE)
     require_registered(found)
     folder = os.path.relpath(found.path, Path(settings.RONDO_RUNS) / "run")
