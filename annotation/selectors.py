@@ -126,13 +126,17 @@ def withheld(project: Project) -> QuerySet[Withholding]:
 
 
 def judgments_current(
-    project: Project, round_numbers: Sequence[int] | None = None, *, machines: bool = False
+    project: Project,
+    round_numbers: Sequence[int] | None = None,
+    *,
+    machines: bool = False,
+    unblinded: bool = False,
 ) -> QuerySet[Judgment]:
     """The judgments of work that nothing supersedes, oldest first, with all that belongs to them.
 
     Gold, qualification and retests are not among them: they measure, and nothing learns from them.
     `round_numbers` restricts them to those rounds; None gives all. Those of programs that judge are among
-    them only with `machines`. Iterate with
+    them only with `machines`, those made with the models' names in sight only with `unblinded`. Iterate with
     `.iterator(chunk_size=…)` when there may be many: the related rows come in batches.
     """
     judgments = Judgment.objects.filter(
@@ -143,6 +147,8 @@ def judgments_current(
     )
     if not machines:
         judgments = judgments.filter(annotator__is_machine=False)
+    if not unblinded:
+        judgments = judgments.filter(blind=True)
     if round_numbers is not None:
         judgments = judgments.filter(comparison__round_number__in=round_numbers)
     candidates = Candidate.objects.order_by("index").select_related("completion__source")

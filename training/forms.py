@@ -65,10 +65,13 @@ class CompareForm(forms.Form):
     max_tokens = forms.IntegerField(
         initial=256, min_value=1, max_value=1024, label=_("Length"), help_text=_("At most this many tokens.")
     )
-    blind = forms.BooleanField(
+    unblinded = forms.BooleanField(
         required=False,
-        label=_("Blind"),
-        help_text=_("Hides names and figures, in an order drawn by chance, until you vote."),
+        label=_("Show names before the vote"),
+        help_text=_(
+            "Otherwise names, scores and differences appear after your vote, and the order is random. "
+            "An unblinded vote is left out of training, win rates and the leaderboard."
+        ),
     )
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:

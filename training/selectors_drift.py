@@ -78,6 +78,7 @@ def people_judged(project: Project) -> QuerySet[Judgment]:
         assignment__retest_of__isnull=True,
         superseded_by__isnull=True,
         annotator__is_machine=False,
+        blind=True,
     )
 
 

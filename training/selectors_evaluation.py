@@ -114,8 +114,8 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
     """Return the win rate of a checkpoint against its parent by all current judgments of people, arenas
     among them.
 
-    A prompt counts once, for whichever policy most of its judgments prefer. Judgments by machines are not
-    counted.
+    A prompt counts once, for whichever policy most of its judgments prefer. Judgments by machines and
+    unblinded ones are not counted.
     """
     pair = {checkpoint.source_id, parent.source_id}
     prompts: dict[int, tuple[int, str]] = {
@@ -123,6 +123,7 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
         for pk, prompt, split in Judgment.objects.filter(
             comparison__in=_comparisons_of(checkpoint, parent),
             annotator__is_machine=False,
+            blind=True,
             assignment__retest_of__isnull=True,
             superseded_by__isnull=True,
         )
@@ -175,6 +176,7 @@ def asked_of_people(evaluation: Evaluation) -> Asked:
     judgments = Judgment.objects.filter(
         comparison__in=found,
         annotator__is_machine=False,
+        blind=True,
         assignment__retest_of__isnull=True,
         superseded_by__isnull=True,
     ).count()

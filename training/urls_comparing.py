@@ -12,6 +12,7 @@ patterns: list[URLPattern] = [
     path("compare/<str:slug>/", compare.compare_shown, name="compare-shown"),
     path("compare/<str:slug>/write/", compare.compare_write, name="compare-write"),
     path("compare/<str:slug>/vote/", compare.compare_vote, name="compare-vote"),
+    path("compare/<str:slug>/reveal/", compare.compare_reveal, name="compare-reveal"),
     path("compare/<str:slug>/continue/", compare.compare_continue, name="compare-continue"),
     path(f"{_PROJECT}leaderboard/", leaderboard.leaderboard, name="leaderboard"),
     path(f"{_PROJECT}leaderboard/groups/", leaderboard.leaderboard_groups, name="leaderboard-groups"),

@@ -3,7 +3,7 @@
 A ranking of k answers gives a vote for each of its pairs. Equal and both good are ties; both bad is a tie
 of its own kind, counted apart, so that a leaderboard may take it for a tie, as Chatbot Arena does, or leave
 it out. Cannot judge is no vote, and neither are two answers of one source. Work and arenas give votes;
-gold, qualification and what was asked again do not.
+gold, qualification, what was asked again and what was judged with the names in sight do not.
 """
 
 from collections import defaultdict
@@ -71,15 +71,15 @@ def judged(ids: Sequence[int]) -> dict[int, Judged]:
     ):
         ranked[judgment].append((completion, rank, source, length))
     rows = Judgment.objects.filter(pk__in=ids).values_list(
-        *("pk", "supersedes_id", "verdict", "annotator__is_guest", "annotator__is_machine"),
+        *("pk", "supersedes_id", "verdict", "blind", "annotator__is_guest", "annotator__is_machine"),
         *("assignment__display_order", "assignment__retest_of_id"),
         *("comparison__purpose", "comparison__project_id"),
         *("comparison__round_number", "comparison__prompt__tags"),
     )
     found = {}
-    for pk, supersedes, verdict, guest, machine, shown, retest, purpose, project, number, tags in rows:
+    for pk, supersedes, verdict, blind, guest, machine, shown, retest, purpose, project, number, tags in rows:
         votes: tuple[Vote, ...] = ()
-        if retest is None and purpose in _VOTED:
+        if blind and retest is None and purpose in _VOTED:
             votes = tuple(
                 Vote(
                     project=project,

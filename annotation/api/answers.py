@@ -166,6 +166,9 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     critiques = TextOfAnswerSerializer(many=True)
     demonstration = serializers.CharField()
     active_seconds = serializers.IntegerField(allow_null=True)
+    blind = serializers.BooleanField(
+        help_text="False where the annotator knew which model wrote which response: training leaves it out."
+    )
 
     def to_representation(self, judgment: Judgment) -> dict[str, Any]:
         """By the names that the reader of the context knows the answers by."""
@@ -178,6 +181,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "annotator": judgment.annotator.username,
             "guideline": judgment.guideline.version if judgment.guideline else None,
             "superseded": hasattr(judgment, "superseded_by"),
+            "blind": judgment.blind,
             "created_at": judgment.created_at,
             "verdict": judgment.verdict,
             "ranks": {name.of(row.completion_id): row.rank for row in judgment.ranks.all()},

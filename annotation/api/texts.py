@@ -304,7 +304,9 @@ class JudgmentsView(ListView, ProjectView):
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """By round and by annotator."""
         rounds = [asked["round"]] if "round" in asked else None
-        current = judgments_current(self.project, rounds, machines=bool(asked.get("machines")))
+        current = judgments_current(
+            self.project, rounds, machines=bool(asked.get("machines")), unblinded=True
+        )
         if "annotator" in asked:
             current = current.filter(annotator__username=asked["annotator"])
         return judgments_with_parts(current)

@@ -23,6 +23,7 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 - `critiques`: `completion`, `text`
 - `demonstration`: the answer as this annotator would have written it, or null
 - `comment`, `active_seconds`, `guideline_version`, `created_at` (ISO 8601, UTC)
+- `blind`: false where the annotator knew which model wrote which answer; training leaves such a judgment out
 - `imported_from`: where an imported judgment came from, or null
 """
 
@@ -76,6 +77,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         .order_by("pk")
         .values(
             *("pk", "comparison_id", "verdict", "strength", "comment", "active_seconds", "created_at"),
+            "blind",
             *("imported_from", "annotator__pseudonym", "annotator__is_machine", "guideline__version"),
             "assignment__display_order",
             *("demonstration__text", "comparison__round_number", "comparison__prompt_id"),
@@ -109,6 +111,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             "guideline_version": row["guideline__version"],
             "active_seconds": row["active_seconds"],
             "created_at": row["created_at"].astimezone(UTC).isoformat(),
+            "blind": row["blind"],
             "imported_from": row["imported_from"],
             **{name: of_judgment.get(pk, []) for name, of_judgment in parts.items()},
             "ranks": dict(parts["ranks"].get(pk, ())),

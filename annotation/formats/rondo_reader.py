@@ -109,7 +109,7 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
         ),
         more={
             name: row[name]
-            for name in ("judgment", "comparison", "round", "guideline_version", "imported_from")
+            for name in ("judgment", "comparison", "round", "guideline_version", "blind", "imported_from")
             if row.get(name) is not None
         },
     )

@@ -48,6 +48,12 @@ class Judgment(WrittenOnce):
         blank=True,
         help_text="For an imported judgment: the format, the item, and what it said beyond these fields.",
     )
+    blind = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="Whether the annotator could not see which model wrote which response. Nothing is learned "
+        "from an unblinded judgment, and no win rate counts it.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

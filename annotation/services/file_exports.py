@@ -54,7 +54,11 @@ class Export:
 
     def row_stream(self) -> Iterator[dict[str, Any]]:
         """The rows, some at a time from the database: memory does not grow with their number."""
-        found = selectors.judgments_current(self.project, self.rounds, machines=self.machines)
+        # Files to train on leave out what was judged with the names in sight, as snapshots do.
+        unblinded = self.writer.name == "jsonl"
+        found = selectors.judgments_current(
+            self.project, self.rounds, machines=self.machines, unblinded=unblinded
+        )
         if self.split:
             found = found.filter(comparison__prompt__split=Split(self.split))
         scene = scene_of(self.project, self.tokens)
@@ -98,6 +102,9 @@ class Export:
                 "rounds": list(self.rounds) if self.rounds is not None else "all",
                 "split": self.split or "all",
                 "programs that judge": self.machines,
+                "unblinded judgments": "marked by blind: false"
+                if self.writer.name == "jsonl"
+                else "left out",
                 "judgments": "current ones of work: none superseded, no gold, no qualification, no retest",
             },
             "judgments": self.judgments,

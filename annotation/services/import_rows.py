@@ -175,12 +175,14 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
         [
             *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", "verdict", "strength"),
             *("comment", "active_seconds", "idempotency_key", "supersedes_id", "imported_from", "created_at"),
+            "blind",
         ],
         (
             (
                 *(pk, assignment, one.comparison, one.annotator, None, str(one.judgment.verdict)),
                 *(one.judgment.strength, one.judgment.comment, one.judgment.active_seconds),
                 *(_uuid_value(one.key), None, bulk.json_value(dict(one.origin)), time),
+                one.judgment.more.get("blind") is not False,
             )
             for pk, assignment, one, time in zip(judgments, assignments, accepted, times, strict=True)
         ),

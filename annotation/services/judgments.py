@@ -205,10 +205,12 @@ def write_judgment(
     guideline: Guideline | None,
     supersedes: Judgment | None = None,
     imported_from: dict[str, Any] | None = None,
+    blind: bool = True,
 ) -> Judgment:
     """Write the rows of a checked answer. Call it inside a transaction.
 
-    `supersedes` is what stands for the assignment up to now; None for a first answer.
+    `supersedes` is what stands for the assignment up to now; None for a first answer. A revision of an
+    unblinded judgment is unblinded, too: its annotator has seen the names.
     """
     judgment = Judgment(
         assignment=assignment,
@@ -222,6 +224,7 @@ def write_judgment(
         idempotency_key=idempotency_key,
         imported_from=imported_from,
         supersedes=supersedes,
+        blind=blind and (supersedes is None or supersedes.blind),
     )
     _WRITE([judgment])
     _write_parts(judgment, assignment.comparison.prompt, answer)

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from annotation import selectors
 from annotation.choices import AssignmentState, Purpose
-from annotation.errors import InvalidAnswer
+from annotation.errors import InvalidAnswer, Refusal
 from annotation.models import Assignment, Candidate, Comparison, Completion, Judgment, Prompt, User
 from annotation.services.answers import JudgmentAnswer, check_answer
 from annotation.services.assignments import take_slot
@@ -19,13 +19,19 @@ from annotation.services.tallies import count_submission, take_turn
 
 
 def voted_comparison(
-    *, prompt: Prompt, completions: Sequence[Completion], round_number: int, purpose: Purpose
+    *,
+    prompt: Prompt,
+    completions: Sequence[Completion],
+    round_number: int,
+    purpose: Purpose,
+    blind: bool = True,
 ) -> Comparison:
     """The comparison of these completions that a vote is about, made where there is none.
 
     One of work has one place, for who votes; one of an arena has none: no annotator meets it in the
     queue, and nothing is ever learned from it. Idempotent like `create_comparison`. A text that names
-    its model is not withheld here: whoever shows it has looked.
+    its model is not withheld here: whoever shows it has looked. One for an unblinded vote has no place
+    either: the vote takes none, and nobody asked for others.
     """
     ids = checked_ids(prompt, completions)
     key = completion_set(ids)
@@ -43,7 +49,7 @@ def voted_comparison(
                 purpose=purpose,
                 size=len(ids),
                 overlap=1,
-                open_slots=1 if purpose == Purpose.WORK else 0,
+                open_slots=1 if blind and purpose == Purpose.WORK else 0,
                 completion_set=key,
             )
             Candidate.objects.bulk_create(
@@ -62,13 +68,15 @@ def record_vote(
     shown: Sequence[int],
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
+    blind: bool = True,
 ) -> Judgment:
     """Store what `voter` says of a comparison that they met outside the queue. Call it in a transaction.
 
     shown: completion ids in the order in which they stood. Sent twice with one key it is one judgment;
     who judged this comparison before changes their mind. Whether this person may vote is for the caller to
     decide. It holds a place where one is free, and is one judgment more where none is.
-    Refuses (`InvalidAnswer`) what contradicts itself.
+    Not `blind`, the voter knew the models' names: the judgment is marked so, holds no place, and never
+    replaces a blind one. Refuses (`InvalidAnswer`) what contradicts itself.
     """
     turn = take_turn(project_id=comparison.project_id, annotator_id=voter.pk)
     if doubled := Judgment.objects.filter(idempotency_key=idempotency_key).first():
@@ -77,8 +85,17 @@ def record_vote(
         raise InvalidAnswer(_("This page's key was used for another vote."), field="idempotency_key")
     checked = check_answer(comparison=comparison, answer=answer, imported=True)
     before = _held(comparison, voter)
+    current = selectors.current_judgment(before) if before else None
+    if not blind and current is not None and current.blind:
+        raise Refusal(
+            _(
+                "You judged these responses blind before. That judgment stands: one made with the names in "
+                "sight does not replace it."
+            ),
+            field="verdict",
+        )
     if before is None:
-        assignment = _submitted(comparison, voter, shown)
+        assignment = _submitted(comparison, voter, shown, blind=blind)
         count_submission(turn=turn, assignment=assignment)
     else:
         assignment = before
@@ -95,7 +112,8 @@ def record_vote(
         idempotency_key=idempotency_key,
         # No rules were on screen.
         guideline=None,
-        supersedes=selectors.current_judgment(assignment),
+        supersedes=current,
+        blind=blind,
     )
 
 
@@ -109,7 +127,7 @@ def _held(comparison: Comparison, voter: User) -> Assignment | None:
     )
 
 
-def _submitted(comparison: Comparison, voter: User, shown: Sequence[int]) -> Assignment:
+def _submitted(comparison: Comparison, voter: User, shown: Sequence[int], *, blind: bool) -> Assignment:
     now = timezone.now()
     # Who skipped it in the queue and votes on it now has changed their mind.
     Assignment.objects.filter(
@@ -118,7 +136,7 @@ def _submitted(comparison: Comparison, voter: User, shown: Sequence[int]) -> Ass
     return Assignment.objects.create(
         comparison=comparison,
         annotator=voter,
-        slot=take_slot(comparison),
+        slot=take_slot(comparison) if blind else None,
         state=AssignmentState.SUBMITTED,
         display_order=list(shown),
         leased_at=now,

@@ -78,7 +78,7 @@ def test_checkpoints_answer_beside_each_other_blind_until_the_vote(
     project: Project, two: list[Checkpoint], server: FakeServer, as_carol: Asker
 ):
     names = [one.name for one in two]
-    asked = as_carol.post("/projects/tea/beside/", {"checkpoints": names, "text": "Tea?", "blind": True})
+    asked = as_carol.post("/projects/tea/beside/", {"checkpoints": names, "text": "Tea?"})
     assert (asked.status_code, asked.json()["hidden"]) == (201, True)
     address = f"/projects/tea/beside/{asked.json()['page']}/"
     assert as_carol.post(f"{address}vote/", {"verdict": "equal"}).status_code == 422
@@ -90,6 +90,7 @@ def test_checkpoints_answer_beside_each_other_blind_until_the_vote(
         assert refused.status_code == 422
     voted = as_carol.post(f"{address}vote/", {"verdict": "ranked", "ranks": {"1": 2, "2": 1}}).json()
     assert {one["checkpoint"] for one in voted["answers"]} == set(names)
+    assert (voted["blind"], voted["counts"]) == (True, True)
     best = Judgment.objects.get(pk=voted["judgment"]).ranks.get(rank=1).completion
     assert best.text == voted["answers"][1]["text"]
     onward = as_carol.post(f"{address}continue/", {"text": "And coffee?", "position": 2})
@@ -97,6 +98,21 @@ def test_checkpoints_answer_beside_each_other_blind_until_the_vote(
     assert onward.json()["messages"][-2]["content"] == best.text
     pages = [one["page"] for one in as_carol.get("/projects/tea/beside/").json()["results"]]
     assert pages == [onward.json()["page"], asked.json()["page"]]
+
+
+def test_names_shown_before_the_vote_leave_it_out_of_training(
+    project: Project, two: list[Checkpoint], server: FakeServer, as_carol: Asker
+):
+    names = {one.name for one in two}
+    asked = as_carol.post("/projects/tea/beside/", {"checkpoints": sorted(names), "text": "Tea?"}).json()
+    address = f"/projects/tea/beside/{asked['page']}/"
+    as_carol.post(f"{address}write/")
+    shown = as_carol.post(f"{address}reveal/").json()
+    assert {one["checkpoint"] for one in shown["answers"]} == names
+    voted = as_carol.post(f"{address}vote/", {"verdict": "equal"}).json()
+    assert voted["counts"] is False
+    (judgment,) = as_carol.get("/projects/tea/judgments/").json()["results"]
+    assert (judgment["blind"], judgment["comparison"]) == (False, voted["comparison"])
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "compare-shown": ("beside_read",),
     "compare-write": ("beside_write",),
     "compare-vote": ("beside_vote",),
+    "compare-reveal": ("beside_reveal",),
     "compare-continue": ("beside_continue",),
     "judges": ("judges_list", "judges_create"),
     "judge": ("judges_list",),

@@ -172,6 +172,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     # No model server is there.
     "beside_write": says(422, MANAGERS),
     "beside_vote": says(422, MANAGERS),
+    "beside_reveal": MANAGERS,
     "beside_continue": says(422, MANAGERS),
     "leaderboard_read": MANAGERS,
     "drift_read": MANAGERS,

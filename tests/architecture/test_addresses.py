@@ -228,6 +228,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Everything is written, nothing is said, and nothing typed: back to the page, with a message.
     "compare-write": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-vote": ("POST", (302, 404, 403, 403, 302, 302)),
+    "compare-reveal": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-continue": ("POST", (302, 404, 403, 403, 302, 302)),
     # The operations of the API have a table of their own, in tests/api/test_who_may.py.
     "api-docs": ("GET", EVERYONE),

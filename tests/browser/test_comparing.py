@@ -104,12 +104,12 @@ def look(page: Page, name: str) -> None:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
-def asked(page: Page, *, blind: bool = False) -> None:
+def asked(page: Page, *, unblinded: bool = False) -> None:
     page.get_by_label("Third").select_option("round-2-policy")
     page.get_by_label("Second").select_option("round-1-policy")
     page.get_by_label("Or type one").fill("How long should green tea steep?")
-    if blind:
-        page.get_by_label("Blind").check()
+    if unblinded:
+        page.get_by_label("Show names before the vote").check()
     page.get_by_role("button", name="Ask all").click()
 
 
@@ -137,6 +137,10 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
     asked(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
+    sound("beside-blind")
+    page.get_by_role("button", name="Show names now").click()
+    expect(page.locator("ins").first).to_be_visible()
+    page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
     sound("beside")
     origin = page.evaluate("location.origin")
     for name, address in {
@@ -158,7 +162,7 @@ def test_answers_appear_as_they_are_written_and_are_compared_at_the_end(
     project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
 ):
     page = open_as(carol, "/compare/")
-    asked(page)
+    asked(page, unblinded=True)
     expect(page).to_have_url(re.compile(r"/compare/[\w-]{20,}/$"))
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     expect(page.locator("ins").first).to_be_visible()
@@ -182,7 +186,7 @@ def test_blind_answers_have_no_names_until_the_vote(
     project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
 ):
     page = open_as(carol, "/compare/")
-    asked(page, blind=True)
+    asked(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     assert "policy" not in page.content()
     page.get_by_role("button", name="All bad").click()

@@ -1,5 +1,6 @@
 """Checkpoints beside each other: written, measured, stored; hidden until the vote, which is a judgment."""
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -7,18 +8,23 @@ from html import unescape
 
 import httpx
 import pytest
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
 from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Purpose, Split, Verdict
+from annotation.formats.writers import WRITERS
 from annotation.models import AuditEntry, Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.selectors import judgments_current
+from annotation.services.file_exports import Export
 from tests import factories
 from tests.training.arena_scene import make_checkpoints
 from tests.training.streaming_server import StreamingServer
 from training.engine import Engine
 from training.models import Checkpoint, SideBySide, SideBySideAnswer, VoteCount
 from training.recipe import Recipe, default_recipe
+from training.selectors_evaluation import people_say
 from training.services.leaderboard import count_votes
 from training.services.runs import create_run
 from training.services.snapshots import decided_judgments, freeze_snapshot
@@ -93,11 +99,15 @@ def vote(client: Client, shown: SideBySide, **said: object) -> None:
     client.post(reverse("compare-vote", args=[shown.slug]), said)
 
 
+def place_of(shown: SideBySide, name: str) -> int:
+    return shown.answers.get(checkpoint__name=name).position
+
+
 # ── Asking ────────────────────────────────────────────────────────────────────────────
 
 
 def test_without_a_script_all_answers_are_there_when_the_page_opens(manager, server, reward):
-    shown = ask(manager, reward="taste", third="east")
+    shown = ask(manager, unblinded="on", reward="taste", third="east")
     completed = {body["model"]: body for body in server.asked if "n" in body}
     assert set(completed) == {"north", "south", "east"}
     assert {body["seed"] for body in completed.values()} == {3}
@@ -108,7 +118,7 @@ def test_without_a_script_all_answers_are_there_when_the_page_opens(manager, ser
 
 
 def test_two_answers_show_what_differs_their_rewards_by_segment_and_their_divergence(manager, reward):
-    page = page_of(manager, ask(manager, reward="taste"))
+    page = page_of(manager, ask(manager, unblinded="on", reward="taste"))
     plain = re.sub(r'<span class="visually-hidden">[^<]*</span>', "", page)
     assert "<del>Not &lt;</del>hot<del>&gt;</del>." in plain
     assert "<ins>Very </ins>hot." in plain
@@ -124,7 +134,7 @@ def test_two_answers_show_what_differs_their_rewards_by_segment_and_their_diverg
 
 def test_a_server_that_knows_no_divergence_is_shown_without(manager, server):
     server.knows_kl = False
-    page = page_of(manager, ask(manager))
+    page = page_of(manager, ask(manager, unblinded="on"))
     assert "Very " in page
     assert "data-kl" not in page
     assert ">KL " not in page
@@ -139,7 +149,7 @@ def test_opening_the_page_again_asks_no_model(manager, server):
 
 
 def test_with_a_script_each_answer_comes_in_pieces_and_is_stored_at_the_end(manager, server):
-    shown = ask(manager, stream="1")
+    shown = ask(manager, unblinded="on", stream="1")
     assert server.asked == []
     place = shown.answers.get(checkpoint__name="south").position
     told = manager.post(reverse("compare-write", args=[shown.slug]), {"position": place})
@@ -159,7 +169,7 @@ def test_with_a_script_each_answer_comes_in_pieces_and_is_stored_at_the_end(mana
 
 def test_a_server_that_fails_is_named_and_the_page_can_try_again(manager, server):
     server.trouble = lambda request: httpx.Response(503, json={"error": {"message": "still loading"}})
-    answer = manager.post(reverse("compare-answer"), asked(), follow=True)
+    answer = manager.post(reverse("compare-answer"), asked(unblinded="on"), follow=True)
     assert "still loading" in answer.content.decode()
     server.trouble = lambda request: None
     shown = SideBySide.objects.get()
@@ -217,7 +227,7 @@ def test_pages_and_checkpoints_of_another_project_do_not_exist(manager, oscar, c
 
 def test_blind_nothing_tells_who_wrote_what_until_the_vote(manager, reward, server):
     server.text = lambda body: {"north": "Cold.", "south": "Warm."}.get(body["model"], "?")
-    shown = ask(manager, blind="on", reward="taste")
+    shown = ask(manager, reward="taste")
     for answer in (
         manager.get(shown.get_absolute_url()),
         manager.get(shown.get_absolute_url() + "?part=answers"),
@@ -225,7 +235,17 @@ def test_blind_nothing_tells_who_wrote_what_until_the_vote(manager, reward, serv
         everything = answer.content.decode() + str(answer.headers)
         plain = re.sub(r'<span class="visually-hidden">[^<]*</span>', "", everything)
         assert "Cold." in re.sub("<[^>]*>", "", plain)
-        for secret in ("north", "south", "1.250", "-0.500", "Segments by", "1 token", "KL 0"):
+        for secret in (
+            "north",
+            "south",
+            "1.250",
+            "-0.500",
+            "Segments by",
+            "1 token",
+            "KL 0",
+            "<ins>",
+            "<del>",
+        ):
             assert secret not in everything
     vote(manager, shown, said="best-1")
     told = page_of(manager, shown)
@@ -234,7 +254,7 @@ def test_blind_nothing_tells_who_wrote_what_until_the_vote(manager, reward, serv
 
 
 def test_blind_answers_are_not_streamed_because_speed_tells_a_model(manager):
-    shown = ask(manager, blind="on", stream="1")
+    shown = ask(manager, stream="1")
     answer = manager.post(reverse("compare-write", args=[shown.slug]), {"position": "1"})
     assert answer.status_code == 302
     assert not shown.answers.filter(written_at__isnull=True).exists()
@@ -242,9 +262,7 @@ def test_blind_answers_are_not_streamed_because_speed_tells_a_model(manager):
 
 def test_blind_the_order_is_drawn_by_chance(manager):
     first = {
-        SideBySideAnswer.objects.get(
-            side_by_side=ask(manager, blind="on", stream="1"), position=1
-        ).checkpoint.name
+        SideBySideAnswer.objects.get(side_by_side=ask(manager, stream="1"), position=1).checkpoint.name
         for _ in range(40)
     }
     assert first == {"north", "south"}
@@ -252,7 +270,7 @@ def test_blind_the_order_is_drawn_by_chance(manager):
 
 def test_a_vote_records_prompt_answers_comparison_and_judgment(manager, carol, project):
     shown = ask(manager)
-    vote(manager, shown, said="best-2")
+    vote(manager, shown, said=f"best-{place_of(shown, 'south')}")
     prompt = Prompt.objects.get(messages=[{"role": "user", "content": "How hot?"}])
     assert prompt.tags == ["side by side"]
     stored = {one.source.name: one for one in Completion.objects.filter(prompt=prompt)}
@@ -267,7 +285,10 @@ def test_a_vote_records_prompt_answers_comparison_and_judgment(manager, carol, p
         stored["south"]: 1,
         stored["north"]: 2,
     }
-    assert judgment.assignment.display_order == [stored["north"].pk, stored["south"].pk]
+    assert judgment.blind
+    assert judgment.assignment.display_order == [
+        stored[one.checkpoint.name].pk for one in shown.answers.all()
+    ]
     assert list(AuditEntry.objects.values_list("action", flat=True)) == ["side_by_side.vote"]
     count_votes()
     assert VoteCount.objects.filter(slice="all").count() == 1
@@ -282,7 +303,7 @@ def test_voting_twice_is_one_vote(manager):
 
 def test_four_are_voted_on_by_ranks(manager, server):
     server.text = lambda body: f"Text of {body['model']}."
-    shown = ask(manager, third="east", fourth="west")
+    shown = ask(manager, unblinded="on", third="east", fourth="west")
     vote(manager, shown, said="ranked", rank_1=2, rank_2=1, rank_3=2)
     assert not Judgment.objects.exists()  # one has no rank
     vote(manager, shown, said="ranked", rank_1=2, rank_2=1, rank_3=2, rank_4=4)
@@ -307,9 +328,73 @@ def test_a_text_that_the_same_seed_gave_otherwise_is_not_mistaken_for_what_was_r
     factories.make_completions(prompt, ["Something else."], source=source)
     before = Completion.objects.get(prompt=prompt)
     shown = ask(manager, text="", prompt=prompt.pk, seed=before.seed)
-    vote(manager, shown, said="best-2")
+    vote(manager, shown, said=f"best-{place_of(shown, 'south')}")
     best = Judgment.objects.get().ranks.get(rank=1).completion
     assert (best.text, best.source, best.seed) == ("Very hot.", source, None)
+
+
+def test_a_vote_made_with_the_names_in_sight_is_stored_as_unblinded_and_counts_nowhere(manager, project):
+    prompt = factories.make_prompt(project, "Named?", split=Split.TRAIN)
+    shown = ask(manager, text="", prompt=prompt.pk, unblinded="on")
+    assert "will be stored as unblinded" in page_of(manager, shown)
+    vote(manager, shown, said="best-2")
+    judgment = Judgment.objects.get()
+    assert not judgment.blind
+    assert "left out of training" in page_of(manager, shown)
+    # It takes no place in the queue, and puts nothing into it.
+    assert (judgment.assignment.slot, judgment.comparison.open_slots) == (None, 0)
+    assert not judgments_current(project).exists()
+    assert not decided_judgments(project, [1]).exists()
+    assert list(judgments_current(project, unblinded=True)) == [judgment]
+    count_votes()
+    assert not VoteCount.objects.exists()
+    north, south = (Checkpoint.objects.get(name=name) for name in ("north", "south"))
+    assert people_say(north, south).judgments == 0
+    item = manager.get(reverse("statistics-item", args=["tea", judgment.comparison_id]))
+    assert "unblinded" in item.content.decode()
+
+
+def test_an_unblinded_vote_stands_marked_in_the_export_and_not_in_files_to_train_on(manager, project):
+    shown = ask(manager, unblinded="on")
+    vote(manager, shown, said="best-2")
+    writers = {one.name: one for one in WRITERS}
+    (row,) = Export(project=project, writer=writers["jsonl"]).row_stream()
+    assert row["blind"] is False
+    assert list(Export(project=project, writer=writers["trl-preference"]).row_stream()) == []
+
+
+def test_names_can_be_shown_before_the_vote_which_is_then_unblinded(manager):
+    shown = ask(manager)
+    manager.post(reverse("compare-reveal", args=[shown.slug]))
+    page = page_of(manager, shown)
+    assert "north" in page
+    assert "<ins>" in page
+    vote(manager, shown, said="equal")
+    assert not Judgment.objects.get().blind
+
+
+def test_a_second_vote_on_responses_whose_names_were_told_does_not_replace_the_blind_one(manager):
+    first, second = ask(manager), ask(manager)
+    vote(manager, first, said="best-1")
+    vote(manager, second, said="equal")
+    assert Judgment.objects.get().blind
+    second.refresh_from_db()
+    assert second.judgment is None
+
+
+def test_votes_of_before_are_marked_by_the_migration_with_their_revisions_and_counted_again(manager, project):
+    shown, hidden = ask(manager), ask(manager, seed="4")
+    vote(manager, shown, said="equal")
+    vote(manager, hidden, said="equal")
+    count_votes()
+    SideBySide.objects.filter(pk=shown.pk).update(blind=False)
+    name = "0013_unblinded_votes"
+    then = MigrationLoader(connection).project_state(("training", name)).apps
+    importlib.import_module(f"training.migrations.{name}").mark_unblinded(then, None)
+    marks = {one.judgment_id: one.judgment.blind for one in SideBySide.objects.select_related("judgment")}
+    shown.refresh_from_db()
+    assert marks == {pk: pk != shown.judgment_id for pk in marks}
+    assert project.vote_totals.stale
 
 
 # ── Conversations ─────────────────────────────────────────────────────────────────────
@@ -323,7 +408,7 @@ def go_on(client: Client, shown: SideBySide, **said: object) -> SideBySide:
 def test_a_conversation_goes_on_with_one_answer_for_all_and_is_voted_on_as_one_chat(manager, server):
     shown = ask(manager)
     server.asked.clear()
-    following = go_on(manager, shown, text="And cold?", after="2")
+    following = go_on(manager, shown, text="And cold?", after=place_of(shown, "south"))
     chats = [body["messages"] for body in server.asked if "n" in body]
     expected = [
         {"role": "user", "content": "How hot?"},
@@ -351,7 +436,7 @@ def test_a_conversation_in_which_each_goes_on_with_its_own_answer_cannot_be_vote
 
 
 def test_what_is_hidden_stays_hidden_in_the_next_turn(manager):
-    shown = ask(manager, blind="on")
+    shown = ask(manager)
     following = go_on(manager, shown, text="And?", after="1")
     assert "north" not in page_of(manager, following)
     assert "south" not in page_of(manager, following)

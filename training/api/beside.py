@@ -23,6 +23,7 @@ from training.services.side_by_side import (
     Sampling,
     ask_beside,
     continue_beside,
+    reveal_names,
     vote_beside,
     write_answers,
 )
@@ -52,12 +53,17 @@ class BesideSerializer(serializers.Serializer[Any]):
 
     page = serializers.CharField(help_text="Its part of addresses.")
     messages = serializers.ListField(child=serializers.DictField())
-    blind = serializers.BooleanField()
+    blind = serializers.BooleanField(help_text="Whether names are hidden until the vote.")
     hidden = serializers.BooleanField(help_text="Whether names are hidden now.")
     seed = serializers.IntegerField()
     sampling = serializers.DictField()
     answers = BesideAnswerSerializer(many=True)
     judgment = serializers.IntegerField(allow_null=True, help_text="The vote.")
+    comparison = serializers.IntegerField(allow_null=True, help_text="What the vote judges.")
+    counts = serializers.BooleanField(
+        allow_null=True,
+        help_text="Whether the vote was blind: others are left out of training and win rates.",
+    )
     created_at = serializers.DateTimeField()
 
     def to_representation(self, shown: SideBySide) -> dict[str, Any]:
@@ -82,6 +88,8 @@ class BesideSerializer(serializers.Serializer[Any]):
                 for one in columns_of(shown)
             ],
             "judgment": shown.judgment_id,
+            "comparison": shown.judgment.comparison_id if shown.judgment else None,
+            "counts": shown.judgment.blind if shown.judgment else None,
             "created_at": shown.created_at,
         }
 
@@ -98,7 +106,11 @@ class AskSerializer(serializers.Serializer[Any]):
     temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
     max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
     seed = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False, default=0)
-    blind = serializers.BooleanField(required=False, default=False)
+    blind = serializers.BooleanField(
+        required=False,
+        default=True,
+        help_text="False shows names before the vote, which is then left out of training and win rates.",
+    )
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         """Something there must be to ask."""
@@ -147,7 +159,7 @@ class BesidesView(ListView, ProjectView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
-        return self.project.side_by_sides.all()
+        return self.project.side_by_sides.select_related("judgment")
 
     @extend_schema(operation_id="beside_list", tags=["checkpoints"], responses=BesideSerializer(many=True))
     def get(self, request: Request, slug: str) -> Response:
@@ -249,6 +261,19 @@ class BesideVoteView(OfBeside):
         found = self.shown(page)
         told = read_body(BesideVoteSerializer, request)
         vote_beside(shown=found, voter=self.user, verdict=told["verdict"], ranks=told["ranks"])
+        return Response(BesideSerializer(found).data)
+
+
+class RevealView(OfBeside):
+    """Names of answers that were asked for blind. For managers."""
+
+    @extend_schema(
+        operation_id="beside_reveal", tags=["checkpoints"], request=None, responses={200: BesideSerializer}
+    )
+    def post(self, request: Request, slug: str, page: str) -> Response:
+        """Show names before the vote, which is then left out of training and win rates."""
+        found = self.shown(page)
+        reveal_names(shown=found, user=self.user)
         return Response(BesideSerializer(found).data)
 
 

@@ -50,6 +50,7 @@ urlpatterns: list[URLPattern] = [
     path(_BESIDE, beside.BesideView.as_view(), name="api-beside"),
     path(f"{_BESIDE}write/", beside.WriteView.as_view(), name="api-beside-write"),
     path(f"{_BESIDE}vote/", beside.BesideVoteView.as_view(), name="api-beside-vote"),
+    path(f"{_BESIDE}reveal/", beside.RevealView.as_view(), name="api-beside-reveal"),
     path(f"{_BESIDE}continue/", beside.ContinueView.as_view(), name="api-beside-continue"),
     path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
     path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),

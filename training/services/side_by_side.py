@@ -2,7 +2,8 @@
 
 A vote records the prompt, the answers with their seeds, a comparison of work in the project's newest round,
 and the judgment, as the queue would: on a training prompt it is learned from like any other, on a held-out
-prompt it only measures.
+prompt it only measures. Names, figures and the diff are hidden until the vote. Who asks for them before
+casts an unblinded vote: it is stored and exported, but nothing is learned from it and no win rate counts it.
 """
 
 import random
@@ -21,7 +22,7 @@ from annotation import selectors
 from annotation.choices import FinishReason, Purpose, Role, Verdict
 from annotation.errors import NotAllowed, Refusal
 from annotation.formats.prompts_jsonl import ParsedPrompt
-from annotation.models import Completion, Judgment, Project, Prompt, User
+from annotation.models import Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.services import audit
 from annotation.services.answers import JudgmentAnswer
 from annotation.services.completions import NewCompletion, record_completions
@@ -65,7 +66,7 @@ def ask_beside(
     sampling: Sampling,
     seed: int,
     scorer: Checkpoint | None = None,
-    blind: bool = False,
+    blind: bool = True,
 ) -> SideBySide:
     """A page on which these checkpoints will answer: a prompt of the project, or what was typed.
 
@@ -97,8 +98,8 @@ def continue_beside(
 ) -> SideBySide:
     """The next turn: all go on from the answer at `position`, or each from its own where it is None.
 
-    Refuses what is not answered yet and a conversation that is long enough. Where names are hidden they stay
-    so, and after one answer for all the order is drawn anew.
+    Refuses what is not answered yet and a conversation that is long enough. Where names were hidden before
+    the vote they are hidden again, and after one answer for all the order is drawn anew.
     """
     if not selectors.may(created_by, shown.project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project compares its checkpoints."))
@@ -127,7 +128,8 @@ def continue_beside(
         sampling=shown.sampling,
         seed=shown.seed,
         scorer=shown.scorer,
-        blind=shown.is_hidden,
+        # The next vote counts only if it is blind as well, whatever was told after the last one.
+        blind=shown.blind,
         continues=shown,
         created_by=created_by,
     )
@@ -258,6 +260,27 @@ def _measured(answer: SideBySideAnswer, text: str) -> dict[str, Any]:
     return found
 
 
+# ── Showing names ─────────────────────────────────────────────────────────────────────
+
+
+@transaction.atomic
+def reveal_names(*, shown: SideBySide, user: User) -> None:
+    """Show names and figures before the vote: a vote from then on is unblinded.
+
+    Changes nothing after the vote. Refuses who does not manage the project.
+    """
+    if not selectors.may(user, shown.project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project shows the names."))
+    locked = SideBySide.objects.select_for_update().get(pk=shown.pk)
+    if locked.is_hidden:
+        locked.blind = False
+        locked.save(update_fields=["blind"])
+        audit.record(
+            action="side_by_side.reveal", subject=locked, actor=user, project=locked.project, details={}
+        )
+    shown.blind, shown.judgment = locked.blind, locked.judgment
+
+
 # ── Voting ────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,6 +290,7 @@ def vote_beside(
 ) -> Judgment:
     """Store a vote on answers beside each other: a judgment like any other. Names are told from then on.
 
+    Unblinded where names were shown before, here or with an earlier vote of theirs on the same responses.
     ranks: position → rank, for verdict "ranked". Sent twice it is one vote. Refuses who does not manage the
     project, what is not answered yet, and conversations that parted: a judgment compares answers to one chat.
     """
@@ -297,7 +321,9 @@ def vote_beside(
         completions=completions,
         round_number=newest or selectors.current_round(locked.project),
         purpose=Purpose.WORK,
+        blind=locked.blind,
     )
+    blind = locked.blind and not _names_were_told(voter, comparison)
     by_position = {answer.position: one.pk for answer, one in zip(answers, completions, strict=True)}
     told = ranks if verdict == Verdict.RANKED and ranks else {}
     judgment = record_vote(
@@ -309,6 +335,7 @@ def vote_beside(
             ranks={by_position[place]: rank for place, rank in told.items() if place in by_position},
         ),
         idempotency_key=uuid.uuid5(_KEYS, locked.slug),
+        blind=blind,
     )
     locked.prompt, locked.judgment = prompt, judgment
     locked.save(update_fields=["prompt", "judgment"])
@@ -318,9 +345,14 @@ def vote_beside(
         subject=locked,
         actor=voter,
         project=locked.project,
-        details={"judgment": judgment.pk, "blind": locked.blind},
+        details={"judgment": judgment.pk, "blind": blind},
     )
     return judgment
+
+
+def _names_were_told(voter: User, comparison: Comparison) -> bool:
+    """Whether this person voted on the same responses side by side before, and so has seen their names."""
+    return SideBySide.objects.filter(judgment__comparison=comparison, judgment__annotator=voter).exists()
 
 
 def _completion(shown: SideBySide, answer: SideBySideAnswer, prompt: Prompt) -> Completion:

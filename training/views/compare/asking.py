@@ -55,7 +55,7 @@ def compare_answer(request: Request) -> HttpResponse:
                 sampling=form.sampling,
                 seed=form.cleaned_data["seed"],
                 scorer=form.cleaned_data["reward"],
-                blind=form.cleaned_data["blind"],
+                blind=not form.cleaned_data["unblinded"],
             )
         except Refusal as refusal:
             form.add_error(refusal.field if refusal.field in form.fields else None, refusal.message)

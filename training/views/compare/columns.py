@@ -31,7 +31,7 @@ class Column:
     url: str
     written: bool
     pieces: Sequence[Piece]
-    """Of kind "deleted" is what only the first has, "inserted" what only this one has."""
+    """Of kind "deleted" is what only the first has, "inserted" what only this one has; none while hidden."""
     answer: SideBySideAnswer | None
     """With its figures; None while they are hidden."""
     heads: Sequence[tuple[str, Sequence[float]]]
@@ -51,7 +51,7 @@ def columns_of(shown: SideBySide) -> list[Column]:
             name="" if hidden else answer.checkpoint.name,
             url="" if hidden else answer.checkpoint.get_absolute_url(),
             written=answer.written_at is not None,
-            pieces=_pieces(texts, place),
+            pieces=_plain(answer.text) if hidden else _pieces(texts, place),
             answer=None if hidden else answer,
             heads=() if hidden else sorted(answer.heads.items()),
             segments=() if hidden else _segments(answer),
@@ -68,7 +68,11 @@ def _pieces(texts: Sequence[str], place: int) -> Sequence[Piece]:
         return sides(texts[0], texts[place])[1]
     if len(texts) == 2 and texts[1]:
         return sides(texts[0], texts[1])[0]
-    return [Piece("same", texts[0])] if texts[0] else []
+    return _plain(texts[0])
+
+
+def _plain(text: str) -> Sequence[Piece]:
+    return [Piece("same", text)] if text else []
 
 
 def _segments(answer: SideBySideAnswer) -> list[tuple[str, list[Stretch]]]:

@@ -16,7 +16,7 @@ from annotation.views.access import Request
 from training.engine import EngineError
 from training.forms import BesideVoteForm
 from training.models import SideBySideAnswer
-from training.services.side_by_side import vote_beside, write_answer, write_answers
+from training.services.side_by_side import reveal_names, vote_beside, write_answer, write_answers
 from training.views.compare.access import stored, trouble_of
 from training.views.compare.columns import columns_of
 
@@ -66,6 +66,14 @@ def compare_write(request: Request, slug: str) -> HttpResponseBase:
     # A proxy that collects the answer before it passes it on would make the stream pointless.
     response["X-Accel-Buffering"] = "no"
     return response
+
+
+@require_POST
+def compare_reveal(request: Request, slug: str) -> HttpResponse:
+    """Show names before the vote, which is unblinded then. For managers."""
+    shown = stored(request, slug)
+    reveal_names(shown=shown, user=request.user)
+    return redirect(shown)
 
 
 @require_POST
