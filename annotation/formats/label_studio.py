@@ -19,6 +19,7 @@ units; where the quoted text says so, offsets are turned into code points.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from annotation.choices import RatingScale, Verdict
@@ -48,7 +49,12 @@ def _tasks(row: Row) -> Iterator[ImportedItem]:
         annotation = fields.object_of(value, f"annotations[{number}]")
         if annotation.get("was_cancelled"):
             continue
-        judgments.append(_judgment(annotation, names, completions, f"annotations[{number}].result"))
+        judgments.append(
+            replace(
+                _judgment(annotation, names, completions, f"annotations[{number}].result"),
+                annotator=_annotator(row, annotation),
+            )
+        )
     yield ImportedItem(
         messages=messages_of(data),
         completions=tuple(completions),
@@ -116,7 +122,6 @@ def _judgment(
     return ImportedJudgment(
         verdict=verdict,
         ranks=ranks,
-        annotator=_person(annotation.get("completed_by")),
         spans=tuple(spans),
         ratings=tuple(ratings),
         comment=fields.text(comment, where, empty=True),
@@ -199,6 +204,18 @@ def _rating(
         scale=str(scale),
         value=stars,
     )
+
+
+def _annotator(row: Row, annotation: Mapping[str, Any]) -> str:
+    """Who judged: of an annotation that Rondo wrote, whom the task's `meta` names, else `completed_by`.
+
+    Label Studio gives an imported annotation to whoever imports it, and keeps its old id in `import_id`.
+    """
+    meta = row.get("meta")
+    written = meta.get("judgment") if isinstance(meta, dict) else None
+    if written is not None and str(annotation.get("import_id") or annotation.get("id")) == str(written):
+        return fields.optional_text(meta.get("annotator"), "meta.annotator") if meta else ""
+    return _person(annotation.get("completed_by"))
 
 
 def _person(value: Any) -> str:

@@ -1,5 +1,9 @@
 """Judgments as Label Studio's JSON: out, one task with one annotation for each. `label_studio` reads it.
 
+Label Studio 1.23 takes an annotation that names nobody for one of the person who imports it. It refuses
+`completed_by` without `email`, and an email that none of its members has, so pseudonyms go out in the
+task's `meta`, which it stores and exports again. Its pages count code points, as Rondo does.
+
 A ranking with ties is a `ranker` in some order that agrees with it, and `meta.ranks` says which are tied.
 What has no type there goes out as dropped: missing info, corrections, critiques, a demonstration, strength.
 """
@@ -14,6 +18,12 @@ from annotation.formats.writers import Dropped, Record, Scene, Writer, Written
 def _task(record: Record, scene: Scene) -> Written:
     names = {one["id"]: f"answer_{number}" for number, one in enumerate(record["completions"], start=1)}
     messages = record["messages"]
+    result = [
+        *_verdict(record, names),
+        *_marks(record, names),
+        *_ratings(record, names),
+        *_comment(record),
+    ]
     yield {
         "id": int(record["judgment"]),
         "data": {
@@ -24,20 +34,17 @@ def _task(record: Record, scene: Scene) -> Written:
             **{
                 f"source_{number}": one["source"] for number, one in enumerate(record["completions"], start=1)
             },
+            **_listed(record, names),
         },
+        "meta": {"judgment": record["judgment"], "annotator": record["annotator"]},
         "annotations": [
             {
                 "id": int(record["judgment"]),
-                "completed_by": {"pseudonym": record["annotator"]},
                 "created_at": record["created_at"],
                 "was_cancelled": False,
                 "lead_time": record["active_seconds"],
-                "result": [
-                    *_verdict(record, names),
-                    *_marks(record, names),
-                    *_ratings(record, names),
-                    *_comment(record),
-                ],
+                # Label Studio's pages find a region by its id.
+                "result": [{"id": f"r{number}", **one} for number, one in enumerate(result, start=1)],
             }
         ],
     }
@@ -46,9 +53,19 @@ def _task(record: Record, scene: Scene) -> Written:
             yield Dropped(f"{name}: Label Studio has no type for it")
 
 
+def _listed(record: Record, names: dict[str, str]) -> dict[str, Any]:
+    """The completions as the list that a `Ranker` orders; a pair is shown by two `Text`s."""
+    if len(names) < 3:
+        return {}
+    listed = [
+        {"id": names[one["id"]], "title": names[one["id"]], "body": one["text"], "source": one["source"]}
+        for one in record["completions"]
+    ]
+    return {"answers": listed}
+
+
 def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     verdict, ranks = record["verdict"], record["ranks"]
-    both = {"from_name": "preference", "to_name": ",".join(names.values())}
     if verdict == Verdict.NOT_ASKED:
         return
     if verdict != Verdict.RANKED:
@@ -60,11 +77,17 @@ def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
         }
     elif len(names) == 2:
         left, right = (ranks[pk] for pk in names)
-        yield {**both, "type": "pairwise", "value": {"selected": "left" if left < right else "right"}}
+        yield {
+            "from_name": "preference",
+            "to_name": ",".join(names.values()),
+            "type": "pairwise",
+            "value": {"selected": "left" if left < right else "right"},
+        }
     else:
         order = sorted(names, key=lambda pk: ranks[pk])
         yield {
-            **both,
+            "from_name": "ranking",
+            "to_name": "answers",
             "type": "ranker",
             "value": {"ranker": [names[pk] for pk in order]},
             "meta": {"ranks": [ranks[pk] for pk in names]},

@@ -154,7 +154,7 @@ def export_to(project: Project, format_name: str, path: Path) -> list[Any]:
 OWN = {
     "jsonl": {"judgment", "comparison", "prompt", "imported_from", "round", "guideline_version"},
     "csv": {"judgment", "comparison", "prompt", "completion", "split", "round"},
-    "label-studio": {"id", "created_at"},
+    "label-studio": {"id", "created_at", "judgment"},
 }
 
 
