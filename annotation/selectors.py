@@ -108,6 +108,12 @@ def round_of_work(project: Project, annotator: User) -> int:
     return newest or current_round(project)
 
 
+def rounds_of(project: Project) -> list[int]:
+    """The numbers of the rounds that have comparisons to be judged as work, in order."""
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
+    return list(work.order_by("round_number").values_list("round_number", flat=True).distinct())
+
+
 def round_shown(assignment: Assignment) -> int:
     """The round that an assignment's page may name: a known item or a retest looks like today's work."""
     comparison = assignment.comparison

@@ -89,7 +89,8 @@ def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
             "from_name": "ranking",
             "to_name": "answers",
             "type": "ranker",
-            "value": {"ranker": [names[pk] for pk in order]},
+            # Its pages show an order only under the name of the control.
+            "value": {"ranker": {"ranking": [names[pk] for pk in order]}},
             "meta": {"ranks": [ranks[pk] for pk in names]},
         }
 

@@ -123,6 +123,11 @@ def categories() -> list[dict[str, Any]]:
     ]
 
 
+def matches(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the fields of this format, and so is no other."""
+    return row.keys() >= _FIELDS
+
+
 def parse(text: str, *, name: str) -> list[QaItem]:
     """Parse a whole file. Raises `ImportErrors` with item and field of every fault, up to a bound."""
     try:

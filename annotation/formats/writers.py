@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from annotation.choices import Polarity, Verdict
+from annotation.formats.segments import StepGranularity, segments
 from annotation.formats.trl import CORRECT_STEP, DESIRABLE, WRONG_STEP
 
 Record = Mapping[str, Any]
@@ -36,6 +37,8 @@ class Scene:
     slug: str
     polarities: Mapping[str, str] = field(default_factory=dict)
     """Category key → whether a mark of it blames or praises."""
+    step_granularity: StepGranularity = "sentence"
+    """The segments that are steps where no steps are marked."""
     criteria: tuple[str, ...] = ()
     tokens: Tokens | None = None
 
@@ -52,6 +55,8 @@ class Writer:
     container: str
     """`jsonl`, `json` (one list), `csv` or `parquet`."""
     rows: Callable[[Record, Scene], Written]
+    has_steps: bool = False
+    """Whether completions go out in steps, so that the manifest says how they were cut."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """For Parquet: column → `text`, `messages`, `whole number`, or a `struct` of texts as `struct:a,b`."""
     carries_context: bool = False
@@ -156,7 +161,7 @@ def _worth_imitating(record: Record) -> Iterator[str]:
 
 
 def _trl_prm(record: Record, scene: Scene) -> Written:
-    """The steps that are marked; else lines, wrong where a mark of an error touches one."""
+    """The steps that are marked; else segments, wrong where a mark of an error touches one."""
     for completion in record["completions"]:
         marks = [span for span in record["spans"] if span["completion"] == completion["id"]]
         steps = [mark for mark in marks if mark["category"] in (CORRECT_STEP, WRONG_STEP)]
@@ -169,7 +174,7 @@ def _trl_prm(record: Record, scene: Scene) -> Written:
             ]
             found = [
                 (completion["text"][start:end], not any(m["start"] < end and start < m["end"] for m in wrong))
-                for start, end in _lines(completion["text"])
+                for start, end in segments(completion["text"], scene.step_granularity)
             ]
         else:
             yield Dropped("nothing is marked, so no step is known to be right or wrong", completion["id"])
@@ -179,16 +184,6 @@ def _trl_prm(record: Record, scene: Scene) -> Written:
             "completions": [step for step, _ in found],
             "labels": [right for _, right in found],
         }
-
-
-def _lines(text: str) -> Iterator[tuple[int, int]]:
-    start = 0
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        if bare:
-            begin = start + line.index(bare)
-            yield begin, begin + len(bare)
-        start += len(line)
 
 
 def _verl(record: Record, scene: Scene) -> Written:
@@ -239,6 +234,7 @@ WRITERS = (
         sentence="TRL stepwise supervision, for process reward models: steps and whether each is right.",
         container="jsonl",
         rows=_trl_prm,
+        has_steps=True,
     ),
     Writer(
         name="openrlhf",

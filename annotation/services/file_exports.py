@@ -12,9 +12,11 @@ from typing import Any
 from django.utils import timezone
 
 from annotation import selectors
-from annotation.choices import Split
+from annotation.choices import CategoryScope, Split
+from annotation.errors import Refusal
 from annotation.formats import label_studio_writer, rondo_csv, rondo_jsonl, span_writers, writers
 from annotation.formats.rondo_csv import header, safe
+from annotation.formats.segments import step_granularity
 from annotation.formats.writers import Dropped, Record, Scene, Tokens, Writer
 from annotation.models import Project
 from annotation.spool import Occurrences
@@ -107,6 +109,7 @@ class Export:
                 else "left out",
                 "judgments": "current ones of work: none superseded, no gold, no qualification, no retest",
             },
+            **self._steps(),
             "judgments": self.judgments,
             "judgments by programs": self.by_programs,
             "rows": self.rows,
@@ -114,12 +117,40 @@ class Export:
             "judgments whose context passages the format has no place for": self.contexts_left_out,
         }
 
+    def _steps(self) -> dict[str, Any]:
+        if not self.writer.has_steps:
+            return {}
+        granularity = scene_of(self.project, self.tokens).step_granularity
+        return {
+            "steps": {
+                "of completions with marked steps": "the marks correct-step and wrong-step",
+                "of other marked completions": granularity,
+                "granularity": "the finest over which an error category of the project is rewarded",
+                "labelled false": "where a mark of an error shares a character with the step",
+            }
+        }
+
+
+def require_rounds(*, project: Project, rounds: Sequence[int] | None) -> None:
+    """Refuse rounds in which the project has no comparison, naming those that there are."""
+    there = selectors.rounds_of(project)
+    if missing := [str(number) for number in rounds or () if number not in there]:
+        known = f"Rounds: {', '.join(map(str, there))}." if there else "There are no rounds yet."
+        noun = "round" if len(missing) == 1 else "rounds"
+        raise Refusal(
+            f"The project {project.slug} has no {noun} {', '.join(missing)}. {known}", field="rounds"
+        )
+
 
 def scene_of(project: Project, tokens: Tokens | None) -> Scene:
     """What writers must know of a project."""
+    polarities = dict(project.categories.values_list("key", "polarity"))
+    # Of missing information nothing is marked in the text.
+    spans = project.categories.filter(scope=CategoryScope.SPAN)
     return Scene(
         slug=project.slug,
-        polarities=dict(project.categories.values_list("key", "polarity")),
+        polarities=polarities,
+        step_granularity=step_granularity(dict(spans.values_list("key", "granularity")), polarities),
         criteria=tuple(f"{key}_{scale}" for key, scale in project.criteria.values_list("key", "scale")),
         tokens=tokens,
     )

@@ -56,6 +56,27 @@ def test_what_programs_judged_leaves_only_where_it_is_asked_for(project: Project
     }
 
 
+@pytest.mark.parametrize("format_name", ["jsonl", "dataset"])
+def test_a_round_that_there_is_not_is_refused_with_those_that_there_are(
+    project: Project, alice: User, tmp_path: Path, format_name: str
+):
+    path = tmp_path / "out"
+    for number in (1, 3):
+        comparison = factories.make_comparison(project, [f"Yes {number}.", "No."], round_number=number)
+        factories.make_judgment(comparison, alice)
+    arguments = ["export_judgments", "--format", format_name, "--output", str(path), "--round", "3"]
+    with pytest.raises(CommandError, match=r"The project tea has no round 99\. Rounds: 1, 3\."):
+        call_command(*arguments, "--round", "99", stderr=StringIO())
+    assert list(tmp_path.iterdir()) == []
+    call_command(*arguments, stderr=StringIO())
+    assert path.exists()
+
+
+def test_a_project_without_rounds_says_so(project: Project):
+    with pytest.raises(CommandError, match=r"has no round 1\. There are no rounds yet\."):
+        export("--round", "1")
+
+
 def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
     prompt = factories.make_prompt(
         project, "Tea 🍵?", context=[("Tea", ["Hot."])], references=["Yes."], tags=["short"]

@@ -307,6 +307,22 @@ def test_a_faulty_item_is_told_by_item_and_field_and_nothing_comes_in(
     assert not Judgment.objects.exists()
 
 
+def test_a_dry_run_recognises_the_real_file_and_writes_nothing():
+    told = StringIO()
+    call_command("import_judgments", str(FEEDBACK), "--dry-run", stdout=told)
+    count = len(json.loads(FEEDBACK.read_text(encoding="utf-8")))
+    assert told.getvalue() == f"Read as qa-feedback. {count} questions, each with four answers.\n"
+    assert not Project.objects.exists()
+
+
+def test_a_recognised_file_comes_in_as_with_its_format_named(tmp_path: Path):
+    path = tmp_path / "feedback.json"
+    path.write_text(json.dumps([ITEM]))
+    call_command("import_judgments", str(path), stdout=StringIO())
+    assert Project.objects.get().slug == "qa-feedback"
+    assert Judgment.objects.count() == 1
+
+
 def test_the_command_tells_what_is_wrong_with_the_file(tmp_path: Path):
     path = tmp_path / "feedback.json"
     for content, told in (

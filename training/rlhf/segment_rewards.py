@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from training.contract import SegmentHead
+from training.contract.segmentation import Granularity, Segment, segment
 from training.rlhf.backbone import Backbone
 from training.rlhf.encoding import Answered
 from training.rlhf.packing import Batch
-from training.rlhf.segmentation import Granularity, Segment, segment
 from training.rlhf.spans import segment_end_tokens
 
 MIN_WORDS = 5

@@ -12,7 +12,7 @@ from typing import Protocol, overload, runtime_checkable
 import torch
 from torch import Tensor
 
-from training.rlhf.segmentation import Granularity, Segment, segment
+from training.contract.segmentation import Granularity, Segment, segment
 
 __all__ = [
     "Granularity",

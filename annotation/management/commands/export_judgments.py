@@ -18,7 +18,13 @@ from annotation.formats.span_writers import tokens_of
 from annotation.formats.writers import Dropped, Record
 from annotation.management.projects import project_named
 from annotation.services.dataset_folders import write_dataset_folder
-from annotation.services.file_exports import WRITERS, Export, dropped_line, write_parquet
+from annotation.services.file_exports import (
+    WRITERS,
+    Export,
+    dropped_line,
+    require_rounds,
+    write_parquet,
+)
 
 _FOLDER = "dataset"
 
@@ -57,6 +63,7 @@ class Command(BaseCommand):
         project = project_named(options["project"])
         path: Path | None = options["output"]
         try:
+            require_rounds(project=project, rounds=options["round"])
             if options["format"] == _FOLDER:
                 self._folder(project, path, options)
                 return

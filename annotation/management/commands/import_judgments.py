@@ -11,7 +11,7 @@ from annotation.formats import hub, qa_feedback
 from annotation.formats.registry import READERS, Plan
 from annotation.management.projects import project_named
 from annotation.models import FileImport
-from annotation.services.file_imports import import_file, plan_of
+from annotation.services.file_imports import import_file, plan_of, sample_of
 from annotation.services.judgment_imports import JudgmentImportReport, import_qa_feedback
 
 _QA = "qa-feedback"
@@ -31,9 +31,7 @@ class Command(BaseCommand):
         listed = "\n".join(f"  {reader.name:<22} {reader.sentence}" for reader in READERS.values())
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = (
-            f"formats:\n{listed}\n  {_QA:<22} The JSON of github.com/allenai/FineGrainedRLHF; never guessed."
-        )
+        parser.epilog = f"formats:\n{listed}\n  {_QA:<22} The JSON of github.com/allenai/FineGrainedRLHF."
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -61,8 +59,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            if options["format"] == _QA:
-                self._qa_feedback(Path(options["file"]), options["project"] or _QA)
+            if options["format"] == _QA or (not options["format"] and _looks_like_qa(options["file"])):
+                self._qa_feedback(options)
             else:
                 self._any(options)
         except OSError as error:
@@ -119,9 +117,12 @@ class Command(BaseCommand):
             for error in record.errors[:_SHOWN_ERRORS]:
                 self.stdout.write(f"  {error}")
 
-    def _qa_feedback(self, path: Path, slug: str) -> None:
+    def _qa_feedback(self, options: dict[str, Any]) -> None:
+        path, slug = Path(options["file"]), options["project"] or _QA
         items = qa_feedback.parse(path.read_text(encoding="utf-8-sig"), name=str(path))
-        self._tell_qa_feedback(slug, import_qa_feedback(project_slug=slug, items=items, name=str(path)))
+        self.stdout.write(f"Read as {_QA}. {len(items)} questions, each with four answers.")
+        if not options["dry_run"]:
+            self._tell_qa_feedback(slug, import_qa_feedback(project_slug=slug, items=items, name=str(path)))
 
     def _tell_qa_feedback(self, slug: str, report: JudgmentImportReport) -> None:
         self.stdout.write(
@@ -137,6 +138,19 @@ class Command(BaseCommand):
             )
             for told in report.not_weak_orders:
                 self.stdout.write(f"  {told}")
+
+
+def _looks_like_qa(file: str) -> bool:
+    """Whether the first rows have the fields of qa-feedback."""
+    path = Path(file)
+    if not path.is_file():
+        return False
+    try:
+        rows = sample_of(path, name=file, rows=3)
+    except Refusal:
+        # Whoever reads it next says why.
+        return False
+    return bool(rows) and all(qa_feedback.matches(row) for row in rows)
 
 
 def _mapping(given: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """What becomes of a judgment in each format that goes out; the expected rows are written out by hand."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from annotation.choices import Verdict
 from annotation.formats.rondo_csv import plain, safe
+from annotation.formats.segments import step_granularity
 from annotation.formats.span_writers import tokens_of, words
 from annotation.formats.writers import Dropped, Scene
 from annotation.models import Project, User
@@ -123,6 +125,47 @@ def test_a_line_that_an_error_touches_is_a_wrong_step_and_praise_is_none():
         }
     ]
     assert [one.completion for one in dropped] == ["2"]
+
+
+def test_a_paragraph_is_cut_into_the_segments_by_which_marks_are_rewarded():
+    text = "Tea is hot, and red. Dr. Li drinks it!  It is 3.5 years old."
+    given = record(text, spans=[mark("vague", 12, 19, text)])
+    by_sentence, _dropped = written("trl-prm", given)
+    assert by_sentence[0]["completions"] == [
+        "Tea is hot, and red.",
+        "Dr. Li drinks it!",
+        "It is 3.5 years old.",
+    ]
+    assert by_sentence[0]["labels"] == [False, True, True]
+    finer, _dropped = written("trl-prm", given, replace(SCENE, step_granularity="sub-sentence"))
+    assert finer[0]["completions"][:2] == ["Tea is hot,", "and red."]
+    assert finer[0]["labels"] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("granularities", "expected"),
+    [
+        ({}, "sentence"),
+        ({"vague": "whole"}, "sentence"),
+        ({"vague": "sentence", "odd": "sub-sentence"}, "sub-sentence"),
+        # Praise makes no step wrong.
+        ({"vague": "sentence", "witty": "sub-sentence"}, "sentence"),
+    ],
+)
+def test_steps_are_as_fine_as_the_finest_error_category(granularities: dict[str, str], expected: str):
+    assert step_granularity(granularities, {"witty": "merit"}) == expected
+
+
+@pytest.mark.django_db
+def test_the_manifest_says_how_steps_were_cut(project: Project, alice: User, tmp_path: Path):
+    project.categories.update(granularity="sentence")
+    factories.make_judgment(factories.make_comparison(project), alice)
+    path = tmp_path / "x.jsonl"
+    call_command("export_judgments", "--format", "trl-prm", "--output", str(path), stderr=StringIO())
+    manifest = json.loads((tmp_path / "x.jsonl.manifest.json").read_text())
+    assert manifest["steps"]["of other marked completions"] == "sentence"
+    call_command("export_judgments", "--format", "trl-sft", "--output", str(path), stderr=StringIO())
+    assert "steps" not in json.loads((tmp_path / "x.jsonl.manifest.json").read_text())
 
 
 def test_bio_labels_are_those_of_words_and_marks_that_share_one_lie_in_layers():

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import ContractError, RunSpec, SegmentHead
+from training.contract.segmentation import Segment
 from training.rlhf.backbone import Backbone
 from training.rlhf.classification import average_precision, cohen_kappa, f1_at, precision_recall_curve
 from training.rlhf.data import Example
@@ -18,7 +19,6 @@ from training.rlhf.methods import Outcome, Part
 from training.rlhf.packing import Batch
 from training.rlhf.run_folder import log
 from training.rlhf.segment_rewards import bias_of, cut, read_places, rewards_at
-from training.rlhf.segmentation import Segment
 from training.rlhf.spans import segment_labels, trim_spans
 
 _CURVE_POINTS = 200
