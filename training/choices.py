@@ -36,6 +36,7 @@ class StepKind(models.TextChoices):
     ANSWER_PROMPTS = "answer_prompts", _("answer the prompts")
     FREEZE_SNAPSHOT = "freeze_snapshot", _("freeze snapshot")
     TRAIN_REWARD_MODEL = "train_reward_model", _("train reward model")
+    TRAIN_EVALUATOR = "train_evaluator", _("train second reward model")
     TRAIN_POLICY = "train_policy", _("train policy")
     REGISTER_CHECKPOINTS = "register_checkpoints", _("register checkpoints")
     EVALUATE = "evaluate", _("evaluate")

@@ -55,6 +55,13 @@ def trained_by(round_: Round, kind: CheckpointKind, step: StepKind) -> Checkpoin
     ).first()
 
 
+def evaluator_of(round_: Round) -> Checkpoint | None:
+    """The reward model by which a round's new policy is evaluated: its second one, else its only one."""
+    return trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_EVALUATOR) or trained_by(
+        round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL
+    )
+
+
 def evaluation_settings(round_: Round, reward_model: Checkpoint | None) -> dict[str, Any]:
     """How a round's recipe has both policies asked, and by what they are judged: what an evaluation is of."""
     recipe = round_.parsed_recipe
@@ -77,7 +84,7 @@ def evaluation_of(round_: Round) -> Evaluation | None:
     checkpoint = trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
     if checkpoint is None:
         return None
-    reward_model = trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
+    reward_model = evaluator_of(round_)
     return (
         Evaluation.objects.filter(
             checkpoint=checkpoint,

@@ -1,9 +1,11 @@
 """Validation of reward models. Reads only."""
 
+from dataclasses import dataclass
+
 from training.choices import CheckpointKind, Method, StepKind
 from training.contract import EvaluationReport, RewardModelValidation, validation_from_figures
-from training.models import Checkpoint, Round, Run
-from training.selectors_evaluation import trained_by
+from training.models import Checkpoint, Round, RoundStep, Run
+from training.selectors_evaluation import evaluator_of
 
 
 def reward_model_validation(checkpoint: Checkpoint) -> RewardModelValidation | None:
@@ -20,7 +22,22 @@ def run_validation(run: Run, report: EvaluationReport | None) -> RewardModelVali
     return validation_from_figures(report.figures)
 
 
-def round_validation(round_: Round) -> RewardModelValidation | None:
-    """Return the validation of the reward model that a round trained; None before it is registered."""
-    checkpoint = trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
-    return reward_model_validation(checkpoint) if checkpoint else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluator:
+    """The reward model that evaluates a round's new policy."""
+
+    checkpoint: Checkpoint
+    is_second: bool
+    """True where it was trained apart, on judgments that the policy did not learn from."""
+    validation: RewardModelValidation | None
+
+
+def round_evaluator(round_: Round) -> Evaluator | None:
+    """Return the reward model that evaluates a round; None before it is registered."""
+    checkpoint = evaluator_of(round_)
+    if checkpoint is None:
+        return None
+    own = RoundStep.objects.filter(round=round_, kind=StepKind.TRAIN_EVALUATOR, run=checkpoint.run_id)
+    return Evaluator(
+        checkpoint=checkpoint, is_second=own.exists(), validation=reward_model_validation(checkpoint)
+    )

@@ -74,6 +74,7 @@ from training.contract.methods import (
     WatchSettings,
     settings_from_json,
 )
+from training.contract.parts import JudgmentPart, part_of_prompt
 from training.contract.prompts import SnapshotPrompt
 from training.contract.run import (
     CANCEL_FILE,
@@ -172,6 +173,7 @@ __all__ = [
     "ContractError",
     "EvaluationReport",
     "FolderReport",
+    "JudgmentPart",
     "KlSettings",
     "KtoSettings",
     "LoraSettings",
@@ -222,6 +224,7 @@ __all__ = [
     "is_locked_here",
     "lock_content",
     "manifest_digest",
+    "part_of_prompt",
     "read_evaluation",
     "read_holder",
     "read_machine_use",

@@ -71,6 +71,9 @@ class RunSpec:
     sharding: Literal["none", "full"] = "none"
     """full: the processes of the run share one copy of the base, each keeping a part of every block (FSDP2),
     for a base that one GPU cannot hold. Slower; changes memory, not results."""
+    judgments: Literal["all", "policy", "evaluator"] = "all"
+    """Which training judgments are learned from: all, or those on the prompts of one part (`part_of_prompt`).
+    Held-out judgments are always evaluated. Runs on samples learn from none."""
     cache: str | None = None
     """Folder for what another run on the same snapshot need not compute again: tokens, log-probabilities of
     the reference. A relative path starts at the run's folder; null is `cache` in it. May be deleted."""

@@ -114,6 +114,10 @@ class EvaluationSettings:
     """Put the answers of both before annotators, blind, and wait for their judgments before deciding."""
     people_judgments: int = 30
     """How many of those judgments the decision waits for; as many as can be had where there are fewer."""
+    evaluator: Literal["auto", "second", "same"] = "auto"
+    """The reward model that scores the responses. second: one of its own, with another seed, trained on the
+    judgments of one half of the training prompts; policy and reward model learn from the other half. same:
+    the reward model of the round. auto: second from 200 decided training judgments on, else same."""
     rules: tuple[RewardPart, ...] = ()
     """Rules and metrics that score both texts: exact match, mathematics, unit tests, BLEU, length and so on.
     Those that need a reference leave out prompts without one."""

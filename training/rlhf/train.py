@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from training.contract import (
     RewardSettings,
     RunSpec,
     SftSettings,
+    SnapshotRow,
     manifest_digest,
+    part_of_prompt,
     read_manifest,
     read_snapshot,
     read_snapshot_header,
@@ -190,7 +193,7 @@ def _train_on_judgments(
         writes=processes.first,
     )
     examples = build_examples(
-        read_snapshot(snapshot),
+        _rows_of_part(read_snapshot(snapshot), spec.judgments),
         backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
@@ -220,6 +223,13 @@ def _train_on_judgments(
         warnings += log_validation(held_out)
     said = f"{loop.total_steps} steps on {len(examples.train)} judgments"
     return Trained(method.adapter, method.kind, steps, held_out, examples.dropped, warnings, said)
+
+
+def _rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:
+    """The rows that a run may read: those of its part of the training prompts, and all that are held out."""
+    for row in rows:
+        if part == "all" or row.split != "train" or part_of_prompt(row.prompt) == part:
+            yield row
 
 
 def _method(backbone: Backbone, spec: RunSpec, cache: Path) -> TrainingMethod:

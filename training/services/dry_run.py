@@ -30,6 +30,7 @@ from training.recipe import ROUND_REWARD_MODEL
 from training.run_folders import folder_of
 from training.selectors import checkpoints_of
 from training.services.answers import questions_of, rival_of
+from training.services.evaluators import trains_evaluator
 from training.services.memory_gate import Machine, tight, too_large, training_machine
 from training.services.reward_models import unknown_reference
 from training.services.snapshots import decided_judgments
@@ -186,7 +187,12 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
     shape = Shape.read(folder)
     parameters = parameters_in(folder)
     continues = round_.policy.kind == CheckpointKind.POLICY
-    for title, method in ((_("reward model"), recipe.reward), (_("policy"), recipe.policy)):
+    planned: list[tuple[str, Settings]] = [(_("reward model"), recipe.reward), (_("policy"), recipe.policy)]
+    if trains_evaluator(round_):
+        planned.insert(1, (_("second reward model"), recipe.reward))
+        # Each learns from the judgments of about half of the prompts.
+        learned = math.ceil(learned / 2)
+    for title, method in planned:
         examples = prompts if isinstance(method, PolicyGradientSettings) else learned
         steps = steps_of(method, examples)
         pace = _pace_of(round_, method)

@@ -28,6 +28,7 @@ from training.selectors_evaluation import (
     digest_of,
     evaluation_of,
     evaluation_settings,
+    evaluator_of,
     found_of,
     in_words,
     trained_by,
@@ -68,7 +69,7 @@ def _opened(round_: Round) -> Evaluation:
     checkpoint = trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
     if checkpoint is None:
         raise Refusal(f"{round_} has no new policy to evaluate: it is not registered yet. Start it again.")
-    reward_model = trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
+    reward_model = evaluator_of(round_)
     settings = evaluation_settings(round_, reward_model)
     wanted = Prompt.objects.filter(project=round_.project_id, split=Split.HELD_OUT)
     # By hash: a choice as good as by chance, and the same in every round.

@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 from django.conf import settings
 from django.db import transaction
@@ -36,8 +37,12 @@ def create_run(
     base_model: str,
     parent: Checkpoint | None,
     seed: int,
+    judgments: Literal["all", "policy", "evaluator"] = "all",
 ) -> Run:
-    """Write down a run that waits for its trainer. The name must be unused: see `unused_name`."""
+    """Write down a run that waits for its trainer. The name must be unused: see `unused_name`.
+
+    judgments: the part of the training judgments that it learns from (`RunSpec.judgments`).
+    """
     folder = Path(settings.RONDO_RUNS) / name
     spec = RunSpec(
         method=settings_of_method.method,
@@ -51,6 +56,7 @@ def create_run(
         parent_digest=parent.digest if parent else None,
         name=name,
         commit=version_of_rondo(),
+        judgments=judgments,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
     with transaction.atomic():

@@ -25,7 +25,7 @@ from annotation.models import Comparison, Completion, CompletionScore, Project, 
 from annotation.selectors import current_round
 from annotation.services.acquisition import NEEDS_SCORES, score_open_comparisons
 from training.chats import chat_of
-from training.choices import CheckpointKind
+from training.choices import CheckpointKind, StepKind
 from training.doorbell import ring_for_scores
 from training.engine import Engine, EngineError, EngineUnavailableError, EngineUnknownModelError
 from training.models import Checkpoint
@@ -117,12 +117,14 @@ def sweep_scores() -> None:
 
 
 def reward_models_of(project: Project) -> list[Checkpoint]:
-    """The newest reward models of a project, newest first: the members of its ensemble."""
-    return list(
-        Checkpoint.objects.filter(
-            project=project, kind=CheckpointKind.REWARD, files_deleted_at__isnull=True
-        ).order_by("-pk")[:MEMBERS]
+    """The newest reward models of a project, newest first: the members of its ensemble.
+
+    Without evaluators: what is labelled for training must not depend on the model that evaluates.
+    """
+    found = Checkpoint.objects.filter(
+        project=project, kind=CheckpointKind.REWARD, files_deleted_at__isnull=True
     )
+    return list(found.exclude(run__round_step__kind=StepKind.TRAIN_EVALUATOR).order_by("-pk")[:MEMBERS])
 
 
 def unscored(project: Project, scorer: str) -> QuerySet[Completion]:

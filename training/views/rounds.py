@@ -18,7 +18,7 @@ from training.models import Evaluation, Round
 from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
 from training.selectors_evaluation import evaluation_of
 from training.selectors_rounds import audit_of, material_of, round_view
-from training.selectors_validation import round_validation
+from training.selectors_validation import round_evaluator
 from training.services.rounds import draft_first_round
 
 
@@ -90,8 +90,12 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
         "project": round_.project,
         "round": round_,
         "view": view,
+<<<<<<< HEAD
         "validation": round_validation(round_),
         "summary": summary_of(evaluation),
+=======
+        "evaluator": round_evaluator(round_),
+>>>>>>> f8b6a92 (A second reward model, trained apart, evaluates where there are enough judgments)
         "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
         "progress_url": reverse("round-progress", args=address),
         "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",

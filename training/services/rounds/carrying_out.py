@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 _COST_HOURS = (
     StepKind.FREEZE_SNAPSHOT,
     StepKind.TRAIN_REWARD_MODEL,
+    StepKind.TRAIN_EVALUATOR,
     StepKind.TRAIN_POLICY,
     StepKind.REGISTER_CHECKPOINTS,
 )

@@ -17,6 +17,7 @@ from training.models import Round, RoundStep
 from training.recipe import default_recipe
 from training.services.checkpoints import register_starter
 from training.services.dry_run import refuse_unless_fits
+from training.services.evaluators import trains_evaluator
 from training.services.rounds.transitions import TRAINING_STEPS, alone_in_training, move, unfinished
 from training.services.snapshots import refuse_unless_learnable
 from training.services.telling import tell_of_round
@@ -112,7 +113,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         )
         RoundStep.objects.bulk_create(
             RoundStep(round=round_, position=position, kind=kind)
-            for position, kind in enumerate(TRAINING_STEPS, start=1)
+            for position, kind in enumerate(_training_steps(round_), start=1)
         )
         audit.record(
             action="round.start",
@@ -126,3 +127,8 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         )
         ring_after_commit(round_.pk)
     round_.refresh_from_db()
+
+
+def _training_steps(round_: Round) -> list[StepKind]:
+    second = trains_evaluator(round_)
+    return [kind for kind in TRAINING_STEPS if second or kind != StepKind.TRAIN_EVALUATOR]

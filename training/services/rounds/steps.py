@@ -1,6 +1,7 @@
 """What each step of a round does. Every one may be done again from its beginning."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from annotation.errors import Refusal
 from training import log_lines
@@ -18,6 +19,9 @@ from training.services.rounds.transitions import move
 from training.services.runs import create_run, drive_run, unused_name
 from training.services.scores import score_if_wanted
 from training.services.snapshots import freeze_snapshot
+
+_OTHER_SEED = 0x5EC0_0D5E
+"""Below 2³¹, as seeds are."""
 
 
 def do_step(step: RoundStep, pulse: Pulse) -> str:
@@ -47,6 +51,14 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
 def _train_reward_model(step: RoundStep, pulse: Pulse) -> str:
     """Train a scalar head and an adapter, from the base: all judgments so far are in the snapshot."""
     run = _run_of(step, "reward", step.round.parsed_recipe.reward, parent=None)
+    with log_lines.bearing(run=run.pk):
+        drive_run(run, pulse=pulse)
+    return f"{run.step} steps"
+
+
+def _train_evaluator(step: RoundStep, pulse: Pulse) -> str:
+    """Train a second reward model, from another seed and on the judgments that the others do not see."""
+    run = _run_of(step, "evaluator", step.round.parsed_recipe.reward, parent=None)
     with log_lines.bearing(run=run.pk):
         drive_run(run, pulse=pulse)
     return f"{run.step} steps"
@@ -117,6 +129,7 @@ def _decide(step: RoundStep, pulse: Pulse) -> str:
 _WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {
     StepKind.FREEZE_SNAPSHOT: _freeze_snapshot,
     StepKind.TRAIN_REWARD_MODEL: _train_reward_model,
+    StepKind.TRAIN_EVALUATOR: _train_evaluator,
     StepKind.TRAIN_POLICY: _train_policy,
     StepKind.REGISTER_CHECKPOINTS: _register_checkpoints,
     StepKind.EVALUATE: _evaluate,
@@ -142,10 +155,24 @@ def _run_of(
                 settings_of_method=settings,
                 base_model=round_.policy.base_model,
                 parent=parent,
-                seed=round_.parsed_recipe.seed,
+                seed=_seed_of(step),
+                judgments=_judgments_of(step),
             )
             step.save(update_fields=["run"])
     return step.run
+
+
+def _seed_of(step: RoundStep) -> int:
+    seed = step.round.parsed_recipe.seed
+    # Shares neither its first weights nor its order of judgments with the round's other reward model.
+    return (seed ^ _OTHER_SEED) if step.kind == StepKind.TRAIN_EVALUATOR else seed
+
+
+def _judgments_of(step: RoundStep) -> Literal["all", "policy", "evaluator"]:
+    """The part of the training judgments that a step's run learns from."""
+    if step.kind == StepKind.TRAIN_EVALUATOR:
+        return "evaluator"
+    return "policy" if step.round.steps.filter(kind=StepKind.TRAIN_EVALUATOR).exists() else "all"
 
 
 def _runs(round_: Round) -> list[Run]:

@@ -47,6 +47,7 @@ STATE_OF_STEP: Mapping[StepKind, RoundState] = {
     StepKind.ANSWER_PROMPTS: RoundState.SAMPLING,
     StepKind.FREEZE_SNAPSHOT: RoundState.TRAINING_REWARD_MODELS,
     StepKind.TRAIN_REWARD_MODEL: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_EVALUATOR: RoundState.TRAINING_REWARD_MODELS,
     StepKind.TRAIN_POLICY: RoundState.TRAINING_POLICY,
     StepKind.REGISTER_CHECKPOINTS: RoundState.TRAINING_POLICY,
     StepKind.EVALUATE: RoundState.EVALUATING,
@@ -56,11 +57,13 @@ STATE_OF_STEP: Mapping[StepKind, RoundState] = {
 TRAINING_STEPS = (
     StepKind.FREEZE_SNAPSHOT,
     StepKind.TRAIN_REWARD_MODEL,
+    StepKind.TRAIN_EVALUATOR,
     StepKind.TRAIN_POLICY,
     StepKind.REGISTER_CHECKPOINTS,
     StepKind.EVALUATE,
     StepKind.DECIDE,
 )
+"""In this order; the evaluator's only in rounds that train one (`trains_evaluator`)."""
 
 
 def move(
