@@ -57,9 +57,12 @@ def trained_by(round_: Round, kind: CheckpointKind, step: StepKind) -> Checkpoin
 
 def evaluator_of(round_: Round) -> Checkpoint | None:
     """The reward model by which a round's new policy is evaluated: its second one, else its only one."""
-    return trained_by(round_, CheckpointKind.REWARD, StepKind.TRAIN_EVALUATOR) or trained_by(
-        round_, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL
-    )
+    kinds = (StepKind.TRAIN_EVALUATOR, StepKind.TRAIN_REWARD_MODEL)
+    found = Checkpoint.objects.filter(
+        kind=CheckpointKind.REWARD, run__round_step__round=round_, run__round_step__kind__in=kinds
+    ).select_related("run__round_step")
+    by_kind = {StepKind(one.run.round_step.kind): one for one in found if one.run}
+    return next((by_kind[kind] for kind in kinds if kind in by_kind), None)
 
 
 def evaluation_settings(round_: Round, reward_model: Checkpoint | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from training.choices import CheckpointKind, Method, StepKind
 from training.contract import EvaluationReport, RewardModelValidation, validation_from_figures
-from training.models import Checkpoint, Round, RoundStep, Run
+from training.models import Checkpoint, Round, Run
 from training.selectors_evaluation import evaluator_of
 
 
@@ -37,7 +37,9 @@ def round_evaluator(round_: Round) -> Evaluator | None:
     checkpoint = evaluator_of(round_)
     if checkpoint is None:
         return None
-    own = RoundStep.objects.filter(round=round_, kind=StepKind.TRAIN_EVALUATOR, run=checkpoint.run_id)
+    step = checkpoint.run.round_step if checkpoint.run else None
     return Evaluator(
-        checkpoint=checkpoint, is_second=own.exists(), validation=reward_model_validation(checkpoint)
+        checkpoint=checkpoint,
+        is_second=step is not None and step.kind == StepKind.TRAIN_EVALUATOR,
+        validation=reward_model_validation(checkpoint),
     )

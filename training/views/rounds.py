@@ -90,12 +90,8 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
         "project": round_.project,
         "round": round_,
         "view": view,
-<<<<<<< HEAD
-        "validation": round_validation(round_),
-        "summary": summary_of(evaluation),
-=======
         "evaluator": round_evaluator(round_),
->>>>>>> f8b6a92 (A second reward model, trained apart, evaluates where there are enough judgments)
+        "summary": summary_of(evaluation),
         "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
         "progress_url": reverse("round-progress", args=address),
         "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",
