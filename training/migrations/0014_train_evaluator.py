@@ -17,7 +17,7 @@ _KINDS = [
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('training', '0012_not_enough_evidence'),
+        ('training', '0013_unblinded_votes'),
     ]
 
     operations = [
