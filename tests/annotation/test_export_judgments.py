@@ -201,6 +201,7 @@ def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
             "guideline_version": 1,
             "active_seconds": 12,
             "created_at": made_at,
+            "blind": True,
             "imported_from": None,
         }
     ]
