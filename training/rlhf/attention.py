@@ -144,6 +144,21 @@ def packed_attention(
     return layout.attend(module, query, key, value, scaling), None
 
 
+def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+    """Run a transformer that attends by our packed attention over one packed row: (1, T) to (T, hidden)."""
+    # A mask of four dimensions is passed on as it is: transformers makes none of its own, which would
+    # be T × T, and ours is in the layout.
+    output = model.get_decoder()(
+        input_ids=input_ids,
+        attention_mask=input_ids.new_zeros(1, 1, 1, 1),
+        position_ids=position_ids,
+        use_cache=False,
+        layout=layout,
+    )
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
+
 @functools.cache
 def _flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from training.contract import ContractError
 from training.rlhf.adapters import AdaptedModel
-from training.rlhf.attention import Layout
-from training.rlhf.base_model import load_base_model, packed_states
+from training.rlhf.attention import Layout, packed_states
+from training.rlhf.base_model import load_base_model
 from training.rlhf.processes import Processes
 from training.rlhf.sharding import Turnstile, shard_base
 
