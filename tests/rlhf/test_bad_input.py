@@ -268,7 +268,7 @@ def test_a_base_model_that_cannot_serve_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("family", "said"),
     [
-        (Gemma2Config, "model type 'gemma2' does not compute packed rows"),  # caps its attention
+        (Gemma2Config, "model type 'gemma2' does not compute packed rows (its attention uses softcap"),
         (MambaConfig, "model type 'mamba' does not compute packed rows"),  # has no attention
         (BertConfig, "model type 'bert' changes its logits"),
     ],

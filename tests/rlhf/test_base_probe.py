@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     Gemma3TextConfig,
     GPTNeoXConfig,
     LlamaConfig,
@@ -94,6 +95,14 @@ def test_a_window_in_some_layers_only_is_refused_even_where_the_first_ones_have_
 def test_gemma_3_whose_layers_alternate_is_refused():
     config = Gemma3TextConfig(**SIZES, **GROUPED, head_dim=8, sliding_window=64)
     with pytest.raises(ContractError, match="sliding window"):
+        tried(made(config))
+
+
+def test_attention_scores_that_are_capped_are_refused_however_small_they_are():
+    config = Gemma2Config(
+        **SIZES, **GROUPED, head_dim=8, layer_types=["full_attention"] * 2, final_logit_softcapping=None
+    )
+    with pytest.raises(ContractError, match="its attention uses softcap"):
         tried(made(config))
 
 

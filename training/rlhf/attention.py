@@ -29,6 +29,10 @@ NAME = "rondo_packed"
 """Under this name transformers finds the function below; without a layout it is plain SDPA."""
 
 
+_CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
+"""Arguments by which families of models change attention scores: caps, sinks and biases."""
+
+
 class Segment(NamedTuple):
     """Consecutive tokens of a packed row."""
 
@@ -141,6 +145,9 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling=scaling, **more
         )
         return plain
+    for name in _CHANGES_SCORES:
+        if more.get(name) is not None:
+            raise NotImplementedError(f"its attention uses {name}, which packed attention does not compute")
     return layout.attend(module, query, key, value, scaling), None
 
 
