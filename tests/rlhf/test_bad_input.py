@@ -113,7 +113,7 @@ def test_one_annotator_only_is_warned_of(base: Path, tmp_path: Path) -> None:
     folder = short_run(tmp_path / "one", base, judgments(), "reward")
     assert train(folder) == EXIT_FINISHED
     warning = "All judgments to train on are by one annotator (annotator-1)"
-    assert read_manifest(folder / "checkpoint").warnings == [warning]
+    assert warning in read_manifest(folder / "checkpoint").warnings
     assert warning in status_of(folder).message
     several = [*judgments(), row("other", ["good", "bad"], [1, 2], annotator="annotator-2")]
     folder = short_run(tmp_path / "two", base, several, "reward")
