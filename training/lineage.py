@@ -10,7 +10,8 @@ BOX_HEIGHT = 44
 _COLUMN = 224
 _ROW = 64
 _MARGIN = 8
-_LONGEST_NAME = 21
+_LONGEST_NAME = 18
+"""Characters of 12 pixels that fit between the margins of a box, in the widest of the fonts in use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ from annotation.services.export_files import (
     pieces_of,
 )
 from annotation.services.file_exports import WRITERS, Export
-from annotation.services.previews import SHOWN_ROWS, preview_of
+from annotation.services.previews import CHECKED_ROWS, SHOWN_ROWS, preview_of
 from annotation.services.uploads import correct_plan, discard_upload, receive_upload, start_import
 
 
@@ -118,6 +118,12 @@ class PreviewSerializer(serializers.Serializer[Any]):
     columns = serializers.ListField(child=serializers.CharField(), help_text="Of the file.")
     rows = serializers.ListField(
         child=serializers.DictField(), help_text=f"The first {SHOWN_ROWS}, by the names of the format."
+    )
+    faults = serializers.ListField(
+        child=serializers.CharField(), help_text="Rows that the import would refuse: row, field and remedy."
+    )
+    checked_rows = serializers.IntegerField(
+        help_text=f"Rows that were checked for faults, {CHECKED_ROWS} at the most; the import checks all."
     )
 
 

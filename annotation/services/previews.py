@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from annotation.formats.columns import renamed
+from annotation.formats.fields import FieldError
+from annotation.formats.rows import read_rows
 from annotation.models import FileImport
-from annotation.services.file_imports import sample_of
+from annotation.services.file_imports import LISTED_ERRORS, items_of, plan_of, row_error, sample_of
 from annotation.services.uploads import BUSY, path_of
 
 SHOWN_ROWS = 5
+CHECKED_ROWS = 500
+"""Rows that a preview checks as the import would: a page that opens at once reads no more."""
 _SHOWN_CHARACTERS = 200
 
 
@@ -21,6 +27,10 @@ class Preview:
     """What the file has, by its own names."""
     rows: list[Mapping[str, Any]]
     """The first rows, their columns by the names of the format."""
+    faults: list[str]
+    """Rows among the first `CHECKED_ROWS` that the import would refuse: row, field and remedy of each."""
+    checked_rows: int
+    """How many rows were checked; the import checks all of them."""
 
     @property
     def names(self) -> list[str]:
@@ -42,4 +52,25 @@ def preview_of(record: FileImport) -> Preview | None:
         return None
     rows = sample_of(path_of(record), name=record.name, unpack=False, rows=SHOWN_ROWS)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return Preview(columns=columns, rows=[renamed(row, record.mapping) for row in rows])
+    faults, checked = _faults_in(path_of(record), record)
+    return Preview(
+        columns=columns,
+        rows=[renamed(row, record.mapping) for row in rows],
+        faults=faults,
+        checked_rows=checked,
+    )
+
+
+def _faults_in(path: Path, record: FileImport) -> tuple[list[str], int]:
+    """The faults of a file's first rows, by its format and mapping, and how many rows were read."""
+    plan = plan_of(path, name=record.name, format_name=record.format, mapping=record.mapping, unpack=False)
+    faults: list[str] = []
+    rows = list(islice(read_rows(path, unpack=False), CHECKED_ROWS))
+
+    def note(number: int, error: FieldError) -> None:
+        if len(faults) < LISTED_ERRORS:
+            faults.append(row_error(number, error))
+
+    for _ in items_of(iter(rows), plan, note):
+        pass
+    return faults, len(rows)

@@ -118,6 +118,8 @@ def _looked_through(record: FileImport) -> dict[str, Any]:
         "columns": preview.columns,
         "shown": preview.names,
         "rows": preview.shortened,
+        "faults": preview.faults,
+        "checked_rows": preview.checked_rows,
     }
 
 

@@ -270,6 +270,26 @@ def test_an_import_that_stops_for_no_fault_of_the_file_tells_the_manager_what_to
     assert told in manager.get(reverse("transfer", args=[project.slug, record.pk])).content.decode()
 
 
+def test_a_broken_row_is_named_before_the_import_and_a_sound_file_has_none(manager: Client, project: Project):
+    rows = [{"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No.", "winner": "A"} for _ in range(8)]
+    rows[6] = {**rows[6], "winner": "maybe"}
+    lines = "".join(
+        json.dumps({**row, "prompt": f"{row['prompt']} {n}"}) + "\n" for n, row in enumerate(rows)
+    )
+    upload(manager, project, lines, name="votes.jsonl")
+    record = FileImport.objects.get()
+    address = reverse("transfer", args=[project.slug, record.pk])
+    page = unescape(manager.get(address).content.decode())
+    assert "The import will refuse these rows (8 rows checked)" in page
+    assert "row 7" in page
+    assert "row 6" not in page
+    preview = manager.get(f"/api/v1/projects/{project.slug}/imports/{record.pk}/preview/").json()
+    assert (len(preview["faults"]), preview["checked_rows"]) == (1, 8)
+    upload(manager, project, VOTES.replace("asked", "prompt"), name="sound.csv")
+    sound = manager.get(reverse("transfer", args=[project.slug, FileImport.objects.latest("pk").pk]))
+    assert "No faults in the first 2 rows" in sound.content.decode()
+
+
 def test_a_file_is_no_larger_than_the_settings_say(
     manager: Client, project: Project, carol: User, settings: Any, sent: list[Any]
 ):

@@ -151,6 +151,8 @@ def test_a_finished_round_shows_curves_and_asks_for_nothing(trained: Round, caro
     assert "<polyline" in page
     assert "hx-get" not in page
     assert page.count('data-state="done"') == 7
+    whole = client_of(carol).get(reverse("round", args=["tea", 1])).content.decode()
+    assert "judgments so far" not in whole
 
 
 def test_a_failure_stands_on_the_page_in_the_words_of_the_trainer(

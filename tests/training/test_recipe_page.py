@@ -101,6 +101,8 @@ def test_what_a_round_trained_with_stays_as_it_was(browser: Client, round_: Roun
     answer = browser.post(ADDRESS, {**flattened(Recipe()), "seed": ["7"]})
     assert answer.status_code == 422
     assert "cannot change any more" in answer.content.decode()
+    for button in ("Save recipe", "Save JSON", "Show its settings"):
+        assert button not in answer.content.decode()
     round_.refresh_from_db()
     assert round_.parsed_recipe.seed == 0
 

@@ -200,7 +200,7 @@ def _train_on_judgments(
         wanted=method.wanted,
         cache=tokens,
     )
-    log.info("%d texts tokenised; the others were in %s", tokens.tokenised, cache)
+    log.info("%d texts tokenised; all others were in the token cache", tokens.tokenised)
     examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
     folder.list_dropped(examples.dropped)
     tell_of_examples(examples, settings=settings, processes=processes)
