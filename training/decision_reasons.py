@@ -28,8 +28,8 @@ _SENTENCES = {
         "%(rate)s: %(value)s. The interval includes one half, so nothing is shown."
     ),
     "few_differ": gettext_lazy(
-        "%(rate)s: %(value)s. The responses differ on %(differing)s held-out prompts, and the recipe asks "
-        "for at least %(minimum)s."
+        "%(rate)s: %(value)s. One response wins on %(differing)s held-out prompts, the others are ties, and "
+        "the recipe asks for at least %(minimum)s."
     ),
     "no_conditions": gettext_lazy("The recipe asks for no evidence, so a person decides."),
     "reward_model_unknown": gettext_lazy(

@@ -78,8 +78,9 @@ def test_fewer_differing_prompts_than_the_recipe_asks_for_decide_nothing(
 ):
     decision = decided(project, server, says=says, evaluation={"prompts": 19})
     assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
-    assert "The responses differ on 19 held-out prompts, and the recipe asks for at least 20." in str(
-        decision.said
+    assert (
+        "One response wins on 19 held-out prompts, the others are ties, and the recipe asks for at least 20."
+        in str(decision.said)
     )
     lower = {"promotion": {"least_differing_prompts": 19}, "evaluation": {"prompts": 19}}
     Round.objects.update(recipe=lower)

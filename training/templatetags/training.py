@@ -40,6 +40,7 @@ _DEEDS = {
     "round.open": _("opened"),
     "round.recipe": _("changed the recipe"),
     "round.start": _("started training"),
+    "round.not_enough_evidence": _("ended without enough evidence"),
     "round.pause": _("paused"),
     "round.resume": _("resumed"),
     "round.cancel": _("cancelled"),

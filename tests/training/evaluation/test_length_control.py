@@ -60,8 +60,9 @@ def test_wins_that_length_separates_completely_give_a_finite_figure():
     assert 0 < low <= value <= high < 1
 
 
-def test_fewer_than_ten_prompts_give_no_figure():
+def test_fewer_than_ten_prompts_that_are_no_ties_give_no_figure():
     assert length_controlled_win_rate([1.0] * 9, [(1, 2)] * 9) is None
+    assert length_controlled_win_rate([1.0] * 9 + [0.5] * 20, [(1, 2)] * 29) is None
 
 
 def test_outcomes_without_lengths_are_refused():

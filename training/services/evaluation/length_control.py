@@ -36,14 +36,14 @@ def length_controlled_win_rate(
         outcomes: one per prompt: 1 the new policy wins, 1/2 a tie, 0 it loses.
         lengths: one pair per prompt, in characters: (parent's response, new policy's response).
 
-    Returns (value, low, high), or None with fewer than `LEAST_PROMPTS` prompts. Raises `ValueError` where the
-    two differ in number.
+    Returns (value, low, high), or None with fewer than `LEAST_PROMPTS` prompts that are no ties. Raises
+    `ValueError` where the two differ in number.
     """
     import numpy as np
 
     if len(outcomes) != len(lengths):
         raise ValueError(f"{len(outcomes)} outcomes do not fit {len(lengths)} pairs of lengths.")
-    if len(outcomes) < LEAST_PROMPTS:
+    if sum(outcome != 0.5 for outcome in outcomes) < LEAST_PROMPTS:
         return None
     wins = np.asarray(outcomes, dtype=np.float64)
     differences = np.array([new - old for old, new in lengths], dtype=np.float64)
