@@ -91,7 +91,7 @@ def test_a_large_project_holds_out_about_a_tenth():
 def test_however_prompts_arrive_the_quota_is_met_after_every_batch(batches: list[int], random: Random):
     held_out = total = 0
     for size in batches:
-        digests = [text_hash(str(random.random())) for _ in range(size)]
+        digests = [text_hash(f"{random.random()} {total + place}") for place in range(size)]
         sides = split_new(digests, prompts=total, held_out=held_out)
         total += size
         held_out += list(sides.values()).count(Split.HELD_OUT)

@@ -499,7 +499,7 @@ def test_ones_own_count_and_median_stand_on_the_screen_and_at_home(
     # Yesterday's work is no part of today's count, and part of the pace.
     Assignment.objects.filter(judgments__active_seconds=100).update(closed_at="2020-01-01T12:00:00Z")
     factories.make_comparison(project)
-    assert "2 today · 1:05 each" in label(browser, project)
+    assert "2 today · median 1:05 min" in label(browser, project)
     home = shown(browser.get(reverse("project", args=[project.slug])))
     assert "2 today" in home
     assert "median time at work on each of your last 50: 1:05" in home

@@ -356,7 +356,10 @@ def parts(
         "snapshot": {"digest": snapshot.digest},
         "completion": {"pk": completion.pk},
         **{name: in_project for name in TABLE if name.startswith("leaderboard")},
-        **{f"compare-{name}": {"slug": beside.slug} for name in ("shown", "write", "vote", "continue")},
+        **{
+            f"compare-{name}": {"slug": beside.slug}
+            for name in ("shown", "write", "vote", "reveal", "continue")
+        },
         **dict.fromkeys(("arenas", "arena-create"), in_project),
         "arena-close": {**in_project, "pk": arena.pk},
         **{key: {"slug": arena.slug} for key in ("arena", "arena-begin")},

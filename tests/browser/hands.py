@@ -87,12 +87,16 @@ class Hands:
         return Judged(**done)
 
     def _submit(self) -> None:
-        """Submit, and once more where the page asks whether it is meant so, until the server has it."""
+        """Submit, and once more where the page asks first, until the server has it."""
         key = self.page.locator('input[name="idempotency_key"]').input_value()
+        doubts = self.page.locator("#doubts")
         status = 422
         while status == 422:
             with self.page.expect_response(_is_a_submit, timeout=PATIENCE) as answered:
                 self.page.keyboard.press("Control+Enter")
+                # The page asks at the key itself, before anything is sent.
+                if doubts.is_visible():
+                    self.page.keyboard.press("Control+Enter")
             status = answered.value.status
             if status == 422:
                 expect(self.page.locator('#judgment input[name="confirmed"]')).not_to_have_value("")

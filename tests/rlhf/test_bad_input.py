@@ -118,7 +118,7 @@ def test_one_annotator_only_is_warned_of(base: Path, tmp_path: Path) -> None:
     several = [*judgments(), row("other", ["good", "bad"], [1, 2], annotator="annotator-2")]
     folder = short_run(tmp_path / "two", base, several, "reward")
     assert train(folder) == EXIT_FINISHED
-    assert read_manifest(folder / "checkpoint").warnings == []
+    assert not any("annotator" in one for one in read_manifest(folder / "checkpoint").warnings)
 
 
 @each_method
@@ -269,7 +269,7 @@ def test_a_base_model_that_cannot_serve_is_refused_with_the_reason(
     ("family", "said"),
     [
         (Gemma2Config, "model type 'gemma2' does not compute packed rows (its attention uses softcap"),
-        (MambaConfig, "model type 'mamba' does not compute packed rows"),  # has no attention
+        (MambaConfig, "layers of the kind 'linear_attention', which cannot be computed over packed rows"),
         (BertConfig, "model type 'bert' changes its logits"),
     ],
 )

@@ -98,6 +98,13 @@ def test_gemma_3_whose_layers_alternate_is_refused():
         tried(made(config))
 
 
+def test_layers_of_a_kind_that_a_short_row_does_not_show_are_refused_by_name():
+    model = tiny_llama()
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(ContractError, match="layers of the kind 'chunked_attention'"):
+        tried(model)
+
+
 def test_attention_scores_that_are_capped_are_refused_however_small_they_are():
     config = Gemma2Config(
         **SIZES, **GROUPED, head_dim=8, layer_types=["full_attention"] * 2, final_logit_softcapping=None

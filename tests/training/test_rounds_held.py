@@ -33,6 +33,11 @@ from training.services.rounds.transitions import IN_PROGRESS, MAY_FOLLOW, STATE_
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
 
+# The second evaluator trains only where judgments are many; `test_second_evaluator` has it.
+IN_EVERY_TRAINING = [
+    kind for kind in StepKind if kind not in (StepKind.ANSWER_PROMPTS, StepKind.TRAIN_EVALUATOR)
+]
+
 
 def test_every_state_is_in_the_table_and_every_step_stops_in_all_three_ways():
     assert set(MAY_FOLLOW) == set(RoundState)
@@ -128,7 +133,7 @@ def test_a_paused_trainer_saves_its_state_and_goes_on_exactly_there(
     assert ("round.resume", "carol") in deeds(labelled)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in StepKind if kind != StepKind.ANSWER_PROMPTS])
+@pytest.mark.parametrize("kind", IN_EVERY_TRAINING)
 def test_a_round_is_paused_before_each_step_and_goes_on_with_it(labelled: Round, carol: User, kind: StepKind):
     start_round(round_=labelled, started_by=carol)
     do_steps_before(labelled, kind)
@@ -150,7 +155,7 @@ def test_a_round_is_paused_before_each_step_and_goes_on_with_it(labelled: Round,
         resume_round(round_=labelled, actor=carol)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in StepKind if kind != StepKind.ANSWER_PROMPTS])
+@pytest.mark.parametrize("kind", IN_EVERY_TRAINING)
 def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twice(
     labelled: Round, carol: User, kind: StepKind, rings: list[int]
 ):

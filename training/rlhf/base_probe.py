@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 _VOCABULARY = 64
 _WINDOW = 4
 _PROMPT, _ANSWERS = 9, (5, 6)
-_SAME = "full_attention"
+_SAME, _SLIDING = "full_attention", "sliding_attention"
 
 
 def refuse_unknown_family(model: Any, folder: Path) -> None:
@@ -34,6 +34,7 @@ def refuse_unknown_family(model: Any, folder: Path) -> None:
 
     Tries attention over a packed prompt with two answers, and the head that turns states into logits.
     """
+    _refuse_unknown_layers(model, folder)
     try:
         trial = _trial_model(model)
         _refuse_changed_logits(trial, model, folder)
@@ -56,6 +57,16 @@ def window_of(config: Any) -> int | None:
     if not window or (kinds and set(kinds) == {_SAME}):
         return None
     return int(window) if window < getattr(text, "max_position_embeddings", window + 1) else None
+
+
+def _refuse_unknown_layers(model: Any, folder: Path) -> None:
+    """Some layers see tokens in chunks, or keep a state instead of keys: a short trial may not show it."""
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    if unknown := sorted(kinds - {_SAME, _SLIDING}):
+        raise ContractError(
+            f"{folder}: model type {model.config.model_type!r} has layers of the kind {unknown[0]!r}, which "
+            "cannot be computed over packed rows; choose another base model"
+        )
 
 
 def _trial_model(model: Any) -> Any:
