@@ -179,11 +179,12 @@ class Hands:
     # ── 3. Compare ────────────────────────────────────────────────────────────────────
 
     def compare(self, first: str, second: str, question: str) -> list[str]:
-        """Ask two checkpoints a question that one types; the scores shown once both have answered."""
+        """Ask two checkpoints a question that one types, names in sight; the scores once both have answered."""
         self.page.goto(f"{self.address}/compare/?project=first-project")
         self.page.get_by_label("First").select_option(label=first)
         self.page.get_by_label("Second").select_option(label=second)
         self.page.get_by_label("Or type one").fill(question)
+        self.page.get_by_label("Show names before the vote").check()
         self.page.get_by_role("button", name="Ask all").click()
         expect(self.page.get_by_role("heading", name="Which is better?")).to_be_visible(timeout=PATIENCE)
         return self.page.locator(".stat__value").all_inner_texts()
