@@ -179,7 +179,7 @@ class Hands:
     # ── 3. Compare ────────────────────────────────────────────────────────────────────
 
     def compare(self, first: str, second: str, question: str) -> list[str]:
-        """Ask two checkpoints a question that one types, names in sight; the scores once both have answered."""
+        """Ask two checkpoints a typed question, names in sight; the scores once both have answered."""
         self.page.goto(f"{self.address}/compare/?project=first-project")
         self.page.get_by_label("First").select_option(label=first)
         self.page.get_by_label("Second").select_option(label=second)
