@@ -110,7 +110,7 @@ def test_the_labelling_screen_in_german_fits_and_has_no_barrier(
     page = open_as(alice, "/projects/tea/label/", viewport={"width": width, "height": 900})
     expect(page.get_by_role("button", name="Abgeben")).to_be_visible()
     status = page.locator("#submit-status")
-    expect(status).to_have_text("Wählen Sie, welche Antwort besser ist oder warum keine.")
+    expect(status).to_have_text("Wählen Sie die bessere Antwort oder eine Option ohne Präferenz.")
     page.keyboard.press("8")
     expect(status).to_have_text("B ist besser.")
     expect(page.get_by_text(re.compile(r"vor \d+ s gespeichert"))).to_be_attached()

@@ -93,7 +93,8 @@ def test_a_tiny_model_goes_once_around_the_loop(
     for comparison in Comparison.objects.filter(round_number=2):
         writers = {completion.source.name for completion in comparison.completions.all()}
         assert writers == {TINY, policy.name}
-    assert Comparison.objects.filter(round_number=2).count() == 5
+    # Five prompts, and the two held-out ones once more: the pairs of the evaluation, for people to decide.
+    assert Comparison.objects.filter(round_number=2).count() == 7
 
     # An answer's record gives the same answer again, and the reward model scores it.
     with Engine() as engine:
@@ -120,4 +121,5 @@ def test_a_tiny_model_goes_once_around_the_loop(
     continued = Checkpoint.objects.get(name="tea-round-2-policy")
     assert continued.parent == policy
     assert read_manifest(continued.path).parent_digest == policy.digest
-    assert second.snapshot.counts["judgments"] == 10
+    # Five of each round, and two on the pairs of the evaluation: held out, so they measure and never train.
+    assert second.snapshot.counts["judgments"] == 12
