@@ -8,9 +8,10 @@ from typing import Any
 
 from annotation.formats.columns import renamed
 from annotation.formats.fields import FieldError
+from annotation.formats.registry import Plan, plan_for
 from annotation.formats.rows import read_rows
 from annotation.models import FileImport
-from annotation.services.file_imports import LISTED_ERRORS, items_of, plan_of, row_error, sample_of
+from annotation.services.file_imports import LISTED_ERRORS, items_of, row_error, sample_of
 from annotation.services.uploads import BUSY, path_of
 
 SHOWN_ROWS = 5
@@ -50,9 +51,12 @@ def preview_of(record: FileImport) -> Preview | None:
     """
     if not record.stored_as or record.state in BUSY or not path_of(record).is_file():
         return None
-    rows = sample_of(path_of(record), name=record.name, unpack=False, rows=SHOWN_ROWS)
+    sample = sample_of(path_of(record), name=record.name, unpack=False)
+    rows = sample[:SHOWN_ROWS]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    faults, checked = _faults_in(path_of(record), record)
+    faults, checked = _faults_in(
+        path_of(record), plan_for(sample, name=record.format, mapping=record.mapping)
+    )
     return Preview(
         columns=columns,
         rows=[renamed(row, record.mapping) for row in rows],
@@ -61,9 +65,8 @@ def preview_of(record: FileImport) -> Preview | None:
     )
 
 
-def _faults_in(path: Path, record: FileImport) -> tuple[list[str], int]:
-    """The faults of a file's first rows, by its format and mapping, and how many rows were read."""
-    plan = plan_of(path, name=record.name, format_name=record.format, mapping=record.mapping, unpack=False)
+def _faults_in(path: Path, plan: Plan) -> tuple[list[str], int]:
+    """The faults of a file's first rows, by the plan of its import, and how many rows were read."""
     faults: list[str] = []
     rows = list(islice(read_rows(path, unpack=False), CHECKED_ROWS))
 

@@ -47,6 +47,14 @@ def submit_statuses(page: Page) -> list[int]:
     return statuses
 
 
+def break_the_quote(page: Page) -> None:
+    """Make the span's quote another than its text: only the server can see that."""
+    page.evaluate("""() => {
+      const field = document.querySelector('[name="span_flags"]');
+      field.value = field.value.replace('"quote":"', '"quote":"x');
+    }""")
+
+
 def test_spans_on_a_response_ranked_first_are_asked_about_before_the_next_item_is_shown(
     project: Project, alice: User, open_as: Open
 ):
@@ -131,10 +139,7 @@ def test_the_total_never_falls_on_a_screen_that_was_made_ahead_of_time(
     for number in range(3):
         factories.make_comparison(project, question=f"Later {number}")
     mark(page, "A")
-    page.evaluate("""() => {
-      const field = document.querySelector('[name="span_flags"]');
-      field.value = field.value.replace('"quote":"', '"quote":"x');
-    }""")
+    break_the_quote(page)
     page.keyboard.type("bca")
     submit(page)
     expect(page.locator(".screen__where")).to_contain_text("1 of 5")
@@ -153,10 +158,7 @@ def test_a_refusal_that_only_the_server_can_give_comes_back_with_everything(
     page = open_ready(open_as, alice)
     shown = prompt_on_screen(page)
     mark(page, "A")
-    page.evaluate("""() => {
-      const field = document.querySelector('[name="span_flags"]');
-      field.value = field.value.replace('"quote":"', '"quote":"x');
-    }""")
+    break_the_quote(page)
     page.keyboard.type("bca")
     submit(page)
     expect(page.get_by_role("alert")).to_contain_text("does not stand on its quote")
