@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test bench reverse lint format
+.PHONY: help install install-dev run test test-fast test-faults bench reverse lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -22,6 +22,12 @@ run: install ## Start web, worker and model server; Ctrl-C stops all of them
 
 test: install-dev ## Run the whole test suite
 	@$(BIN)/python .ci/test.py
+
+test-fast: install-dev ## Run the tests without browser and training, on SQLite
+	@$(BIN)/python .ci/test.py --fast
+
+test-faults: install-dev ## Run the long tests that kill processes and cut networks
+	@$(BIN)/python .ci/test.py --faults
 
 lint: install-dev ## Run all static checks
 	$(BIN)/ruff check .

@@ -1,7 +1,12 @@
-"""Run the whole suite: what `make test` runs. On SQLite, then on PostgreSQL what reaches the database.
+"""Run the tests: on SQLite, then on PostgreSQL what reaches the database.
 
 `tests/shares.py` says which tests run on one of them alone, where both are there.
-Arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
+
+    .ci/test.py            all but the long fault tests: what `make test` runs
+    .ci/test.py --faults   the long fault tests: `make test-faults`
+    .ci/test.py --fast     no browser, no training, SQLite alone: `make test-fast`
+
+Other arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
 """
 
 from __future__ import annotations
@@ -21,13 +26,33 @@ NO_TESTS = 5
 FEW = 3
 
 
+WITHOUT_TRAINING = (
+    "tests/browser",
+    "tests/faults",
+    "tests/loop",
+    "tests/rlhf/loop",
+    "tests/rlhf/methods",
+    "tests/rlhf/model",
+    "tests/rlhf/policy_gradient",
+    "tests/rlhf/rollout",
+    "tests/rlhf/starter",
+    "tests/serving",
+)
+"""Folders that the fast run leaves out: a browser, or a model that is run."""
+
+
 def main() -> None:
-    arguments = sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--fast", "--faults")]
+    if "--fast" in sys.argv:
+        left_out = [f"--ignore={folder}" for folder in WITHOUT_TRAINING]
+        wanted = "not postgres and not slow and not fault and not browser and not starter and not servers"
+        sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
+    faults = "fault" if "--faults" in sys.argv else "not fault"
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
-    codes = [_pytest("SQLite", ["-m", "not postgres", *share, *arguments], {})]
+    codes = [_pytest("SQLite", ["-m", f"not postgres and {faults}", *share, *arguments], {})]
     if not why_not:
-        on_postgres = ["--share", "postgresql", *arguments]
+        on_postgres = ["-m", faults, "--share", "postgresql", *arguments]
         codes.append(_pytest("PostgreSQL", on_postgres, {"DATABASE_URL": POSTGRES}))
     else:
         print(
@@ -45,7 +70,7 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     print(f"\n── {title} " + "─" * (70 - len(title)), flush=True)
     # One thread of torch for each of the processes: more than there are cores only waits.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
-    if not variables:
+    if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
     parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]

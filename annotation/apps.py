@@ -5,6 +5,6 @@ class AnnotationConfig(AppConfig):
     name = "annotation"
 
     def ready(self) -> None:
-        from annotation import configuration
+        from annotation.selectors import configuration
 
         configuration.listen()

@@ -1,11 +1,13 @@
 """Every set of states and kinds in `annotation`, in one place."""
 
+from enum import StrEnum
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
 class Role(models.TextChoices):
-    """What a member may do in one project. Each includes what stands above it."""
+    """Roles of members in one project. Each includes those above it."""
 
     ANNOTATOR = "annotator", _("annotator")
     REVIEWER = "reviewer", _("reviewer")
@@ -13,23 +15,23 @@ class Role(models.TextChoices):
 
 
 class TokenScope(models.TextChoices):
-    """What a program may do with a person's token."""
+    """Scopes of an API token."""
 
     READ = "read", _("read what you may see")
     LABEL = "label", _("judge and review")
     MANAGE = "manage", _("change projects, rounds and checkpoints")
-    GENERATE = "generate", _("have models answer")
+    GENERATE = "generate", _("generate responses with models")
 
 
 class Split(models.TextChoices):
-    """Which side of every experiment a prompt is on, for good."""
+    """Split of a prompt, the same in every experiment."""
 
     TRAIN = "train", _("train")
     HELD_OUT = "held-out", _("held-out")
 
 
 class SourceKind(models.TextChoices):
-    """What wrote a completion."""
+    """Kinds of sources of completions."""
 
     CHECKPOINT = "checkpoint", _("checkpoint")
     IMPORT = "import", _("imported set")
@@ -37,18 +39,23 @@ class SourceKind(models.TextChoices):
 
 
 class FinishReason(models.TextChoices):
-    """Why a completion ends where it ends."""
+    """Reasons for the end of a completion."""
 
     STOP = "stop", _("the model ended it")
     LENGTH = "length", _("token limit")
     UNKNOWN = "", _("unknown")
 
+    @classmethod
+    def _missing_(cls, value: object) -> "FinishReason":
+        """Return UNKNOWN for a reason that only some model server gives."""
+        return cls.UNKNOWN
+
 
 class CategoryScope(models.TextChoices):
-    """What an error category is about."""
+    """Scope of an error category."""
 
-    SPAN = "span", _("a stretch of the answer")
-    MISSING = "missing", _("something the answer leaves out")
+    SPAN = "span", _("a stretch of the response")
+    MISSING = "missing", _("something the response leaves out")
 
 
 class Granularity(models.TextChoices):
@@ -56,11 +63,11 @@ class Granularity(models.TextChoices):
 
     SUB_SENTENCE = "sub-sentence", _("sub-sentence")
     SENTENCE = "sentence", _("sentence")
-    WHOLE = "whole", _("whole answer")
+    WHOLE = "whole", _("whole response")
 
 
 class Polarity(models.TextChoices):
-    """Whether a mark blames or praises."""
+    """Polarity of a span: blame or praise."""
 
     ERROR = "error", _("an error")
     NEUTRAL = "neutral", _("neither")
@@ -80,16 +87,16 @@ SCALE_VALUES = {RatingScale.FIVE: range(1, 6), RatingScale.SEVEN: range(1, 8), R
 
 
 class Purpose(models.TextChoices):
-    """What a comparison is asked for. Only work is ever learned from."""
+    """Purpose of a comparison. Only work is ever learned from."""
 
     WORK = "work", _("work")
-    GOLD = "gold", _("gold: its answer is known, and it is mixed in unseen")
+    GOLD = "gold", _("gold: a known answer, mixed in unannounced")
     QUALIFICATION = "qualification", _("qualification: to be passed before real work")
     ARENA = "arena", _("arena: voted on outside the queue")
 
 
 class AcquisitionStrategy(models.TextChoices):
-    """Which open comparison of a round and priority comes first."""
+    """Order of the open comparisons of a round and priority."""
 
     AGE = "age", _("the oldest")
     RANDOM = "random", _("random")
@@ -98,15 +105,23 @@ class AcquisitionStrategy(models.TextChoices):
     D_OPTIMAL = "d_optimal", _("D-optimal for the Bradley-Terry model")
 
 
+class ContextDisplay(models.TextChoices):
+    """State of a prompt's context when a comparison opens on the labelling screen."""
+
+    AUTO = "auto", _("open when the prompt refers to it")
+    OPEN = "open", _("open")
+    FOLDED = "folded", _("folded")
+
+
 class AcquisitionArm(models.TextChoices):
-    """How an assignment was chosen, so that the gain of a strategy can be measured."""
+    """Choice that led to an assignment, so that the gain of a strategy can be measured."""
 
     STRATEGY = "strategy", _("by the project's strategy")
     CONTROL = "control", _("at random, as control")
 
 
 class WithholdingState(models.TextChoices):
-    """What became of a comparison in which a model seems to name itself."""
+    """Decision on a comparison in which a model seems to name itself."""
 
     PENDING = "pending", _("waits for the manager")
     RELEASED = "released", _("released: nothing is given away")
@@ -114,7 +129,7 @@ class WithholdingState(models.TextChoices):
 
 
 class QualificationState(models.TextChoices):
-    """Where one person stands with the qualification set of a project."""
+    """State of one annotator in the qualification set of a project."""
 
     NOT_ASKED = "not_asked", _("not asked")
     OPEN = "open", _("not finished")
@@ -123,18 +138,20 @@ class QualificationState(models.TextChoices):
 
 
 class WhyNothing(models.TextChoices):
-    """Why somebody who asks for work gets none."""
+    """Reasons for an empty queue."""
 
     NOTHING_LEFT = "nothing_left", _("nothing is left")
     DAY_IS_FULL = "day_is_full", _("the day's limit is reached")
     NOT_QUALIFIED = "not_qualified", _("the qualification was not passed")
+    ARCHIVED = "archived", _("the project is archived")
 
 
 class ReviewReason(models.TextChoices):
-    """Why a comparison went to reviewers."""
+    """Reasons for a review."""
 
     DISAGREEMENT = "disagreement", _("annotators disagree")
     FLAGGED = "flagged", _("it was flagged")
+    REQUESTED = "requested", _("asked for by a manager")
     RANDOM = "random", _("drawn at random")
 
 
@@ -153,7 +170,7 @@ SPENT_STATES = (AssignmentState.LEASED, AssignmentState.SUBMITTED, AssignmentSta
 
 
 class Verdict(models.TextChoices):
-    """What an annotator said. The four non-wins are never the same thing."""
+    """Verdicts of annotators. The four without a winner are never the same thing."""
 
     RANKED = "ranked", _("ranked")
     EQUAL = "equal", _("equal")
@@ -164,21 +181,64 @@ class Verdict(models.TextChoices):
 
 
 class Shown(models.TextChoices):
-    """Which comparisons a manager looks at: those behind one number of the statistics."""
+    """Comparisons that a manager looks at: those behind one number of the statistics."""
 
-    JUDGED = "judged", _("all that were judged")
+    JUDGED = "judged", _("all annotated")
     DISAGREE = "disagree", _("annotators disagree")
     AGREE = "agree", _("annotators agree")
     FIRST_WON = "first-won", _("what was shown first won")
     LATER_WON = "later-won", _("what was shown later won")
-    NO_WINNER = "no-winner", _("somebody named no winner")
-    GOLD_RIGHT = "gold-right", _("gold, answered right")
-    GOLD_WRONG = "gold-wrong", _("gold, answered wrong")
-    RETEST_SAME = "retest-same", _("asked again, answered alike")
-    RETEST_CHANGED = "retest-changed", _("asked again, answered differently")
+    NO_WINNER = "no-winner", _("a no-preference option was chosen")
+    GOLD_RIGHT = "gold-right", _("gold, correct")
+    GOLD_WRONG = "gold-wrong", _("gold, incorrect")
+    RETEST_SAME = "retest-same", _("retest, consistent")
+    RETEST_CHANGED = "retest-changed", _("retest, inconsistent")
     CIRCLES = "circles", _("preferences that go round in a circle")
     FLAGGED = "flagged", _("with marks or missing information")
-    OPEN = "open", _("not fully judged yet")
+    OPEN = "open", _("not fully annotated yet")
+
+
+class TaskName(StrEnum):
+    """Names of the Celery tasks of `annotation`; messages in flight bear them."""
+
+    DO_IMPORT = "annotation.tasks.do_import"
+    DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
+    SWEEP = "annotation.tasks.sweep"
+    SEND_NOTIFICATION = "annotation.tasks.send_notification"
+    SEND_INVITATION = "annotation.tasks.send_invitation"
+    SEND_DIGESTS = "annotation.tasks.send_digests"
+    SEND_PASSWORD_RESET = "annotation.tasks.send_password_reset"  # noqa: S105 - a name
+
+
+class NotificationKind(models.TextChoices):
+    """Events that the inbox tells of."""
+
+    MENTION = "mention", _("mention")
+    REPLY = "reply", _("reply")
+    QUESTION = "question", _("question")
+    REVIEW_DECIDED = "review_decided", _("review")
+    ROUND_FAILED = "round_failed", _("failed round")
+    JOB_FAILED = "job_failed", _("failed job")
+    DECISION_WAITING = "decision_waiting", _("decision")
+    NOT_ENOUGH_EVIDENCE = "not_enough_evidence", _("not enough evidence")
+
+
+class MailState(models.TextChoices):
+    """Life of an e-mail: none, or waiting → sent or failed. It is sent at most once."""
+
+    NONE = "", _("not by e-mail")
+    WAITING = "waiting", _("waiting")
+    SENT = "sent", _("sent")
+    FAILED = "failed", _("failed")
+
+
+class JobState(models.TextChoices):
+    """Life of a background job: waiting → running → finished or failed; one whose worker died waits again."""
+
+    WAITING = "waiting", _("waiting")
+    RUNNING = "running", _("running")
+    FINISHED = "finished", _("finished")
+    FAILED = "failed", _("failed")
 
 
 class ImportState(models.TextChoices):
@@ -192,12 +252,12 @@ class ImportState(models.TextChoices):
 
 
 class WebhookEvent(models.TextChoices):
-    """What a webhook tells of. Each state of a round is an event of its own, under the round's own words."""
+    """Events of webhooks. Each state of a round is an event of its own, under the round's own words."""
 
-    JUDGMENT_SUBMITTED = "judgment.submitted", _("somebody judged a comparison")
-    JUDGMENT_CHANGED = "judgment.changed", _("somebody changed a judgment of theirs")
+    JUDGMENT_SUBMITTED = "judgment.submitted", _("an annotation was submitted")
+    JUDGMENT_CHANGED = "judgment.changed", _("an annotation was revised")
     ROUND_DRAFT = "round.draft", _("a round was drafted, or taken back to its draft")
-    ROUND_SAMPLING = "round.sampling", _("a round has its prompts answered")
+    ROUND_SAMPLING = "round.sampling", _("a round has responses to its prompts")
     ROUND_LABELLING = "round.labelling", _("a round can be labelled")
     ROUND_TRAINING_REWARD_MODELS = "round.training_reward_models", _("a round trains its reward models")
     ROUND_TRAINING_POLICY = "round.training_policy", _("a round trains its policy")
@@ -215,7 +275,7 @@ class WebhookEvent(models.TextChoices):
     RUN_CREATED = "run.created", _("a run was written down and waits for its trainer")
     RUN_STARTED = "run.started", _("a run's trainer started, or went on")
     RUN_FINISHED = "run.finished", _("a run finished")
-    RUN_STOPPED = "run.stopped", _("a run stopped and can go on")
+    RUN_STOPPED = "run.stopped", _("a run stopped and can be resumed")
     RUN_FAILED = "run.failed", _("a run failed")
     CHECKPOINT_REGISTERED = "checkpoint.registered", _("a checkpoint entered the collection")
     CHECKPOINT_DELETED = "checkpoint.deleted", _("a checkpoint's files were deleted")
@@ -230,7 +290,16 @@ class DeliveryState(models.TextChoices):
 
 
 class WhyDisabled(models.TextChoices):
-    """Why Rondo itself switched a webhook off."""
+    """Reasons for which Rondo disables a webhook."""
 
     FAILING = "failing", _("nothing could be delivered for days")
     GONE = "gone", _("its receiver said that it is gone for good (410)")
+
+
+STRENGTHS = {
+    1: _("slightly better"),
+    2: _("somewhat better"),
+    3: _("better"),
+    4: _("much better"),
+}
+"""How much better the winner of a pair is, in words."""

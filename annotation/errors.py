@@ -1,10 +1,6 @@
 """Refusals: what a service will not do, told so that the person asking can act on it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from annotation.models import Draft
 
 
 class Refusal(Exception):  # noqa: N818 - a refusal is an answer to a person, not a fault of the program
@@ -18,6 +14,10 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer to a person, no
         super().__init__(message)
         self.message = message
         self.field = field
+
+
+class Unavailable(Refusal):
+    """Something that the work needs does not answer now. The same may be tried again."""
 
 
 class NotAllowed(Refusal):
@@ -34,14 +34,6 @@ class StaleAnswer(Refusal):
 
 class AnsweredElsewhere(Refusal):
     """This person submitted an answer on another page since this page was opened."""
-
-
-class DraftConflict(Refusal):
-    """Another page saved a draft of the same assignment since. `stored` is it; None when it is gone."""
-
-    def __init__(self, message: str, *, stored: "Draft | None") -> None:
-        super().__init__(message)
-        self.stored = stored
 
 
 class InvalidAnswer(Refusal):

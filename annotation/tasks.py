@@ -2,24 +2,54 @@
 
 from celery import shared_task
 
-from annotation.services import uploads
+from annotation.choices import TaskName
+from annotation.exchange import uploads
+from annotation.services.inbox import mail
+from annotation.services.inbox.notifications import forget_notifications
+from annotation.services.people import password_reset
 from annotation.services.webhooks import deliveries
 
 
-@shared_task(name="annotation.tasks.do_import")
+@shared_task(name=TaskName.DO_IMPORT)
 def do_import(import_id: int) -> None:
     """Bring an uploaded file in."""
     uploads.do_import(import_id)
 
 
-@shared_task(name="annotation.tasks.sweep")
+@shared_task(name=TaskName.SWEEP)
 def sweep() -> None:
-    """Look for uploaded files that nobody brings in, and for messages that are due."""
+    """Look for uploaded files that nobody brings in, and for messages and e-mails that are due."""
     uploads.sweep_imports()
+    mail.sweep_mail()
     deliveries.sweep_webhooks()
 
 
-@shared_task(name="annotation.tasks.deliver_webhooks")
+@shared_task(name=TaskName.DELIVER_WEBHOOKS)
 def deliver_webhooks() -> None:
     """Send the messages to other programs that are due."""
     deliveries.deliver_due()
+
+
+@shared_task(name=TaskName.SEND_NOTIFICATION)
+def send_notification(notification_id: int) -> None:
+    """Send the e-mail of a notification."""
+    mail.send_notification(notification_id)
+
+
+@shared_task(name=TaskName.SEND_INVITATION)
+def send_invitation(invitation_id: int) -> None:
+    """Send the e-mail of an invitation."""
+    mail.send_invitation(invitation_id)
+
+
+@shared_task(name=TaskName.SEND_DIGESTS)
+def send_digests() -> None:
+    """Send the daily digests, and forget old notifications."""
+    mail.send_digests()
+    forget_notifications()
+
+
+@shared_task(name=TaskName.SEND_PASSWORD_RESET)
+def send_password_reset(user_id: int) -> None:
+    """Send the link to a new password."""
+    password_reset.send_password_reset(user_id)

@@ -2,40 +2,69 @@
 
 from django.urls import URLPattern, path
 
+from annotation.selectors.tables import TABLES
 from annotation.views import (
-    ahead,
+    annotators,
     audit,
-    drafts,
+    comments,
+    comparison,
+    data,
+    exports,
+    inbox,
     invitations,
     keys,
-    labelling,
+    new_project,
     people,
+    preview,
     projects,
+    prompts,
+    questions,
     queues,
     reviews,
+    settings,
     statistics,
     tokens,
     transfers,
     webhooks,
 )
+from annotation.views.labelling import drafts, pages
+
+
+def question_patterns(folder: str, kind: questions.Kind) -> list[URLPattern]:
+    """Return the addresses at which a manager adds, edits, moves and deletes categories or criteria."""
+    below = f"projects/<slug:slug>/settings/{folder}/"
+    named = {"kind": kind}
+    return [
+        path(f"{below}add/", questions.question_add, named, name=f"{kind.name}-add"),
+        path(f"{below}edit/<slug:key>/", questions.question_edit, named, name=kind.name),
+        path(f"{below}change/<slug:key>/", questions.question_change, named, name=f"{kind.name}-change"),
+    ]
+
 
 urlpatterns: list[URLPattern] = [
     # What labellers ask all day comes first: an address is compared with one pattern after the other.
-    path("projects/<slug:slug>/label/", labelling.label, name="label"),
-    path("projects/<slug:slug>/label/next/", ahead.label_ahead, name="label-ahead"),
-    path("projects/<slug:slug>/label/<int:pk>/submit/", labelling.submit, name="submit"),
+    path("projects/<slug:slug>/label/", pages.label, name="label"),
+    path("projects/<slug:slug>/label/next/", pages.label_ahead, name="label-ahead"),
+    path("projects/<slug:slug>/label/<int:pk>/submit/", pages.submit, name="submit"),
     path("projects/<slug:slug>/label/<int:pk>/draft/", drafts.draft, name="draft"),
-    path("projects/<slug:slug>/label/<int:pk>/skip/", labelling.skip, name="skip"),
-    path("projects/<slug:slug>/label/<int:pk>/flag/", labelling.flag, name="flag"),
-    path("projects/<slug:slug>/label/<int:pk>/renew/", labelling.renew, name="renew"),
-    path("projects/<slug:slug>/label/<int:pk>/revise/", labelling.revise, name="revise"),
+    path("projects/<slug:slug>/label/<int:pk>/skip/", pages.skip, name="skip"),
+    path("projects/<slug:slug>/label/<int:pk>/flag/", pages.flag, name="flag"),
+    path("projects/<slug:slug>/label/<int:pk>/ask/", comments.ask, name="ask"),
+    path("projects/<slug:slug>/label/<int:pk>/renew/", pages.renew, name="renew"),
+    path("projects/<slug:slug>/label/<int:pk>/revise/", pages.revise, name="revise"),
+    path("inbox/", inbox.inbox, name="inbox"),
+    path("inbox/count/", inbox.inbox_count, name="inbox-count"),
+    path("inbox/read/", inbox.inbox_read, name="inbox-read"),
+    path("inbox/<int:pk>/", inbox.notification, name="notification"),
     path("account/language/", people.language, name="language"),
     path("account/keys/", keys.keys, name="keys"),
     path("account/tokens/", tokens.tokens, name="tokens"),
     path("account/tokens/<int:pk>/revoke/", tokens.revoke, name="token-revoke"),
     path("", projects.projects, name="projects"),
+    path("projects/new/", new_project.project_new, name="project-new"),
     path("projects/<slug:slug>/", projects.project, name="project"),
     path("projects/<slug:slug>/guidelines/", projects.guidelines, name="guidelines"),
+    path("projects/<slug:slug>/guidelines/edit/", settings.guidelines_edit, name="guidelines-edit"),
     path("projects/<slug:slug>/guidelines/read/", projects.guidelines_read, name="guidelines-read"),
     path("projects/<slug:slug>/categories.css", projects.category_colours, name="category-colours"),
     path("projects/<slug:slug>/reviews/", reviews.reviews, name="reviews"),
@@ -43,7 +72,23 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/reviews/<int:pk>/decide/", reviews.decide, name="review-decide"),
     path("projects/<slug:slug>/statistics/", statistics.statistics, name="statistics"),
     path("projects/<slug:slug>/statistics/items/", statistics.items, name="statistics-items"),
-    path("projects/<slug:slug>/items/<int:pk>/", statistics.item, name="statistics-item"),
+    path("projects/<slug:slug>/items/<int:pk>/", comparison.comparison, name="statistics-item"),
+    path("projects/<slug:slug>/my-work/", annotators.my_work, name="my-work"),
+    path("projects/<slug:slug>/annotators/", annotators.annotators, name="annotators"),
+    path("projects/<slug:slug>/annotators/<int:pk>/", annotators.annotator, name="annotator"),
+    path("projects/<slug:slug>/items/<int:pk>/comments/", comments.comments, name="comments"),
+    path("projects/<slug:slug>/comments/<int:pk>/", comments.comment_edit, name="comment-edit"),
+    path("projects/<slug:slug>/settings/", settings.project_settings, name="project-settings"),
+    path("projects/<slug:slug>/settings/archive/", settings.archive, name="project-archive"),
+    path("projects/<slug:slug>/settings/preview/", preview.project_preview, name="project-preview"),
+    path("projects/<slug:slug>/settings/questions/", questions.project_questions, name="project-questions"),
+    path(
+        "projects/<slug:slug>/settings/categories/", questions.project_categories, name="project-categories"
+    ),
+    *question_patterns("questions", questions.CRITERIA),
+    *question_patterns("categories", questions.CATEGORIES),
+    path("projects/<slug:slug>/members/", settings.members, name="members"),
+    path("projects/<slug:slug>/members/<int:pk>/", settings.member, name="member"),
     path("projects/<slug:slug>/invitations/", invitations.invitations, name="invitations"),
     path(
         "projects/<slug:slug>/invitations/<int:pk>/revoke/",
@@ -55,9 +100,17 @@ urlpatterns: list[URLPattern] = [
     path("audit/", audit.audit, name="audit"),
     path("projects/<slug:slug>/withheld/", queues.withheld, name="withheld"),
     path("projects/<slug:slug>/withheld/<int:pk>/", queues.decide_withheld, name="withheld-decide"),
+    *(
+        path(f"projects/<slug:slug>/data/{name}/", data.table, {"table": name}, name=f"data-{name}")
+        for name in TABLES
+    ),
+    path("projects/<slug:slug>/prompts/new/", prompts.prompt_new, name="prompt-new"),
+    path("projects/<slug:slug>/prompts/<int:pk>/", prompts.prompt, name="prompt"),
+    path("projects/<slug:slug>/data/<slug:table>/act/", data.act, name="data-act"),
     path("projects/<slug:slug>/transfers/", transfers.transfers, name="transfers"),
     path("projects/<slug:slug>/transfers/<int:pk>/", transfers.transfer, name="transfer"),
-    path("projects/<slug:slug>/export/<slug:format_name>/", transfers.export, name="export"),
+    path("projects/<slug:slug>/export/", exports.export_choose, name="export-choose"),
+    path("projects/<slug:slug>/export/<slug:format_name>/", exports.export, name="export"),
     path("projects/<slug:slug>/webhooks/", webhooks.webhooks, name="webhooks"),
     path("projects/<slug:slug>/webhooks/<int:pk>/", webhooks.webhook, name="webhook"),
     path("projects/<slug:slug>/webhooks/<int:pk>/secret/", webhooks.webhook_rotate, name="webhook-rotate"),

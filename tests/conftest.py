@@ -4,8 +4,10 @@ Alice and Bob label, Carol manages, Oscar belongs to nothing, and `admin` is the
 All sign in with the password `PASSWORD`.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.cache import cache
@@ -21,7 +23,12 @@ from tests import factories
 pytest_plugins = ["tests.skips", "tests.shares", "tests.s3"]
 
 # A property is not false because the machine is busy.
-hypothesis_settings.register_profile("rondo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.register_profile(
+    "rondo",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("RONDO_TEST_EXAMPLES", "100")),
+)
 hypothesis_settings.load_profile("rondo")
 
 
@@ -52,6 +59,15 @@ def rondo_home(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
     for name in ("models", "snapshots", "runs", "checkpoints"):
         setattr(settings, f"RONDO_{name.upper()}", home / name)
     return home
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[object]]]:
+    """Messages to workers, as task and arguments. None leaves the test."""
+    found: list[tuple[str, list[object]]] = []
+    broker = SimpleNamespace(send_task=lambda task, args: found.append((task, args)))
+    monkeypatch.setattr("annotation.services.jobs.messages.current_app", broker)
+    return found
 
 
 @pytest.fixture(autouse=True)

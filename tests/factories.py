@@ -14,7 +14,6 @@ from annotation.choices import (
     Split,
     Verdict,
 )
-from annotation.content import content_hash, in_held_out_share, text_hash
 from annotation.models import (
     Assignment,
     Category,
@@ -29,9 +28,10 @@ from annotation.models import (
     User,
 )
 from annotation.services.assignments import assign_next
-from annotation.services.completions import create_comparison
-from annotation.services.gold import create_gold_item
-from annotation.services.judgments import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.quality.gold import create_gold_item
+from annotation.services.texts.completions import create_comparison
+from annotation.text.identity import content_hash, in_held_out_share, text_hash
 
 PASSWORD = "correct horse battery staple"
 

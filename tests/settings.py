@@ -19,7 +19,7 @@ atexit.register(shutil.rmtree, os.environ["RONDO_HOME"], ignore_errors=True)
 
 from webapp.settings import *  # noqa: E402, F403 - settings are read when they are imported
 
-if DATABASES["default"]["ENGINE"] == "webapp.sqlite":  # noqa: F405
+if DATABASES["default"]["ENGINE"] == "webapp.database.sqlite":  # noqa: F405
     # In memory, as Django does by itself for its own backend; the suffix of each test process comes last.
     DATABASES["default"]["TEST"] = {  # noqa: F405
         "NAME": "file:memorydb_default?mode=memory&cache=shared&process="

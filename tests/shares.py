@@ -1,8 +1,8 @@
 """A pytest plugin: which tests run on which database where both are there.
 
-Most that reach the database run on both, for locks, constraints and lookups differ. What goes through a
-browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. Walks over every
-address and language run on SQLite: they ask who may come in, not what is found.
+Services, locks, constraints, jobs and the API run on both, for there the databases differ. What goes through
+a browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. What renders pages
+or walks over every address runs on SQLite: it asks what is shown and who may come in, not how rows are found.
 """
 
 from pathlib import Path
@@ -11,6 +11,28 @@ import pytest
 
 WITHOUT_DATABASE = Path(__file__).parent / "rlhf"
 """Tests of what imports no Django: on PostgreSQL they are not even read, nor torch with them."""
+
+
+ON_SQLITE_ALONE = (
+    "tests/architecture/",
+    "tests/annotation/acquisition/",
+    "tests/annotation/agreement/",
+    "tests/annotation/labelling/",
+    "tests/annotation/statistics/test_statistics_pages.py",
+    "tests/annotation/test_admin.py",
+    "tests/annotation/text/",
+    "tests/operations/test_status.py",
+    "tests/training/evaluation/test_evaluation_report.py",
+    "tests/training/judges/test_judge_pages.py",
+    "tests/training/ratings/",
+    "tests/training/recipe/",
+    "tests/training/registry/test_checkpoint_page.py",
+    "tests/training/runs/test_run_page",
+    "tests/training/test_admin.py",
+    "tests/training/test_pages.py",
+    "tests/webapp/test_headers.py",
+)
+"""Pages, forms and the admin: rendered once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +69,7 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
         return share == "sqlite"
     if item.get_closest_marker("postgres"):
         return share == "postgresql"
-    if item.nodeid.startswith("tests/architecture/"):
+    if item.nodeid.startswith(ON_SQLITE_ALONE):
         return share == "sqlite"
     takes_long = item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow")
     return share == "postgresql" or not takes_long

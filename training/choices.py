@@ -1,7 +1,22 @@
 """Every set of states and kinds in `training`, in one place."""
 
+from collections.abc import Mapping
+from enum import StrEnum
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+
+class TaskName(StrEnum):
+    """Names of the Celery tasks of `training`; messages in flight bear them."""
+
+    ADVANCE_ROUND = "training.tasks.advance_round"
+    SCORE_PROJECT = "training.tasks.score_project"
+    PREPARE_ARENA = "training.tasks.prepare_arena"
+    DO_JOB = "training.tasks.do_job"
+    JUDGE = "training.tasks.judge"
+    SWEEP = "training.tasks.sweep"
+    RETENTION = "training.tasks.retention"
 
 
 class RoundState(models.TextChoices):
@@ -23,7 +38,7 @@ class RoundState(models.TextChoices):
 
 
 class Verdict(models.TextChoices):
-    """What the evidence on a round's new policy supports; the names of `services.evaluation.decision`."""
+    """Verdicts on a round's new policy; the names of `services.evaluation.decision`."""
 
     PROMOTE = "promote", _("promote")
     REJECT = "reject", _("reject")
@@ -31,9 +46,9 @@ class Verdict(models.TextChoices):
 
 
 class StepKind(models.TextChoices):
-    """What a step of a round does, in the order in which a round does it."""
+    """Steps of a round, in their order."""
 
-    ANSWER_PROMPTS = "answer_prompts", _("answer the prompts")
+    ANSWER_PROMPTS = "answer_prompts", _("generate responses")
     FREEZE_SNAPSHOT = "freeze_snapshot", _("freeze snapshot")
     TRAIN_REWARD_MODEL = "train_reward_model", _("train reward model")
     TRAIN_EVALUATOR = "train_evaluator", _("train second reward model")
@@ -60,21 +75,12 @@ class RunState(models.TextChoices):
     STARTING = "starting", _("starting")
     RUNNING = "running", _("running")
     FINISHED = "finished", _("finished")
-    STOPPED = "stopped", _("stopped, can go on")
-    FAILED = "failed", _("failed")
-
-
-class JobState(models.TextChoices):
-    """Life of a background job: waiting → running → finished or failed; one whose worker died waits again."""
-
-    WAITING = "waiting", _("waiting")
-    RUNNING = "running", _("running")
-    FINISHED = "finished", _("finished")
+    STOPPED = "stopped", _("stopped, can be resumed")
     FAILED = "failed", _("failed")
 
 
 class Method(models.TextChoices):
-    """How a run trains; the names of `contract.Method`."""
+    """Training methods of a run; the names of `contract.Method`."""
 
     REWARD = "reward", _("reward model")
     PREFERENCE = "preference", _("policy by DPO")
@@ -84,7 +90,7 @@ class Method(models.TextChoices):
 
 
 class CheckpointKind(models.TextChoices):
-    """What a checkpoint is good for; the names of `contract.CheckpointKind`."""
+    """Kinds of checkpoints; the names of `contract.CheckpointKind`."""
 
     STARTER = "starter", _("starter model")
     POLICY = "policy", _("policy")
@@ -105,3 +111,27 @@ CAN_START_AGAIN = (RoundState.FAILED, RoundState.CANCELLED)
 IS_DECIDED = (RoundState.PROMOTED, RoundState.REJECTED)
 CAN_DECIDE = (RoundState.DECIDING, RoundState.NOT_ENOUGH_EVIDENCE)
 """States in which a round's new policy may be promoted or rejected."""
+CAN_ROLL_BACK = (RoundState.DRAFT, *CAN_START)
+"""States of the next round in which a decision on the one before it may still change."""
+
+STATE_OF_STEP: Mapping[StepKind, RoundState] = {
+    StepKind.ANSWER_PROMPTS: RoundState.SAMPLING,
+    StepKind.FREEZE_SNAPSHOT: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_REWARD_MODEL: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_EVALUATOR: RoundState.TRAINING_REWARD_MODELS,
+    StepKind.TRAIN_POLICY: RoundState.TRAINING_POLICY,
+    StepKind.REGISTER_CHECKPOINTS: RoundState.TRAINING_POLICY,
+    StepKind.EVALUATE: RoundState.EVALUATING,
+    StepKind.DECIDE: RoundState.DECIDING,
+}
+
+
+class ChartGroup(models.TextChoices):
+    """Groups of a run's charts, in the order of a page."""
+
+    OBJECTIVE = "objective", _("Objective")
+    HELD_OUT = "held_out", _("Held-out")
+    REWARD = "reward", _("Reward")
+    POLICY = "policy", _("Policy and KL divergence")
+    RESPONSES = "responses", _("Responses")
+    OTHER = "other", _("Other metrics")

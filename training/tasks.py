@@ -5,70 +5,67 @@ from typing import Any
 from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
 
-from annotation.services import kept_answers
+from annotation.api import idempotency
+from annotation.services.jobs.claims import worker_is_stopping
 from annotation.services.webhooks import deliveries
-from training.services import (
-    arena,
-    drift,
-    exports,
-    jobs,
-    judges,
-    leaderboard,
-    registry,
-    retention,
-    rounds,
-    scores,
-)
-from training.services.claims import worker_is_stopping
+from training.choices import TaskName
+from training.services import rounds
+from training.services.comparing import arena, leaderboard
+from training.services.evaluation import drift, scores
+from training.services.judges import judges
+from training.services.registry import exports, registry, retention
+from training.services.runs import summaries
 
 
-@shared_task(name="training.tasks.advance_round")
+@shared_task(name=TaskName.ADVANCE_ROUND)
 def advance_round(round_id: int) -> None:
     """Do what of a round can be done now."""
     rounds.advance_round(round_id)
 
 
-@shared_task(name="training.tasks.sweep")
+@shared_task(name=TaskName.SWEEP)
 def sweep() -> None:
     """Look for work that nobody does."""
     rounds.sweep()
     scores.sweep_scores()
-    jobs.sweep_jobs()
+    exports.sweep_exports()
+    drift.sweep_measurements()
     registry.sweep_deleted()
+    summaries.sweep_summaries()
     leaderboard.sweep_votes()
     arena.sweep_arenas()
     judges.sweep_judges()
 
 
-@shared_task(name="training.tasks.score_project")
+@shared_task(name=TaskName.SCORE_PROJECT)
 def score_project(project_id: int) -> None:
     """Have reward models score what is not scored of a project's newest round."""
     scores.score_project(project_id)
 
 
-@shared_task(name="training.tasks.prepare_arena")
+@shared_task(name=TaskName.PREPARE_ARENA)
 def prepare_arena(arena_id: int) -> None:
     """Have checkpoints answer an arena's prompts."""
     arena.prepare_arena(arena_id)
 
 
-@shared_task(name="training.tasks.do_job")
+@shared_task(name=TaskName.DO_JOB)
 def do_job(kind: str, job_id: int) -> None:
     """Do a background job: an export of a checkpoint, a measurement of drift."""
     {"export": exports.do_export, "drift": drift.do_measurement}[kind](job_id)
 
 
-@shared_task(name="training.tasks.judge")
+@shared_task(name=TaskName.JUDGE)
 def judge(judge_id: int) -> None:
     """Have a judge judge what is left to it."""
     judges.judge_comparisons(judge_id)
 
 
-@shared_task(name="training.tasks.retention")
+@shared_task(name=TaskName.RETENTION)
 def keep_what_is_kept() -> None:
     """Once a day, delete the files that this installation does not keep."""
     retention.apply_retention()
-    kept_answers.forget_answers()
+    idempotency.forget_answers()
     deliveries.forget_messages()
 
 

@@ -1,4 +1,4 @@
-"""The broker in a folder: kombu's file-system transport, with messages that appear whole."""
+"""The broker in a folder: kombu's file-system transport with atomic writes."""
 
 import os
 import uuid
@@ -12,10 +12,10 @@ from kombu.utils.json import dumps
 
 
 class Channel(filesystem.Channel):
-    """A channel that writes a message beside its final name and then renames it.
+    """A channel that writes each message to a temporary name, then renames it.
 
-    kombu opens the file under its final name and writes into it afterwards; a reader that looks
-    in between takes an empty file, and its worker dies of it.
+    kombu writes into the file under its final name; a reader that opens it too early gets an empty file,
+    which crashes its worker.
     """
 
     # Its two parents disagree on the name of the second parameter.
@@ -31,6 +31,6 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """What `CELERY_BROKER_TRANSPORT` names."""
+    """The transport that `CELERY_BROKER_TRANSPORT` names."""
 
     Channel = Channel

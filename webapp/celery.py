@@ -1,4 +1,4 @@
-"""The Celery application. A message is a doorbell: what is to be done stands in the database."""
+"""The Celery application. A message only wakes a worker: the work is stored in the database."""
 
 import os
 import sys
@@ -17,8 +17,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 class BeatThread(bootsteps.StartStopStep):
     """The scheduler as a thread of the worker: `celery worker --beat-thread`.
 
-    Celery's own `--beat` forks a process, and that outlives a worker killed with SIGKILL: each
-    restart would leave one more scheduler behind.
+    Celery's own `--beat` forks a process that survives a worker killed with SIGKILL: each restart would leave
+    one more scheduler running.
     """
 
     conditional = True
@@ -31,7 +31,7 @@ class BeatThread(bootsteps.StartStopStep):
         return EmbeddedService(parent.app, thread=True, scheduler_cls=parent.app.conf.beat_scheduler)
 
 
-# This module is imported wherever Rondo is; only Celery's own command reports wrong settings by itself.
+# This module is imported everywhere; only Celery's own command reports wrong settings by itself.
 if "celery" in Path(sys.argv[0]).parts[-2:]:
     load_settings_or_exit()
 app = Celery("rondo")

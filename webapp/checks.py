@@ -1,7 +1,7 @@
-"""System checks of our own: a wrong setting is told at start, with its remedy, and not at midnight.
+"""System checks: report wrong settings at start, each with its remedy.
 
-`manage.py check` runs those on settings and files; `manage.py check --database default` those on
-the database too; `manage.py check --deploy` those on a Rondo that other machines reach.
+`manage.py check` checks settings and files; `manage.py check --database default` the database too; `manage.py
+check --deploy` an installation that other machines reach.
 """
 
 import os
@@ -29,7 +29,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 @register(TAG)
 def home_is_writable(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """Databases, models, runs and logs are kept below RONDO_HOME."""
+    """Check that files can be written below RONDO_HOME."""
     home = Path(settings.RONDO_HOME)
     if home.is_dir() and os.access(home, os.W_OK | os.X_OK):
         return []
@@ -44,7 +44,7 @@ def home_is_writable(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def store_can_be_opened(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """Whether the address of the store is one, and the package for it is here; nobody is asked yet."""
+    """Check the store's address and its package, without connecting."""
     url = str(settings.RONDO_STORE_URL)
     try:
         if url and "://" not in url:
@@ -59,7 +59,7 @@ def store_can_be_opened(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def secrets_are_private(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """Whoever reads the secret key signs sessions as anybody."""
+    """Check that only the owner can read the secret key, which signs sessions."""
     messages: list[CheckMessage] = []
     for name in ("secret_key", "model_server_key"):
         path = Path(settings.RONDO_HOME) / name
@@ -84,7 +84,7 @@ def secrets_are_private(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """The worker and Compare ask this address for answers."""
+    """Check the address that the worker and Compare ask for completions."""
     url = str(settings.RONDO_MODEL_SERVER_URL)
     if not _is_server(url):
         return [
@@ -107,7 +107,7 @@ def model_server_url_is_one(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def rewards_can_be_had(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """A run that names a function or the judge would find out only when it has trained for hours."""
+    """Check the reward functions and judge, which a run would need only after hours of training."""
     messages: list[CheckMessage] = []
     for path in settings.RONDO_REWARD_FUNCTIONS:
         if not _DOTTED.fullmatch(path.strip()):
@@ -148,7 +148,7 @@ def rewards_can_be_had(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def listed_hosts_are_hosts(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """Whoever lists an address with its scheme would wonder why its server is refused all the same."""
+    """Check that allowed hosts are listed without a scheme, which would make them ineffective."""
     return [
         Error(
             f"{name} lists {host!r}, and that is no host.",
@@ -162,7 +162,7 @@ def listed_hosts_are_hosts(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 
 def _is_server(url: str) -> bool:
-    """Whether a URL is that of a server: http or https, with a host and nothing behind its path."""
+    """Return True for an http(s) URL with a host and nothing after its path."""
     try:
         parts = urlsplit(url)
         return (
@@ -177,7 +177,7 @@ def _is_server(url: str) -> bool:
 
 @register(TAG)
 def timings_fit_together(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """A heartbeat that is slower than what counts as dead would have two workers on one step."""
+    """Check that the heartbeat is faster than the time after which a worker counts as dead."""
     if settings.RONDO_STALE_SECONDS >= 3 * settings.RONDO_HEARTBEAT_SECONDS > 0:
         return []
     return [
@@ -192,7 +192,7 @@ def timings_fit_together(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def sqlite_is_for_one_machine(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """SQLite's locks and the folder broker do not hold across hosts."""
+    """Warn about SQLite or the folder broker on several hosts, where their locks do not hold."""
     is_sqlite = _is_sqlite()
     in_folder = str(settings.CELERY_BROKER_URL).startswith("filesystem:")
     if is_sqlite and not in_folder:
@@ -217,7 +217,7 @@ def sqlite_is_for_one_machine(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def broker_answers(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """The folder of the broker can be written, or somebody listens where the broker should be."""
+    """Check that the broker's folder is writable, or that its port accepts connections."""
     url = str(settings.CELERY_BROKER_URL)
     if url.startswith("filesystem:"):
         folder = Path(str(settings.CELERY_BROKER_TRANSPORT_OPTIONS["data_folder_in"]))
@@ -251,7 +251,7 @@ def broker_answers(app_configs: Any, **_: Any) -> list[CheckMessage]:
 def database_is_ready(
     app_configs: Any, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """The database can be reached and stands where the code does."""
+    """Check that the database answers and has all migrations."""
     messages: list[CheckMessage] = []
     for alias in databases or ():
         try:
@@ -266,7 +266,7 @@ def database_is_ready(
                 )
             )
             continue
-        # `migrate` runs the checks too, and is the remedy.
+        # `migrate`, which is the remedy, runs the checks too.
         if plan and sys.argv[1:2] != ["migrate"]:
             messages.append(
                 Error(
@@ -280,7 +280,7 @@ def database_is_ready(
 
 @register(TAG, Tags.security, deploy=True)
 def others_reach_it_safely(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """What holds on a loopback address does not hold on a network."""
+    """Check the settings that matter once other machines reach Rondo."""
     messages: list[CheckMessage] = []
     if not settings.RONDO_HTTPS:
         messages.append(

@@ -14,11 +14,11 @@ import environ
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
-from training import log_lines
-from training.private_files import make_home_private, make_private_folder
-from webapp.api_schema import ENUM_NAMES, TAGS
+from training.contract import log_lines
+from training.contract.private_files import make_home_private, make_private_folder
+from webapp.api.schema import ENUM_NAMES, TAGS
+from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.environment import read_environment
-from webapp.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.security.providers import providers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -31,36 +31,38 @@ RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
 RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"
 RONDO_IMPORTS = RONDO_HOME / "imports"
-# Where machines share their files; each keeps in RONDO_HOME what it works with. Empty: RONDO_HOME is all.
+# Files shared between machines; each works in its RONDO_HOME. Empty: only RONDO_HOME.
 RONDO_STORE_URL = env["RONDO_STORE_URL"].rstrip("/")
 RONDO_UPLOADED_FILES = (
-    "training.uploads.SharedUploads" if RONDO_STORE_URL else "annotation.uploaded_files.UploadedFiles"
+    "training.files.uploads.SharedUploads"
+    if RONDO_STORE_URL
+    else "annotation.exchange.uploaded_files.UploadedFiles"
 )
 RONDO_HOST = env["RONDO_HOST"]
 RONDO_PORT = env["RONDO_PORT"]
-# Python uses one core per process; more than two at work leave none to the model on a small machine. A
-# connection keeps to one process: spread over more, some of them have several people and others none.
+# Python uses one core per process; more than two busy ones leave none to the model on a small machine. A
+# connection stays with its process: with more processes, some serve several people and others none.
 RONDO_WEB_PROCESSES = env["RONDO_WEB_PROCESSES"]
 RONDO_MODEL_SERVER_PORT = env["RONDO_MODEL_SERVER_PORT"]
 RONDO_MODEL_SERVER_URL = env["RONDO_MODEL_SERVER_URL"] or f"http://127.0.0.1:{RONDO_MODEL_SERVER_PORT}"
-# Hosts inside private networks that checkpoints may name as their server, alone or with a port. All hosts of
-# the public internet may be named; any other would let a page of Rondo reach into the network it runs in.
+# Hosts inside private networks that checkpoints may name as their server, alone or with a port. Public
+# hosts are always allowed; any other would let a page of Rondo reach into the network it runs in.
 RONDO_MODEL_SERVER_HOSTS = list(env["RONDO_MODEL_SERVER_HOSTS"])
-# The same for webhooks, which every manager of a project may set up: a list of its own.
+# The same for webhooks, with a separate list, since every manager of a project may create them.
 RONDO_WEBHOOK_HOSTS = list(env["RONDO_WEBHOOK_HOSTS"])
-# What rewards may use of this machine: the trainer reads them from its environment, here they are checked.
+# Access of rewards to this machine: the trainer reads these from its environment, here they are checked.
 RONDO_REWARD_FUNCTIONS = list(env["RONDO_REWARD_FUNCTIONS"])
 RONDO_JUDGE_URL = env["RONDO_JUDGE_URL"]
 RONDO_JUDGE_KEY = env["RONDO_JUDGE_KEY"]
 RONDO_TOKEN_REQUESTS_PER_MINUTE = env["RONDO_TOKEN_REQUESTS_PER_MINUTE"]
 RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
-# With it a program may read /metrics; without it only this machine and administrators may.
+# Programs with this token may read /metrics; without it only this machine and administrators may.
 RONDO_METRICS_TOKEN = env["RONDO_METRICS_TOKEN"]
 RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
 
 
 def _writable_folder(path: Path) -> Path:
-    """The folder, made if it is not there. Refuses with a remedy where that cannot be done."""
+    """Return the folder, created if missing. Raise `ImproperlyConfigured` with a remedy if that fails."""
     try:
         make_private_folder(path)
     except OSError as error:
@@ -72,13 +74,13 @@ def _writable_folder(path: Path) -> Path:
 
 
 def _secret(variable: str, file_name: str) -> str:
-    """The variable, or a value drawn once and kept in a file that only its owner reads."""
+    """Return the variable, or a random value stored in a file that only its owner can read."""
     if env[variable]:
         return str(env[variable])
     path = _writable_folder(RONDO_HOME) / file_name
     if not path.exists():
-        # Two processes may start at once: each writes a whole file (mode 0600) under a name of its
-        # own, and only one of them gets the final name.
+        # Two processes may start at once: each writes a whole file (mode 0600) under its own name,
+        # and only one of them gets the final name.
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{file_name}-")
         with os.fdopen(descriptor, "w") as stream:
             stream.write(secrets.token_urlsafe(48) + "\n")
@@ -103,18 +105,17 @@ CSRF_TRUSTED_ORIGINS = list(env["RONDO_TRUSTED_ORIGINS"])
 ROOT_URLCONF = "webapp.urls"
 WSGI_APPLICATION = "webapp.wsgi.application"
 AUTH_USER_MODEL = "annotation.User"
-# The first only counts wrong attempts and turns away who made too many.
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "webapp.sign_in.SignIn"]
-SESSION_ENGINE = "webapp.sessions"
+# The first only counts wrong attempts and locks out after too many.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "projects"
 LOGOUT_REDIRECT_URL = "login"
 
 INSTALLED_APPS = [
-    "webapp",
+    "webapp.apps.WebappConfig",
     "training",
     "annotation",
-    "django.contrib.admin",
+    "webapp.apps.RondoAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -137,19 +138,18 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    # Outermost, so that what it times and what it writes of a request is the whole of it.
+    # Outermost, so that it measures and logs the whole request.
     "webapp.operations.requests.RequestLine",
     "webapp.operations.probes.Probes",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "webapp.turns.LabellingTakesTurns",
     "csp.middleware.CSPMiddleware",
     "webapp.security.headers.PermissionsPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "webapp.languages.LanguageMiddleware",
+    "webapp.security.languages.LanguageMiddleware",
     "webapp.security.unstorable.RefuseNul",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -171,17 +171,17 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["webapp.templatetags.icons"],
+            "builtins": ["webapp.templatetags.icons", "webapp.templatetags.navigation"],
         },
     },
 ]
 
-# ── Database: the truth ───────────────────────────────────────────────────────────────
-_sqlite: dict[str, Any] = {"ENGINE": "webapp.sqlite", "NAME": str(RONDO_HOME / "rondo.sqlite3")}
+# ── Database ──────────────────────────────────────────────────────────────────────────
+_sqlite: dict[str, Any] = {"ENGINE": "webapp.database.sqlite", "NAME": str(RONDO_HOME / "rondo.sqlite3")}
 DATABASES = {"default": environ.Env.db_url_config(env["DATABASE_URL"]) if env["DATABASE_URL"] else _sqlite}
-if DATABASES["default"]["ENGINE"] in ("webapp.sqlite", "django.db.backends.sqlite3"):
-    DATABASES["default"]["ENGINE"] = "webapp.sqlite"
-    # A connection costs more than most requests: each thread keeps its own.
+if DATABASES["default"]["ENGINE"] in ("webapp.database.sqlite", "django.db.backends.sqlite3"):
+    DATABASES["default"]["ENGINE"] = "webapp.database.sqlite"
+    # Connecting costs more than most requests, so each thread keeps its connection.
     DATABASES["default"].setdefault("CONN_MAX_AGE", None)
     DATABASES["default"]["OPTIONS"] = {
         # A transaction takes the write lock when it begins: two that read and then write
@@ -192,15 +192,13 @@ if DATABASES["default"]["ENGINE"] in ("webapp.sqlite", "django.db.backends.sqlit
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
     }
 else:
-    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
-        DATABASES["default"]["ENGINE"] = "webapp.postgresql"
     DATABASES["default"].setdefault("CONN_MAX_AGE", 60)
     DATABASES["default"].setdefault("CONN_HEALTH_CHECKS", True)
-    if DATABASES["default"]["ENGINE"] == "webapp.postgresql":
+    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
         DATABASES["default"]["OPTIONS"] = {**OF_POSTGRESQL, **DATABASES["default"].get("OPTIONS", {})}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# ── Jobs: the doorbell ────────────────────────────────────────────────────────────────
+# ── Jobs: messages that wake workers ──────────────────────────────────────────────────
 CELERY_BROKER_URL = env["RONDO_BROKER_URL"]
 if CELERY_BROKER_URL.startswith("filesystem:"):
     CELERY_BROKER_TRANSPORT = "webapp.broker:Transport"
@@ -212,10 +210,10 @@ if CELERY_BROKER_URL.startswith("filesystem:"):
     }
 elif CELERY_BROKER_URL.startswith(("redis:", "rediss:")):
     CELERY_BROKER_TRANSPORT_OPTIONS = OF_REDIS
-# However long the broker stays away: a worker that gave up would have to be started again by a person.
+# Retry forever: a worker that gave up would have to be restarted by a person.
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_HEARTBEAT = 20
-# Once more over a new connection; what is not heard then is found by a sweep.
+# Once more over a new connection; a sweep finds lost messages.
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1}
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -223,20 +221,20 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
-# Nobody steers workers from outside, and each of these costs the file-system broker a queue per worker.
+# Remote control is unused, and costs the file-system broker a queue per worker.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
-# With a name of its own here, rounds go to workers that are started for that queue: those with a GPU.
+# A separate queue sends rounds to workers started for it: those with a GPU.
 RONDO_TRAINING_QUEUE = env["RONDO_TRAINING_QUEUE"]
 CELERY_TASK_ROUTES = {"training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE}}
 RONDO_SWEEP_SECONDS = env["RONDO_SWEEP_SECONDS"]
 RONDO_HEARTBEAT_SECONDS = env["RONDO_HEARTBEAT_SECONDS"]
 RONDO_STALE_SECONDS = env["RONDO_STALE_SECONDS"]
-# How much of what was trained keeps its files, of each project; 0 keeps everything.
+# Number of checkpoints per project that keep their files; 0 keeps all.
 RONDO_KEEP_CHECKPOINTS = env["RONDO_KEEP_CHECKPOINTS"]
 RONDO_KEEP_RUN_STATES = env["RONDO_KEEP_RUN_STATES"]
-# Asked for only when a checkpoint is pushed; HF_ENDPOINT names another hub than huggingface.co.
+# Used only when a checkpoint is pushed; HF_ENDPOINT names another hub than huggingface.co.
 RONDO_HUB_TOKEN = env["RONDO_HUB_TOKEN"]
-# What a manager may upload; a command imports what is larger.
+# The largest upload of a manager; a command imports larger files.
 RONDO_IMPORT_MAX_MB = env["RONDO_IMPORT_MAX_MB"]
 RONDO_IMPORT_MAX_ROWS = env["RONDO_IMPORT_MAX_ROWS"]
 RONDO_UPLOADS_PER_MINUTE = env["RONDO_UPLOADS_PER_MINUTE"]
@@ -246,16 +244,17 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": RONDO_SWEEP_SECONDS,
         "options": {"expires": RONDO_SWEEP_SECONDS},
     },
-    # Before people come to work, by the clock of CELERY_TIMEZONE.
+    # Before working hours, by the clock of CELERY_TIMEZONE.
     "retention": {"task": "training.tasks.retention", "schedule": crontab(hour=3, minute=30)},
+    "digests": {"task": "annotation.tasks.send_digests", "schedule": crontab(hour=6, minute=0)},
     "sweep": {
         "task": "training.tasks.sweep",
         "schedule": RONDO_SWEEP_SECONDS,
-        # A sweep that nobody took in time is worth nothing: the next one looks at the same rows.
+        # A sweep that was not executed in time expires: the next one covers the same rows.
         "options": {"expires": RONDO_SWEEP_SECONDS},
     },
 }
-# The schedule is these few lines, so nothing needs to be remembered on disk between starts.
+# The schedule is these few lines, so the scheduler stores no state on disk.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
 
 # ── People ────────────────────────────────────────────────────────────────────────────
@@ -264,43 +263,62 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
-# How many proxies of our own stand before Rondo: so many last addresses of X-Forwarded-For are believed.
-# Behind a proxy that is not counted here everybody comes from one address, and waits for each other's faults.
+# Number of our own proxies: that many last addresses of X-Forwarded-For are trusted.
+# Behind an uncounted proxy everybody shares one address and one lockout.
 ALLAUTH_TRUSTED_PROXY_COUNT = (
     int(env["RONDO_HTTPS"]) if env["RONDO_TRUSTED_PROXIES"] is None else env["RONDO_TRUSTED_PROXIES"]
 )
 AXES_FAILURE_LIMIT = env["RONDO_SIGN_IN_ATTEMPTS"]
 AXES_COOLOFF_TIME = timedelta(minutes=env["RONDO_SIGN_IN_WAIT_MINUTES"])
-# A person from one address: whoever guesses at somebody's password from elsewhere does not lock them out.
+# By user and address: guessing from elsewhere does not lock the user out.
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "webapp.security.lockout.client_address"
 AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
-# Who waits and tries too early does not wait longer for it.
+# An attempt during the lockout does not extend it.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
-# The list of open sessions says where somebody signed in; a second log of addresses is not kept.
+# The list of sessions shows addresses already; a second log of them is not kept.
 AXES_DISABLE_ACCESS_LOG = True
 AXES_VERBOSE = False
 
 ACCOUNT_ADAPTER = "webapp.security.adapters.AccountAdapter"
 SOCIALACCOUNT_ADAPTER = "webapp.security.adapters.SocialAccountAdapter"
 MFA_ADAPTER = "webapp.security.adapters.MFAAdapter"
-ACCOUNT_FORMS = {"login": "webapp.security.forms.LoginForm"}
+ACCOUNT_FORMS = {
+    "login": "webapp.security.forms.LoginForm",
+    "reset_password": "webapp.security.forms.ResetPasswordForm",
+}
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
+# An address without an account gets no e-mail: anybody may type one in.
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
-# Rondo sends no mail, so no address is ever verified; accounts are made by invitation alone.
+# Addresses are never verified: accounts are created by invitation only, and are found by one only for
+# a new password.
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 MFA_FORMS = {
     "authenticate": "webapp.security.forms.AuthenticateForm",
     "reauthenticate": "webapp.security.forms.ReauthenticateForm",
 }
-# Other sites that people may sign in with; each is offered only where its two or three variables are set.
+# ── E-mail ────────────────────────────────────────────────────────────────────────────
+RONDO_ADDRESS = (env["RONDO_ADDRESS"] or f"http://{RONDO_HOST}:{RONDO_PORT}").rstrip("/")
+# Without a server no e-mail is written; pages say so.
+RONDO_EMAIL = bool(env["RONDO_EMAIL_URL"])
+_mail = environ.Env.email_url_config(env["RONDO_EMAIL_URL"] or "dummymail://")
+EMAIL_BACKEND = _mail["EMAIL_BACKEND"]
+EMAIL_HOST, EMAIL_PORT = _mail["EMAIL_HOST"] or "localhost", _mail["EMAIL_PORT"] or 25
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail["EMAIL_HOST_USER"] or "", _mail["EMAIL_HOST_PASSWORD"] or ""
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMAIL_USE_SSL", False)
+# A server that does not answer must not hold a worker.
+EMAIL_TIMEOUT = 20
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env["RONDO_EMAIL_FROM"]
+
+# Identity providers; each is offered only if its two or three variables are set.
 SOCIALACCOUNT_PROVIDERS = providers(
     github=(env["RONDO_GITHUB_CLIENT_ID"], env["RONDO_GITHUB_CLIENT_SECRET"]),
     google=(env["RONDO_GOOGLE_CLIENT_ID"], env["RONDO_GOOGLE_CLIENT_SECRET"]),
@@ -314,13 +332,13 @@ SOCIALACCOUNT_STORE_TOKENS = False
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-# Rondo runs on plain HTTP on a loopback address until someone puts a proxy before it.
+# Rondo runs on plain HTTP on a loopback address until someone puts a proxy in front of it.
 RONDO_HTTPS = env["RONDO_HTTPS"]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = RONDO_HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if RONDO_HTTPS else None
 SECURE_SSL_REDIRECT = RONDO_HTTPS
 SECURE_HSTS_SECONDS = 30 * 24 * 3600 if RONDO_HTTPS else 0
-# Other names below the same domain, and browsers' preload lists, are for their owner to decide.
+# Subdomains and browsers' preload lists are decisions for the owner of the domain.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
@@ -340,7 +358,7 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": [_NONE],
         "base-uri": [_NONE],
         "manifest-src": [_SELF],
-        # Strings become neither scripts nor their addresses; see static/js/trusted-types.js.
+        # Strings become neither scripts nor their URLs; see static/js/trusted-types.js.
         "require-trusted-types-for": ["'script'"],
         "trusted-types": ["default"],
     }
@@ -363,7 +381,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1/",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "webapp.api_schema.complete",
+        "webapp.api.schema.complete",
     ],
     "APPEND_COMPONENTS": {},
     "COMPONENT_SPLIT_REQUEST": True,
@@ -379,7 +397,7 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = RONDO_HOME / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-# `manage.py up` collects the files and then says so here. Elsewhere (tests, `runserver`) they come from
+# `manage.py up` collects the files and then sets this. Elsewhere (tests, `runserver`) they come from
 # their source folders, so that a folder collected last week is never served in place of today's files.
 RONDO_STATIC_COLLECTED = env["RONDO_STATIC_COLLECTED"]
 WHITENOISE_USE_FINDERS = not RONDO_STATIC_COLLECTED
@@ -400,9 +418,9 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "line": {
-            "()": "training.log_lines.formatter",
+            "()": "training.contract.log_lines.formatter",
             "kind": RONDO_LOG_FORMAT,
-            # Blotted out wherever they stand, whatever stands around them.
+            # Redacted wherever they occur.
             "known": [SECRET_KEY, RONDO_MODEL_SERVER_KEY, *log_lines.secrets_of_environment()],
         }
     },
@@ -410,12 +428,12 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": env["RONDO_LOG_LEVEL"]},
     "loggers": {
         "httpx": {"level": "WARNING"},
-        # Where the keys of a store came from, each time it is opened.
+        # The source of a store's credentials, logged each time it is opened.
         "aiobotocore": {"level": "WARNING"},
         "botocore": {"level": "WARNING"},
-        # Several lines for everyone who signs in, and all that matters in them is in the database.
+        # Several lines per sign-in, whose relevant facts are in the database.
         "axes": {"level": "ERROR"},
-        # A sweep every few seconds would fill the log with lines that say nothing.
+        # A sweep every few seconds would fill the log.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

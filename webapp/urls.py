@@ -1,19 +1,16 @@
-"""Addresses: people's pages, the API, the admin."""
+"""Root URLs: pages, the API, the admin."""
 
-from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
-# The admin's own form knows neither a second factor nor a passkey.
-admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
-
-handler500 = "webapp.away.server_error"
+handler500 = "webapp.operations.database_unavailable.server_error"
 
 urlpatterns = [
-    # First what is asked most: an address is compared with one pattern after the other.
+    # Patterns are compared in order, so the most frequent ones come first.
     path("", include("annotation.urls")),
     path("", include("training.urls")),
-    path("api/v1/", include("webapp.api_urls")),
+    path("api/v1/", include("webapp.api.urls")),
+    path("", include("webapp.navigation.urls")),
     path("", include("webapp.operations.urls")),
     path("", include("webapp.security.urls")),
     path("admin/", admin.site.urls),

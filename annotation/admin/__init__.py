@@ -1,5 +1,5 @@
 """Every model of `annotation` in the Django admin. What must not change is read-only there."""
 
-from annotation.admin import judgments, people, projects, texts, transfers, webhooks, work
+from annotation.admin import inbox, judgments, people, projects, texts, transfers, webhooks, work
 
-__all__ = ["judgments", "people", "projects", "texts", "transfers", "webhooks", "work"]
+__all__ = ["inbox", "judgments", "people", "projects", "texts", "transfers", "webhooks", "work"]

@@ -1,4 +1,4 @@
-"""What all pages of the admin share."""
+"""Shared parts of all pages of the admin."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

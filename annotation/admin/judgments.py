@@ -9,7 +9,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from annotation.admin.base import WrittenOnceAdmin, WrittenOnceInline
-from annotation.corrections import pieces
 from annotation.models import (
     Correction,
     CorrectionEdit,
@@ -21,6 +20,7 @@ from annotation.models import (
     Rating,
     SpanFlag,
 )
+from annotation.text.edits import pieces
 
 
 class _OfJudgmentInline(WrittenOnceInline):
@@ -87,7 +87,7 @@ def _changes(correction: Correction) -> SafeString:
 
 
 class CurrentFilter(admin.SimpleListFilter):
-    """Whether a judgment still stands."""
+    """Filter: judgments that are current, or superseded ones."""
 
     title = "standing"
     parameter_name = "standing"

@@ -12,8 +12,8 @@ from django.http import HttpRequest
 
 from annotation.admin.base import BoundedAdmin, ModelForm, StackedInline, TabularInline
 from annotation.models import Category, Criterion, Guideline, Membership, Project
-from annotation.services.acquisition import score_open_comparisons
-from annotation.services.projects import publish_guideline
+from annotation.services.assignments.acquisition import score_open_comparisons
+from annotation.services.projects.projects import publish_guideline
 
 
 class CategoryForm(ModelForm):
@@ -23,7 +23,7 @@ class CategoryForm(ModelForm):
         model = Category
         fields = [
             *("project", "key", "label", "description", "scope", "granularity"),
-            *("colour", "shortcut", "polarity", "severity_steps", "position"),
+            *("colour", "shortcut", "polarity", "severity_steps", "position", "is_archived"),
         ]
         widgets = {
             "description": forms.Textarea(attrs={"rows": 2, "cols": 40}),
@@ -48,7 +48,7 @@ class CriterionForm(ModelForm):
 
     class Meta:
         model = Criterion
-        fields = ["project", "key", "label", "description", "scale", "position"]
+        fields = ["project", "key", "label", "description", "scale", "position", "is_archived"]
         widgets = {"description": forms.Textarea(attrs={"rows": 2, "cols": 40})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,6 +104,7 @@ class ProjectAdmin(BoundedAdmin):
                 "fields": [
                     *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
                     *("ask_critique", "ask_comment", "ask_demonstration", "rate_side_by_side"),
+                    "show_context",
                 ]
             },
         ),

@@ -8,7 +8,7 @@ from annotation.models import FileImport
 
 @admin.register(FileImport)
 class FileImportAdmin(WrittenOnceAdmin):
-    """What came in from files, to be looked at: imports are started on a project's page."""
+    """Imported files, read only: imports are started on a project's page."""
 
     list_display = [
         "name",

@@ -19,7 +19,7 @@ class WebhookEndpointAdmin(WrittenOnceAdmin):
 
 @admin.register(WebhookMessage)
 class WebhookMessageAdmin(WrittenOnceAdmin):
-    """What was told."""
+    """Messages to webhooks."""
 
     list_display = ["key", "event", "project", "created_at"]
     list_filter = ["event", "project", "created_at"]
@@ -28,7 +28,7 @@ class WebhookMessageAdmin(WrittenOnceAdmin):
 
 
 class AttemptInline(WrittenOnceInline):
-    """How each attempt went, on the page of its delivery."""
+    """Attempts of a delivery, on its page."""
 
     model = WebhookAttempt
     show_change_link = False

@@ -1,4 +1,4 @@
-"""How far people agree: pure functions on plain data. Knows no ORM.
+"""Inter-annotator agreement: pure functions on plain data. Knows no ORM.
 
     estimate.py   what every statistic returns: a value with its interval, or why there is none
     bootstrap.py  percentile intervals over items

@@ -70,7 +70,7 @@ def _distances(totals: Floats, domain: Floats, level: Level) -> Floats:
 
 
 def _value_counts(items: Sequence[Sequence[Unit]], domain: Floats) -> Floats:
-    """How many people gave each value to each unit: (units, V)."""
+    """Return the number of annotators by unit and value: (units, V)."""
     units = [unit for item in items for unit in item]
     lengths = [len(unit) for unit in units]
     values = np.array([value for unit in units for value in unit])

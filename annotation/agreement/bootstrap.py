@@ -23,7 +23,7 @@ _LEAST_FINITE_SHARE = 0.9
 
 
 def draws(multiplicities: Floats, *, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each distinct row is drawn, (some resamples, rows) at a time.
+    """Yield the number of draws of each distinct row, (some resamples, rows) at a time.
 
     To draw n items with replacement is to draw from their distinct rows with chances in proportion to
     how often each occurs: the same distribution, and far fewer numbers.

@@ -1,4 +1,4 @@
-"""Whether what one person says of several pairs goes together. Plain Python."""
+"""Intransitive preferences of one annotator. Plain Python."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""What a statistic is: a value with its interval, or the reason why there is none."""
+"""Estimates: a value with its interval, or the reason for its absence."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Missing(StrEnum):
-    """Why there is no value. A page says it in words; it never shows "not a number"."""
+    """Reasons for an absent value. A page says them in words; it never shows "not a number"."""
 
     NO_DATA = "no-data"
     NOBODY_SHARED = "nobody-shared"

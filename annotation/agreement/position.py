@@ -1,4 +1,4 @@
-"""Whether a completion wins because of where it stands."""
+"""Position bias: wins of completions by their position."""
 
 from collections.abc import Sequence
 

@@ -7,20 +7,11 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from annotation.agreement.alpha import krippendorff_alpha
 from annotation.agreement.bootstrap import RESAMPLES, estimate_of, ratio
 from annotation.agreement.estimate import Estimate, Missing, absent
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
-    """A marked stretch, half open, with its category."""
-
-    start: int
-    end: int
-    category: int
+from annotation.agreement.records import Span
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +25,7 @@ class MarkedText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanMatches:
-    """How many marks of two people meet.
+    """Counts of the matching spans of two annotators.
 
     Shares are F1 = 2 · matched / (marks of one + marks of the other), summed over texts and pairs of
     people: agreement where nobody can count what was rightly left unmarked (Hripcsak & Rothschild 2005).
@@ -92,6 +83,9 @@ def _matched(first: Sequence[Span], second: Sequence[Span]) -> list[tuple[Span, 
     """
     if not first or not second:
         return []
+    # Imported late: most pages of statistics have no spans to match.
+    from scipy.optimize import linear_sum_assignment
+
     worth = np.zeros((len(first), len(second)))
     for row, a in enumerate(first):
         for column, b in enumerate(second):

@@ -19,20 +19,23 @@ one text this is the formula above: there Σ δ² / (m (m − 1) L²) = [Σ δ²
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from annotation.agreement.bootstrap import RESAMPLES, SEED, Floats, draws, interval_of
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.spans import MarkedText
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 Stretch = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What one item adds to the sums of one category."""
+    """An item's share of the sums of one category."""
 
     distance: float = 0.0
     units: Counter[int] = field(default_factory=Counter)
@@ -97,8 +100,11 @@ class _CategorySums:
         return weights @ self.distances / total, 2 * (among_units + among_gaps) / chances
 
 
-def _histogram(counted: Sequence[Counter[int]]) -> tuple[csr_matrix, Floats]:
-    """How often each item has each length: (items, lengths), and the lengths."""
+def _histogram(counted: Sequence[Counter[int]]) -> tuple["csr_matrix", Floats]:
+    """Return counts of lengths by item: (items, lengths), and the lengths."""
+    # Imported late: most pages of statistics have no spans to count.
+    from scipy.sparse import csr_matrix
+
     lengths = sorted({length for counter in counted for length in counter})
     column_of = {length: column for column, length in enumerate(lengths)}
     rows = [row for row, counter in enumerate(counted) for _ in counter]
@@ -138,7 +144,7 @@ def merged(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def gaps_between(stretches: Sequence[Stretch], length: int) -> list[Stretch]:
-    """What is left of a text of that length."""
+    """Return the gaps between the spans of a text of that length."""
     edges = [0, *(edge for stretch in stretches for edge in stretch), length]
     return [(edges[i], edges[i + 1]) for i in range(0, len(edges), 2) if edges[i] < edges[i + 1]]
 

@@ -1,10 +1,10 @@
-"""Oneself: who one is, where one works, one's tokens."""
+"""The account of the signed-in user: profile, projects, keys and tokens."""
 
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
@@ -13,20 +13,22 @@ from rest_framework.response import Response
 from annotation.api.base import ApiView, read_body, read_object
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
-from annotation.services.keys import change_keys, keys_of
-from annotation.services.people import choose_language
-from annotation.services.tokens import create_token, revoke_token
+from annotation.services.people.accounts import choose_language
+from annotation.services.people.shortcuts import change_keys, keys_of
+from annotation.services.people.tokens import create_token, revoke_token
+
+_KEYS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 class MembershipSerializer(serializers.Serializer[Any]):
-    """One's part in one project."""
+    """The user's role in one project."""
 
     project = serializers.SlugField(source="project.slug")
     role = serializers.ChoiceField(choices=Role.choices)
 
 
 class MeSerializer(serializers.Serializer[Any]):
-    """Who asks."""
+    """The signed-in user."""
 
     username = serializers.CharField()
     name = serializers.CharField(source="__str__", help_text="As others see it.")
@@ -36,15 +38,15 @@ class MeSerializer(serializers.Serializer[Any]):
 
 
 class ChangeOfMeSerializer(serializers.Serializer[Any]):
-    """What one may change about oneself."""
+    """The part of a profile that its user may change."""
 
-    language = serializers.CharField(
-        allow_blank=True, max_length=10, help_text="As `de`; empty for the browser's."
+    language = serializers.ChoiceField(
+        choices=settings.LANGUAGES, allow_blank=True, required=False, help_text="Empty follows the browser's."
     )
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
-    """One of one's tokens, without its secret."""
+    """A token of the user, without its secret."""
 
     scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices))
     is_good = serializers.SerializerMethodField(help_text="Whether it opens anything now.")
@@ -57,22 +59,21 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         )
 
     def get_is_good(self, token: ApiToken) -> bool:
-        """At this moment."""
         return token.is_good(timezone.now())
 
 
 class NewTokenSerializer(serializers.Serializer[Any]):
-    """A token to be made."""
+    """A token to create."""
 
     name = serializers.CharField(max_length=100, help_text="What it is for.")
-    scopes = serializers.MultipleChoiceField(choices=TokenScope.choices, allow_empty=False)
+    scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices), min_length=1)
     expires_at = serializers.DateTimeField(
         required=False, allow_null=True, default=None, help_text="When it ends; null for never."
     )
 
 
 class MadeTokenSerializer(TokenSerializer):
-    """A token with its secret, which nothing tells again."""
+    """A token with its secret, which is shown only once."""
 
     secret = serializers.CharField()
 
@@ -81,51 +82,52 @@ class MadeTokenSerializer(TokenSerializer):
 
 
 class MeView(ApiView):
-    """Who asks. For everyone."""
+    """The signed-in user. For everyone."""
 
     @extend_schema(operation_id="me_read", tags=["account"], responses=MeSerializer)
     def get(self, request: Request) -> Response:
-        """Tell who the token or the session stands for, and in which projects they take part."""
-        return Response(_told(self.user))
+        """Read the user of the token or session, with their projects."""
+        return Response(_profile(self.user))
 
     @extend_schema(
         operation_id="me_change", tags=["account"], request=ChangeOfMeSerializer, responses=MeSerializer
     )
     def patch(self, request: Request) -> Response:
-        """Choose the language of one's pages."""
-        choose_language(user=self.user, language=read_body(ChangeOfMeSerializer, request)["language"])
-        return Response(_told(self.user))
+        """Change the language of the user's pages."""
+        if values := read_body(ChangeOfMeSerializer, request):
+            choose_language(user=self.user, **values)
+        return Response(_profile(self.user))
 
 
 class KeysView(ApiView):
-    """One's keys on the labelling screen. For everyone."""
+    """The user's keys on the labelling screen. For everyone."""
 
-    @extend_schema(operation_id="me_keys_read", tags=["account"], responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="me_keys_read", tags=["account"], responses={200: _KEYS})
     def get(self, request: Request) -> Response:
-        """Tell the key of every action."""
+        """Read the key of every action."""
         return Response(keys_of(self.user))
 
     @extend_schema(
         operation_id="me_keys_set",
         tags=["account"],
-        request=OpenApiTypes.OBJECT,
-        responses={200: OpenApiTypes.OBJECT},
+        request={"application/json": _KEYS},
+        responses={200: _KEYS},
     )
     def put(self, request: Request) -> Response:
-        """Choose the keys of actions, as `{"submit": "Enter"}`; those left out become the defaults again."""
+        """Set the keys of actions, as `{"submit": "Enter"}`; actions left out get their defaults."""
         change_keys(user=self.user, keys=read_keys(request))
         return Response(keys_of(self.user))
 
 
 class TokensView(ApiView):
-    """One's tokens. For everyone."""
+    """The user's tokens. For everyone."""
 
-    # The answer to a POST holds a secret, which is kept nowhere.
+    # The answer to a POST holds a secret, which is not stored.
     keeps_answers = False
 
     @extend_schema(operation_id="tokens_list", tags=["account"], responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List one's tokens, those that are revoked or ended among them."""
+        """List the user's tokens, including revoked and expired ones."""
         return Response(TokenSerializer(self.user.api_tokens.all(), many=True).data)
 
     @extend_schema(
@@ -135,29 +137,29 @@ class TokensView(ApiView):
         responses={201: MadeTokenSerializer},
     )
     def post(self, request: Request) -> Response:
-        """Make a token. Its secret is in this answer and never again. Only who is signed in with a browser
-        may: a token makes no tokens."""
+        """Create a token. Only this response holds its secret. Requires a browser session: a token cannot
+        create tokens."""
         require_session(request)
-        told = read_body(NewTokenSerializer, request)
+        values = read_body(NewTokenSerializer, request)
         made = create_token(
             user=self.user,
-            name=told["name"],
-            scopes=sorted(told["scopes"]),
-            expires_at=told["expires_at"],
+            name=values["name"],
+            scopes=sorted(values["scopes"]),
+            expires_at=values["expires_at"],
         )
         made.token.secret = made.secret  # type: ignore[attr-defined]
         return Response(MadeTokenSerializer(made.token).data, status=201)
 
 
 class TokenView(ApiView):
-    """One of one's tokens. For everyone."""
+    """One token of the user. For everyone."""
 
-    # Whatever a token is for, it may give itself up.
+    # Every token may revoke itself, whatever its scopes.
     changes = TokenScope.READ
 
     @extend_schema(operation_id="tokens_revoke", tags=["account"], responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
-        """Make a token worthless, for good. A token may revoke itself and no other."""
+        """Revoke a token permanently. A token may revoke itself and no other."""
         token = self.user.api_tokens.filter(pk=pk).first()
         if token is None:
             raise exceptions.NotFound
@@ -168,20 +170,19 @@ class TokenView(ApiView):
 
 
 def read_keys(request: Request) -> dict[str, str]:
-    """Actions with their keys, as they were sent. Refuses keys that are no texts."""
+    """Return the keys of actions as sent. Refuse keys that are not strings."""
     sent = read_object(request)
     if wrong := [name for name, key in sent.items() if not isinstance(key, str)]:
         raise serializers.ValidationError({name: [_("A key is a text.")] for name in wrong})
     return dict(sent)
 
 
-def _told(user: User) -> Any:
+def _profile(user: User) -> Any:
     user.listed_memberships = list(user.memberships.select_related("project").order_by("pk"))  # type: ignore[attr-defined]
     return MeSerializer(user).data
 
 
 def require_session(request: Request) -> None:
-    """Refuse a token. A stolen one must not outlive its revocation by way of others that it made, nor reach
-    what is the person's alone."""
+    """Refuse a token: a stolen one must not create others nor reach the user's private data."""
     if isinstance(request.auth, ApiToken):
         raise exceptions.PermissionDenied(_("Sign in with a browser for this: a token may not."))

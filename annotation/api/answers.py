@@ -1,4 +1,4 @@
-"""Judgments as they are sent and as they are read."""
+"""Judgments as they are sent and read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,11 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.choices import Verdict
-from annotation.configuration import configuration_of
 from annotation.errors import InvalidAnswer
 from annotation.models import Assignment, Judgment, MissingInfo, SpanFlag
-from annotation.services.answer_inputs import (
+from annotation.selectors.configuration import configuration_of
+from annotation.services.assignments import candidate_token, tokens_of
+from annotation.services.judgments.inputs import (
     CorrectionInput,
     CritiqueInput,
     EvidencePointer,
@@ -20,7 +21,6 @@ from annotation.services.answer_inputs import (
     RatingInput,
     SpanFlagInput,
 )
-from annotation.services.assignments import candidate_token, tokens_of
 
 _MOST_CHARACTERS = 2**31 - 1
 _MOST_ROWS = 1000
@@ -35,13 +35,8 @@ def _place(**more: Any) -> serializers.IntegerField:
     return serializers.IntegerField(min_value=0, max_value=_MOST_CHARACTERS, **more)
 
 
-def _rows(one: serializers.Serializer[Any]) -> serializers.ListSerializer[Any]:
-    return serializers.ListSerializer(
-        child=one,
-        required=False,
-        default=list,
-        max_length=_MOST_ROWS,
-    )
+def _rows(child: serializers.Serializer[Any]) -> serializers.ListSerializer[Any]:
+    return serializers.ListSerializer(child=child, required=False, default=list, max_length=_MOST_ROWS)
 
 
 class EvidenceSerializer(serializers.Serializer[Any]):
@@ -52,7 +47,7 @@ class EvidenceSerializer(serializers.Serializer[Any]):
 
 
 class SpanSerializer(serializers.Serializer[Any]):
-    """A marked stretch of one answer: code points, half open."""
+    """A span of one answer: code points, half open."""
 
     answer = serializers.CharField(help_text=_ANSWER)
     category = serializers.CharField(help_text="The category's key.")
@@ -69,7 +64,7 @@ class SpanSerializer(serializers.Serializer[Any]):
 
 
 class MissingSerializer(serializers.Serializer[Any]):
-    """Something that an answer should have said: in words, by evidence, or both."""
+    """Missing information of an answer: in words, by evidence, or both."""
 
     answer = serializers.CharField(help_text=_ANSWER)
     category = serializers.CharField(help_text="The category's key.")
@@ -81,7 +76,7 @@ class MissingSerializer(serializers.Serializer[Any]):
 
 
 class RatingSerializer(serializers.Serializer[Any]):
-    """One answer's rating on one criterion."""
+    """The rating of one answer on one criterion."""
 
     answer = serializers.CharField(help_text=_ANSWER)
     criterion = serializers.CharField(help_text="The criterion's key.")
@@ -89,14 +84,14 @@ class RatingSerializer(serializers.Serializer[Any]):
 
 
 class TextOfAnswerSerializer(serializers.Serializer[Any]):
-    """A text about one answer: its critique, or the answer as it should have been."""
+    """A text about one answer: its critique or its corrected version."""
 
     answer = serializers.CharField(help_text=_ANSWER)
     text = _text(allow_blank=True)
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
-    """Which answer is better: part of whatever is sent to say so."""
+    """A preference between answers."""
 
     verdict = serializers.ChoiceField(choices=Verdict.choices)
     ranks = serializers.DictField(
@@ -108,7 +103,7 @@ class VerdictSerializer(serializers.Serializer[Any]):
 
 
 class AnswerSerializer(VerdictSerializer):
-    """Everything that one submit says."""
+    """The content of one submission."""
 
     strength = serializers.IntegerField(
         min_value=1, max_value=4, required=False, allow_null=True, default=None
@@ -124,7 +119,7 @@ class AnswerSerializer(VerdictSerializer):
 
 
 class NewJudgmentSerializer(AnswerSerializer):
-    """A judgment to be submitted."""
+    """A judgment to submit."""
 
     guideline = serializers.IntegerField(
         min_value=1,
@@ -146,8 +141,7 @@ class NewJudgmentSerializer(AnswerSerializer):
 
 
 class JudgmentSerializer(serializers.Serializer[Any]):
-    """A judgment as it stands. To its annotator answers bear their names in the assignment, to managers the
-    numbers of their completions."""
+    """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id."""
 
     id = serializers.IntegerField()
     comparison = serializers.IntegerField(allow_null=True, help_text="Null for its annotator.")
@@ -171,13 +165,12 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     )
 
     def to_representation(self, judgment: Judgment) -> dict[str, Any]:
-        """By the names that the reader of the context knows the answers by."""
-        own: Assignment | None = self.context.get("assignment")
-        name = _Names(own)
+        assignment: Assignment | None = self.context.get("assignment")
+        name = _Names(assignment)
         demonstration = getattr(judgment, "demonstration", None)
         return {
             "id": judgment.pk,
-            "comparison": None if own else judgment.comparison_id,
+            "comparison": None if assignment else judgment.comparison_id,
             "annotator": judgment.annotator.username,
             "guideline": judgment.guideline.version if judgment.guideline else None,
             "superseded": hasattr(judgment, "superseded_by"),
@@ -205,7 +198,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
 
 
 def judgments_with_parts(judgments: QuerySet[Judgment]) -> QuerySet[Judgment]:
-    """Judgments with all that `JudgmentSerializer` tells of them."""
+    """Select and prefetch everything that `JudgmentSerializer` renders."""
     return (
         judgments.select_related("annotator", "guideline", "demonstration", "superseded_by")
         .prefetch_related(None)
@@ -221,48 +214,48 @@ def judgments_with_parts(judgments: QuerySet[Judgment]) -> QuerySet[Judgment]:
     )
 
 
-def answer_of(told: Mapping[str, Any], assignment: Assignment) -> JudgmentAnswer:
-    """What was sent, as the service takes it. Refuses names that the assignment and its project lack."""
+def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentAnswer:
+    """Convert a request body for the service. Refuse names that the assignment and its project lack."""
     read = _Reader(assignment)
     return JudgmentAnswer(
-        verdict=told["verdict"],
-        ranks={read.answer(name, "ranks"): rank for name, rank in told["ranks"].items()},
-        strength=told["strength"],
-        comment=told["comment"],
+        verdict=values["verdict"],
+        ranks={read.answer(name, "ranks"): rank for name, rank in values["ranks"].items()},
+        strength=values["strength"],
+        comment=values["comment"],
         span_flags=tuple(
-            read.span(row, f"span_flags.{place}") for place, row in enumerate(told["span_flags"])
+            read.span(row, f"span_flags.{index}") for index, row in enumerate(values["span_flags"])
         ),
         missing_info=tuple(
-            read.missing(row, f"missing_info.{place}") for place, row in enumerate(told["missing_info"])
+            read.missing(row, f"missing_info.{index}") for index, row in enumerate(values["missing_info"])
         ),
-        ratings=tuple(read.rating(row, f"ratings.{place}") for place, row in enumerate(told["ratings"])),
+        ratings=tuple(read.rating(row, f"ratings.{index}") for index, row in enumerate(values["ratings"])),
         corrections=tuple(
             CorrectionInput(
-                completion_id=read.answer(row["answer"], f"corrections.{place}"), text=row["text"]
+                completion_id=read.answer(row["answer"], f"corrections.{index}"), text=row["text"]
             )
-            for place, row in enumerate(told["corrections"])
+            for index, row in enumerate(values["corrections"])
         ),
         critiques=tuple(
-            CritiqueInput(completion_id=read.answer(row["answer"], f"critiques.{place}"), text=row["text"])
-            for place, row in enumerate(told["critiques"])
+            CritiqueInput(completion_id=read.answer(row["answer"], f"critiques.{index}"), text=row["text"])
+            for index, row in enumerate(values["critiques"])
         ),
-        demonstration=told["demonstration"],
-        active_seconds=told["active_seconds"],
+        demonstration=values["demonstration"],
+        active_seconds=values["active_seconds"],
     )
 
 
 class _Names:
-    """What the answers are called, by who reads."""
+    """Names of the answers for the reader: their tokens in an assignment, or completion ids."""
 
-    def __init__(self, own: Assignment | None) -> None:
-        self._own = own
+    def __init__(self, assignment: Assignment | None) -> None:
+        self._assignment = assignment
 
     def of(self, completion_id: int) -> str:
-        return candidate_token(self._own, completion_id) if self._own else str(completion_id)
+        return candidate_token(self._assignment, completion_id) if self._assignment else str(completion_id)
 
 
 class _Reader:
-    """Turns names into rows of one assignment and its project."""
+    """Resolves names to rows of one assignment and its project."""
 
     def __init__(self, assignment: Assignment) -> None:
         configured = configuration_of(assignment.comparison.project)
@@ -271,7 +264,7 @@ class _Reader:
         self._criteria = {criterion.key: criterion.pk for criterion in configured.criteria}
 
     def answer(self, name: str, where: str) -> int:
-        return _known(self._answers, name, where, _("There is no answer %(name)r in this assignment."))
+        return _known(self._answers, name, where, _("There is no response %(name)r in this assignment."))
 
     def category(self, name: str, where: str) -> int:
         return _known(self._categories, name, where, _("The project has no category %(name)r."))

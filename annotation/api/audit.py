@@ -14,7 +14,7 @@ from annotation.models import AuditEntry
 
 
 class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
-    """One deed that somebody answers for."""
+    """An entry of the audit log."""
 
     actor = serializers.CharField(
         source="actor.username", default="", help_text="Empty where Rondo did it by itself."
@@ -27,7 +27,7 @@ class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
 
 
 class AnyAuditSerializer(AuditSerializer):
-    """A deed with the project in which it was done."""
+    """An entry of the audit log with its project."""
 
     project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
 
@@ -62,15 +62,14 @@ _LOOKUPS = {
 
 
 class AuditView(ListView, ProjectView):
-    """What was done in a project. For managers."""
+    """The audit log of a project. For managers."""
 
     serializer_class = AuditSerializer
     queryset = AuditEntry.objects.none()
     filters = AuditFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """Those that were asked for."""
-        return _found(AuditEntry.objects.filter(project=self.project), asked)
+        return _filtered(AuditEntry.objects.filter(project=self.project), asked)
 
     @extend_schema(
         operation_id="audit_list",
@@ -79,20 +78,19 @@ class AuditView(ListView, ProjectView):
         responses=AuditSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List who did what, newest first."""
+        """List the project's audit log, newest first."""
         return self.listed()
 
 
 class AnyAuditView(ListView, ApiView):
-    """What was done anywhere. For who is a superuser."""
+    """The audit log of all projects. For superusers."""
 
     serializer_class = AnyAuditSerializer
     queryset = AuditEntry.objects.none()
     filters = AnyAuditFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """Those that were asked for."""
-        return _found(AuditEntry.objects.select_related("project"), asked)
+        return _filtered(AuditEntry.objects.select_related("project"), asked)
 
     @extend_schema(
         operation_id="audit_list_all",
@@ -101,10 +99,10 @@ class AnyAuditView(ListView, ApiView):
         responses=AnyAuditSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """List who did what in all projects and outside of them, newest first. For superusers."""
+        """List the audit log of all projects and of Rondo itself, newest first. For superusers."""
         self.require_superuser()
         return self.listed()
 
 
-def _found(entries: QuerySet[AuditEntry], asked: Mapping[str, Any]) -> QuerySet[AuditEntry]:
+def _filtered(entries: QuerySet[AuditEntry], asked: Mapping[str, Any]) -> QuerySet[AuditEntry]:
     return entries.select_related("actor").filter(**{_LOOKUPS[name]: asked[name] for name in asked})

@@ -1,4 +1,4 @@
-"""Who asks: the holder of a token, or who is signed in with a browser."""
+"""Authentication by token or browser session, and throttling."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,14 @@ from rest_framework.views import APIView
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import ApiToken, User
-from annotation.services.tokens import TooManyRequests, use_token
+from annotation.services.people.tokens import TooManyRequests, use_token
 
 
 class TokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer …` with a token whose scopes cover the operation. Each use is counted."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        """The token with its owner; None where none was sent, so that the session is looked at."""
+        """Return the token's owner and the token; None without a header, so that the session is tried."""
         scheme, _space, secret = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return None
@@ -40,18 +40,16 @@ class TokenAuthentication(BaseAuthentication):
         return token.user, token
 
     def authenticate_header(self, request: Request) -> str:
-        """What to send, for who sent nothing."""
         return "Bearer"
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # untyped there
-    """How the OpenAPI document describes tokens."""
+    """The OpenAPI description of tokens."""
 
     target_class = TokenAuthentication
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        """As OpenAPI writes it."""
         return {
             "type": "http",
             "scheme": "bearer",
@@ -62,14 +60,14 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 class PersonThrottle(SimpleRateThrottle):
-    """So many requests a minute of one person, whatever they sign in with, to one web process."""
+    """Requests per minute of one person, by token or session, counted per web process."""
 
     scope = "person"
 
     def get_rate(self) -> str:
-        """`RONDO_API_REQUESTS_PER_MINUTE`, read anew with each request."""
+        """Return `RONDO_API_REQUESTS_PER_MINUTE`, read on each request."""
         return f"{settings.RONDO_API_REQUESTS_PER_MINUTE}/min"
 
     def get_cache_key(self, request: Request, view: APIView) -> str:
-        """By person; who is not signed in gets no further than here anyway, and counts by address."""
+        """Return a key per person, or per address without one."""
         return f"api-requests:{request.user.pk or self.get_ident(request)}"

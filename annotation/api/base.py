@@ -1,4 +1,4 @@
-"""What all operations of the API share."""
+"""Base classes and helpers of all API operations."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.utils.http import parse_etags
@@ -29,23 +29,30 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from annotation import selectors
 from annotation.api.authentication import PersonThrottle, TokenAuthentication
+from annotation.api.idempotency import claim_key, fingerprint_of, keep_answer, require_key
 from annotation.api.problems import Precondition, handle
 from annotation.choices import Role, TokenScope
 from annotation.models import Membership, Project, User
-from annotation.services.kept_answers import claim_key, fingerprint_of, keep_answer, require_key
+from annotation.selectors import access
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 _LONGEST_CURSOR = 500
+_JSON_TYPES: dict[type[serializers.Field[Any, Any, Any, Any]], tuple[type, ...]] = {
+    serializers.BooleanField: (bool,),
+    serializers.CharField: (str,),
+    serializers.UUIDField: (str,),
+    serializers.IntegerField: (int, float),
+    serializers.FloatField: (int, float),
+}
 _PAGE_SIZE = re.compile(r"[1-9][0-9]{0,3}")
 
 
 class ApiView(APIView):
-    """An operation for people who are signed in, and for programs with their tokens.
+    """An operation for signed-in users and for programs with their tokens.
 
-    A GET bears an ETag and answers 304 to one that is known. A POST with an `Idempotency-Key` is done
-    once, however often it is sent. What is refused is told as problem details.
+    A GET response carries an ETag and becomes 304 when the client has it. A POST with an `Idempotency-Key` is
+    executed once, however often it is sent. Errors are problem details.
     """
 
     authentication_classes = (TokenAuthentication, SessionAuthentication)
@@ -55,38 +62,36 @@ class ApiView(APIView):
     parser_classes = (JSONParser,)
 
     changes: ClassVar[TokenScope] = TokenScope.MANAGE
-    """The scope that a token needs for whatever is no mere reading."""
+    """The scope a token needs for methods that are not in `SAFE`."""
     keeps_answers: ClassVar[bool] = True
-    """Whether a POST's answer is kept for its `Idempotency-Key`; not where the answer holds a secret, nor
-    where asking again gives the same by itself."""
+    """Store a POST's response for its `Idempotency-Key`. False where the response holds a secret, or where
+    repeating the request is harmless."""
 
     @property
     def user(self) -> User:
-        """Who asks."""
         return self.request.user  # type: ignore[return-value]
 
     @classmethod
     def scope_of(cls, method: str) -> TokenScope:
-        """The scope that a token needs."""
+        """Return the scope that a token needs."""
         return TokenScope.READ if method in SAFE else cls.changes
 
     def get_exception_handler(self) -> Any:
-        """Everything that is refused is told in one way."""
         return handle
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """After who asks is known: a POST that was sent before is not done again."""
+        """Authenticate, then arrange that a repeated POST is not executed again."""
         super().initial(request, *args, **kwargs)
         key = request.headers.get("Idempotency-Key")
         if request.method != "POST" or key is None or not hasattr(self, "post"):
             return
         require_key(key)
         if self.keeps_answers:
-            # Django takes the handler from the view after this: it gets this one, which asks the other.
+            # Django reads the handler after this method, so it gets the wrapped one.
             setattr(self, "post", partial(self._once, self.post, key))  # noqa: B010
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Answer, and give what was read its ETag."""
+        """Answer the request, with an ETag on what was read."""
         answer = super().dispatch(request, *args, **kwargs)
         if isinstance(answer, HttpResponse):
             answer.headers.setdefault("Cache-Control", "private, no-cache")
@@ -106,13 +111,13 @@ class ApiView(APIView):
         return answer
 
     def require_superuser(self) -> None:
-        """Refuse everybody else."""
+        """Refuse everyone but superusers."""
         if not self.user.is_superuser:
             raise PermissionDenied
 
     def require_match(self, shown: Any) -> None:
-        """Refuse a change of what is no longer as the sender read it (`If-Match`). `shown` is what a GET
-        would answer now; call it while the row is locked."""
+        """Refuse a change of a row that was modified since the sender read it (`If-Match`). `shown` is the
+        current GET representation; call this while the row is locked."""
         wanted = parse_etags(self.request.headers.get("If-Match", ""))
         if not wanted or "*" in wanted:
             return
@@ -124,42 +129,42 @@ class ApiView(APIView):
     ) -> Response:
         fingerprint = fingerprint_of(method="POST", address=request.get_full_path(), body=request.body)
         with transaction.atomic():
-            kept = claim_key(user=self.user, key=key, fingerprint=fingerprint)
-            if kept.status:
-                body = json.loads(kept.body) if kept.body else None
-                return Response(body, status=kept.status, headers={"Idempotent-Replayed": "true"})
+            stored = claim_key(user=self.user, key=key, fingerprint=fingerprint)
+            if stored.status:
+                body = json.loads(stored.body) if stored.body else None
+                return Response(body, status=stored.status, headers={"Idempotent-Replayed": "true"})
             answer = post(request, *args, **kwargs)
             body = JSONRenderer().render(answer.data).decode() if answer.data is not None else ""
-            keep_answer(kept=kept, status=answer.status_code, body=body)
+            keep_answer(kept=stored, status=answer.status_code, body=body)
             return answer
 
 
 class ProjectView(ApiView):
-    """An operation within the project of the address, for members with a role.
+    """An operation on the project in the address, for members with a role.
 
     An outsider gets 404 as if the project did not exist; a member whose role is too low gets 403.
     """
 
     role: ClassVar[Role] = Role.MANAGER
     role_to_change: ClassVar[Role | None] = None
-    """The role for what is no mere reading, where it is another."""
+    """The role for methods that are not in `SAFE`, if it differs."""
 
     project: Project
     membership: Membership | None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Who asks is known; what of is looked up, and whether they may."""
+        """Authenticate, load the project and require the role."""
         super().initial(request, *args, **kwargs)
-        self.project = get_object_or_404(selectors.projects_for(self.user), slug=kwargs["slug"])
-        self.membership = selectors.membership_of(self.user, self.project)
+        self.project = get_object_or_404(access.projects_for(self.user), slug=kwargs["slug"])
+        self.membership = access.membership_of(self.user, self.project)
         self.project.visitor = self.user.pk, self.membership
         role = self.role if request.method in SAFE else self.role_to_change or self.role
-        if not selectors.allows(self.user, self.membership, role):
+        if not access.allows(self.user, self.membership, role):
             raise PermissionDenied
 
 
 class Cursor(CursorPagination):
-    """Pages that begin after a row: what is added meanwhile shifts nothing. Newest first unless said."""
+    """Pages that begin after a row, so that insertions shift nothing. Newest first by default."""
 
     page_size = 50
     page_size_query_param = "page_size"
@@ -169,7 +174,7 @@ class Cursor(CursorPagination):
     page_size_query_description = "How many entries a page has, 1 to 500."
 
     def get_page_size(self, request: Request) -> int:
-        """The number of entries that was asked for. Refuses what is no number of 1 to `max_page_size`."""
+        """Return the requested page size. Refuse anything but a number from 1 to `max_page_size`."""
         sent = request.query_params.getlist(self.page_size_query_param)
         if not sent:
             return self.page_size
@@ -180,7 +185,7 @@ class Cursor(CursorPagination):
         return int(sent[0])
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        """As Django REST framework does, with the bounds of a page."""
+        """Add the bounds of a page to the parameters of Django REST framework."""
         parameters: list[dict[str, Any]] = super().get_schema_operation_parameters(view)
         for parameter in parameters:
             if parameter["name"] == self.page_size_query_param:
@@ -189,7 +194,7 @@ class Cursor(CursorPagination):
         return parameters
 
     def decode_cursor(self, request: Request) -> Any:
-        """As Django REST framework does; a cursor that was made up is refused instead of failing later."""
+        """Refuse an invalid cursor before Django REST framework decodes it."""
         encoded = request.query_params.get(self.cursor_query_param)
         if encoded is not None:
             _require_cursor(encoded)
@@ -198,8 +203,8 @@ class Cursor(CursorPagination):
 
 def _require_cursor(encoded: str) -> None:
     try:
-        told = parse_qs(base64.b64decode(encoded.encode("ascii"), validate=True).decode("ascii"))
-        numbers = [int(value) for values in told.values() for value in values]
+        parameters = parse_qs(base64.b64decode(encoded.encode("ascii"), validate=True).decode("ascii"))
+        numbers = [int(value) for values in parameters.values() for value in values]
     except (ValueError, binascii.Error) as error:
         raise exceptions.NotFound(_("This cursor leads nowhere. Begin with the first page.")) from error
     if len(encoded) > _LONGEST_CURSOR or any(not 0 <= number < 2**62 for number in numbers):
@@ -207,11 +212,9 @@ def _require_cursor(encoded: str) -> None:
 
 
 class Filters(serializers.Serializer[dict[str, Any]]):
-    """The parameters of a list. What is not among them is refused: a filter that is misspelled and so
-    ignored would give too much."""
+    """The parameters of a list. Unknown names are refused: a misspelt filter would return too much."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """The values that were sent."""
         ours = {"cursor", "page_size"}
         if unknown := set(data) - set(self.fields) - ours:
             names = ", ".join(sorted({*self.fields, *ours}))
@@ -225,7 +228,7 @@ class Filters(serializers.Serializer[dict[str, Any]]):
 
 
 class OldestFirst(Cursor):
-    """For lists that are read as they grow."""
+    """Pages for lists that are read as they grow."""
 
     ordering = "pk"
 
@@ -241,50 +244,74 @@ class ListView(GenericAPIView[Any]):
     filters: ClassVar[type[Filters]] = NoFilters
 
     def asked(self) -> Mapping[str, Any]:
-        """The filters of this request. Refuses what is no filter, and values that none has."""
+        """Return the filters of this request. Refuse unknown filters and invalid values."""
         return read_filters(self.filters, self.request)
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """What there is to list, by the filters that were sent."""
+        """Return the rows to list, given the filters of the request."""
         raise NotImplementedError
 
     def listed(self) -> Response:
-        """The page that was asked for."""
+        """Return the requested page."""
         page = self.paginate_queryset(self.rows(self.asked()))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
 def etag_of(content: bytes) -> str:
-    """A strong ETag of what is sent."""
+    """Return a strong ETag of the content."""
     return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def read_object(request: Request) -> Mapping[str, Any]:
-    """A body as it was sent. Refuses what is no object."""
+    """Return the request body. Refuse anything but an object."""
     if not isinstance(request.data, Mapping):
         raise serializers.ValidationError({"body": [_("A JSON object is expected.")]})
     return request.data
 
 
 def read_body(kind: type[serializers.Serializer[Any]], request: Request, **context: Any) -> dict[str, Any]:
-    """The values of a body. Refuses what is missing or wrong, naming the field."""
-    read = kind(data=read_object(request), context=context)
+    """Return the values of a body. Refuse missing or wrong values, naming the field."""
+    sent = read_object(request)
+    read = kind(data=sent, context=context)
+    # All parts of a form are strings.
+    if not isinstance(sent, QueryDict) and (wrong := _of_wrong_type(read, sent)):
+        raise serializers.ValidationError(wrong)
     read.is_valid(raise_exception=True)
     values: dict[str, Any] = read.validated_data
     return values
 
 
+def _of_wrong_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:
+    """Return messages for values whose JSON type differs from the documented one, nested like the values.
+
+    Django REST framework reads 0 as a string or as false, and "1" as a number.
+    """
+    parts: Any = {}
+    if isinstance(field, serializers.Serializer) and isinstance(value, Mapping):
+        parts = {name: (field.fields[name], inner) for name, inner in value.items() if name in field.fields}
+    elif isinstance(field, serializers.DictField) and isinstance(value, Mapping):
+        parts = {name: (field.child, inner) for name, inner in value.items()}
+    elif isinstance(field, serializers.ListField | serializers.ListSerializer) and isinstance(value, list):
+        parts = {index: (field.child, inner) for index, inner in enumerate(value)}
+    if parts:
+        return {name: wrong for name, part in parts.items() if (wrong := _of_wrong_type(*part))}
+    wanted = next((types for kind, types in _JSON_TYPES.items() if isinstance(field, kind)), None)
+    if wanted is None or value is None or type(value) in wanted:
+        return None
+    return [field.error_messages["invalid"]]
+
+
 def read_filters(kind: type[Filters], request: Request) -> Mapping[str, Any]:
-    """The parameters of a request that were sent, or have a default. Refuses others, and wrong values."""
+    """Return the query parameters that were sent or have a default. Refuse unknown names and wrong values."""
     read = kind(data=request.query_params.dict())
     read.is_valid(raise_exception=True)
     return {name: value for name, value in read.validated_data.items() if value not in (None, "")}
 
 
 def storable(value: Any) -> bool:
-    """Whether every database takes all texts within a JSON value: no NUL, no half of a surrogate pair."""
+    """Return True if every database can store all strings of a JSON value: no NUL, no lone surrogate."""
     if isinstance(value, str):
-        return "\x00" not in value and not any("\ud800" <= sign <= "\udfff" for sign in value)
+        return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, Mapping):
-        return all(storable(name) and storable(one) for name, one in value.items())
+        return all(storable(name) and storable(inner) for name, inner in value.items())
     return all(map(storable, value)) if isinstance(value, list | tuple) else True

@@ -1,4 +1,4 @@
-"""Operations whose answer is a file, written while it is sent."""
+"""Operations that stream a file."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,12 +12,12 @@ from annotation.api.base import ApiView
 
 
 class _WhateverIsAccepted(DefaultContentNegotiation):
-    """A file comes in the format that its address names, whatever the request says that it accepts."""
+    """Negotiation that ignores `Accept`: the address names the format."""
 
     def select_renderer(
         self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
     ) -> Any:
-        """What is refused is told as JSON."""
+        """Return the first renderer, JSON, which renders errors."""
         first = next(iter(renderers))
         return first, first.media_type
 
@@ -29,7 +29,7 @@ class FileView(ApiView):
 
 
 def attachment(pieces: Iterable[Any], *, name: str, content_type: str) -> StreamingHttpResponse:
-    """A file as it is sent: piece by piece, so that it may be longer than the memory is large."""
+    """Return a download that is sent in pieces, so that it may exceed the memory."""
     answer = StreamingHttpResponse(pieces, content_type=content_type)
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     return answer

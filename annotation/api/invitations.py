@@ -1,4 +1,4 @@
-"""Links by which people join a project."""
+"""Invitation links to a project."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from annotation.api.projects import MemberSerializer
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Invitation
-from annotation.services.invitations import (
+from annotation.services.projects.invitations import (
     MOST_DAYS,
     MOST_USES,
     accept_invitation,
@@ -29,7 +29,7 @@ from annotation.services.invitations import (
 
 
 class InvitationSerializer(serializers.ModelSerializer[Invitation]):
-    """A link by which people join, without the link."""
+    """An invitation, without its link."""
 
     created_by = serializers.CharField(source="created_by.username")
     is_good = serializers.SerializerMethodField(help_text="Whether somebody may still join by it.")
@@ -37,27 +37,26 @@ class InvitationSerializer(serializers.ModelSerializer[Invitation]):
     class Meta:
         model = Invitation
         fields: tuple[str, ...] = (
-            *("id", "role", "note", "uses", "most_uses", "is_good"),
+            *("id", "role", "note", "uses", "most_uses", "is_good", "email", "mail"),
             *("expires_at", "revoked_at", "created_by", "created_at"),
         )
 
     def get_is_good(self, invitation: Invitation) -> bool:
-        """At this moment."""
         return invitation.is_good(timezone.now())
 
 
 class MadeInvitationSerializer(InvitationSerializer):
-    """An invitation with its link, which nothing tells again."""
+    """An invitation with its link, which is shown only once; both are empty for one sent by e-mail."""
 
-    secret = serializers.CharField()
-    link = serializers.CharField(help_text="What is passed on.")
+    secret = serializers.CharField(allow_blank=True)
+    link = serializers.CharField(allow_blank=True, help_text="What is passed on.")
 
     class Meta(InvitationSerializer.Meta):
         fields = (*InvitationSerializer.Meta.fields, "secret", "link")
 
 
 class NewInvitationSerializer(serializers.Serializer[Any]):
-    """An invitation to be made."""
+    """An invitation to create."""
 
     role = serializers.ChoiceField(choices=Role.choices)
     days = serializers.IntegerField(min_value=1, max_value=MOST_DAYS, required=False, default=7)
@@ -67,10 +66,17 @@ class NewInvitationSerializer(serializers.Serializer[Any]):
     note = serializers.CharField(
         max_length=100, required=False, default="", allow_blank=True, help_text="Whom it is for."
     )
+    email = serializers.EmailField(
+        max_length=254,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="The link is sent to this address and is not in the response. Needs a mail server.",
+    )
 
 
 class AcceptSerializer(serializers.Serializer[Any]):
-    """The end of an invitation's link."""
+    """The secret at the end of an invitation's link."""
 
     secret = serializers.CharField(max_length=200)
 
@@ -78,20 +84,19 @@ class AcceptSerializer(serializers.Serializer[Any]):
 class InvitationsView(ListView, ProjectView):
     """The invitations of a project. For managers."""
 
-    # The answer to a POST holds a secret, which is kept nowhere.
+    # The answer to a POST holds a secret, which is not stored.
     keeps_answers = False
     serializer_class = InvitationSerializer
     queryset = Invitation.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
         return self.project.invitations.select_related("created_by")
 
     @extend_schema(
         operation_id="invitations_list", tags=["projects"], responses=InvitationSerializer(many=True)
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List the links by which people join, those that hold no more among them, newest first."""
+        """List invitation links, including expired and revoked ones, newest first."""
         return self.listed()
 
     @extend_schema(
@@ -101,12 +106,13 @@ class InvitationsView(ListView, ProjectView):
         responses={201: MadeInvitationSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Make a link by which people join. It is in this answer and never again."""
-        told = read_body(NewInvitationSerializer, request)
-        made = create_invitation(project=self.project, created_by=self.user, **told)
+        """Create an invitation link. Only this response holds it, or an e-mail to the address given."""
+        values = read_body(NewInvitationSerializer, request)
+        made = create_invitation(project=self.project, created_by=self.user, **values)
         row: Any = made.invitation
         row.secret = made.secret
-        row.link = request.build_absolute_uri(reverse("invitation", kwargs={"secret": made.secret}))
+        address = reverse("invitation", kwargs={"secret": made.secret}) if made.secret else ""
+        row.link = request.build_absolute_uri(address) if address else ""
         return Response(MadeInvitationSerializer(row).data, status=201)
 
 
@@ -115,14 +121,14 @@ class InvitationView(ProjectView):
 
     @extend_schema(operation_id="invitations_revoke", tags=["projects"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Make a link worthless, for good. Who joined by it stays."""
-        found = get_object_or_404(Invitation, pk=pk, project=self.project)
-        revoke_invitation(invitation=found, user=self.user)
+        """Revoke a link permanently. Members who joined by it stay."""
+        invitation = get_object_or_404(Invitation, pk=pk, project=self.project)
+        revoke_invitation(invitation=invitation, user=self.user)
         return Response(status=204)
 
 
 class AcceptView(ApiView):
-    """An invitation of one's own. For everyone who has its link."""
+    """Acceptance of an invitation. For everyone who has its link."""
 
     @extend_schema(
         operation_id="invitations_accept",
@@ -131,11 +137,11 @@ class AcceptView(ApiView):
         responses={200: MemberSerializer},
     )
     def post(self, request: Request) -> Response:
-        """Join the project that a link is for."""
+        """Join the project of an invitation link."""
         secret = read_body(AcceptSerializer, request)["secret"]
-        found = find_invitation(secret=secret)
-        if found is None:
+        invitation = find_invitation(secret=secret)
+        if invitation is None:
             raise Refusal(
                 _("This invitation is used up, expired or revoked. Ask for another one."), field="secret"
             )
-        return Response(MemberSerializer(accept_invitation(invitation=found, user=self.user)).data)
+        return Response(MemberSerializer(accept_invitation(invitation=invitation, user=self.user)).data)

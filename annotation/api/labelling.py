@@ -1,7 +1,7 @@
 """Labelling: the next assignment, drafts, judgments, skips and reports.
 
-What wrote an answer, what others said of it and whether its answer is known are nowhere in here: an answer
-bears a name that holds in one assignment alone.
+Nothing here reveals the source of an answer, other judgments or a known answer: an answer has a name that
+holds in one assignment only.
 """
 
 import uuid
@@ -17,7 +17,6 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation import selectors
 from annotation.api.answers import (
     JudgmentSerializer,
     NewJudgmentSerializer,
@@ -28,8 +27,10 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import AssignmentState, Purpose, Role, TokenScope, WhyNothing
 from annotation.errors import InvalidAnswer
-from annotation.known_answers import feedback_for
 from annotation.models import Assignment, Completion, Draft, Guideline
+from annotation.selectors import access
+from annotation.selectors.eligibility import why_nothing
+from annotation.selectors.known_answers import feedback_for
 from annotation.services.assignments import (
     assign_next,
     candidate_token,
@@ -37,10 +38,9 @@ from annotation.services.assignments import (
     renew_lease,
     skip_assignment,
 )
-from annotation.services.drafts import save_draft
-from annotation.services.flags import flag_item
-from annotation.services.judgments import submit_judgment
-from annotation.standing import why_nothing
+from annotation.services.judgments.drafts import save_draft
+from annotation.services.judgments.flags import flag_item
+from annotation.services.judgments.submission import submit_judgment
 
 _KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -51,16 +51,8 @@ _KEY = OpenApiParameter(
 )
 
 
-class ShownAnswerSerializer(serializers.Serializer[Any]):
-    """One answer to be judged."""
-
-    answer = serializers.CharField(help_text="Its name, in this assignment alone.")
-    text = serializers.CharField(help_text="Markdown, as it was written: offsets of marks count in it.")
-    text_hash = serializers.CharField(help_text="SHA-256 of the text.")
-
-
 class DraftSerializer(serializers.ModelSerializer[Draft]):
-    """What was saved before it was submitted."""
+    """The saved state of a form before its submission."""
 
     fields_saved = serializers.DictField(
         child=serializers.ListField(child=serializers.CharField()), source="fields"
@@ -72,7 +64,7 @@ class DraftSerializer(serializers.ModelSerializer[Draft]):
 
 
 class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
-    """One comparison in one's hands, or that one has judged."""
+    """A comparison that the annotator holds or has judged."""
 
     round = serializers.SerializerMethodField()
     messages = MessageSerializer(many=True, source="comparison.prompt.messages")
@@ -89,29 +81,25 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         )
 
     def get_round(self, assignment: Assignment) -> int:
-        """As the page says it."""
-        return selectors.round_shown(assignment)
+        return access.round_shown(assignment)
 
     def get_answers(self, assignment: Assignment) -> list[dict[str, str]]:
-        """By their names here."""
-        found = Completion.objects.only("text", "text_hash").in_bulk(assignment.display_order)
+        completions = Completion.objects.only("text", "text_hash").in_bulk(assignment.display_order)
         return [
             {
                 "answer": candidate_token(assignment, pk),
-                "text": found[pk].text,
-                "text_hash": found[pk].text_hash,
+                "text": completions[pk].text,
+                "text_hash": completions[pk].text_hash,
             }
             for pk in assignment.display_order
         ]
 
     def get_draft(self, assignment: Assignment) -> dict[str, Any] | None:
-        """As it was saved last."""
         draft = Draft.objects.filter(assignment=assignment).first()
         return DraftSerializer(draft).data if draft else None
 
     def get_judgment(self, assignment: Assignment) -> dict[str, Any] | None:
-        """One's own."""
-        standing = assignment.judgments.filter(superseded_by__isnull=True)
+        standing = assignment.judgments.current()
         judgment = judgments_with_parts(standing).first()
         if judgment is None:
             return None
@@ -119,13 +107,13 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
 
 
 class AssignmentFilters(Filters):
-    """Filters of one's assignments."""
+    """Filters of the user's assignments."""
 
     state = serializers.ChoiceField(choices=AssignmentState.choices, required=False)
 
 
 class NextSerializer(serializers.Serializer[Any]):
-    """What there is to do."""
+    """The next assignment, or why there is none."""
 
     assignment = AssignmentSerializer(allow_null=True)
     why_nothing = serializers.ChoiceField(
@@ -134,7 +122,7 @@ class NextSerializer(serializers.Serializer[Any]):
 
 
 class FeedbackSerializer(serializers.Serializer[Any]):
-    """What was known of the item, where the project tells it afterwards."""
+    """The known answer of a gold item, where the project reveals it afterwards."""
 
     right = serializers.BooleanField()
     verdict = serializers.CharField()
@@ -143,14 +131,14 @@ class FeedbackSerializer(serializers.Serializer[Any]):
 
 
 class SubmittedSerializer(serializers.Serializer[Any]):
-    """What a submit brought about."""
+    """The result of a submission."""
 
     judgment = JudgmentSerializer()
     feedback = FeedbackSerializer(allow_null=True)
 
 
 class NewDraftSerializer(serializers.Serializer[Any]):
-    """What stands in the fields."""
+    """The current state of a form."""
 
     fields_saved = serializers.DictField(
         child=serializers.ListField(child=serializers.CharField(allow_blank=True, trim_whitespace=False)),
@@ -166,28 +154,28 @@ class NewDraftSerializer(serializers.Serializer[Any]):
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
-    """Why."""
+    """A reason with details."""
 
     reason = serializers.CharField(max_length=200)
     details = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
 
 
 class LabellingView(ProjectView):
-    """What annotators do. For annotators."""
+    """An operation of the annotator's work. For annotators."""
 
     role = Role.ANNOTATOR
     changes = TokenScope.LABEL
 
     def own(self, pk: int) -> Assignment:
-        """The assignment in the address, if it was given to who asks; 404 for everyone else."""
-        found = self.all_own().filter(pk=pk).first()
-        if found is None:
+        """Return the user's assignment in the address; 404 for anyone else's."""
+        assignment = self.all_own().filter(pk=pk).first()
+        if assignment is None:
             raise Http404
-        found.comparison.project = self.project
-        return found
+        assignment.comparison.project = self.project
+        return assignment
 
     def all_own(self) -> QuerySet[Assignment]:
-        """What was given to who asks. What an arena asked has been revealed since: it is not among them."""
+        """Return the user's assignments without arena comparisons, whose sources have been revealed."""
         return (
             Assignment.objects.filter(annotator=self.user, comparison__project=self.project)
             .exclude(comparison__purpose=Purpose.ARENA)
@@ -196,14 +184,13 @@ class LabellingView(ProjectView):
 
 
 class AssignmentsView(ListView, LabellingView):
-    """One's own assignments. For annotators."""
+    """The user's assignments. For annotators."""
 
     serializer_class = AssignmentSerializer
     queryset = Assignment.objects.none()
     filters = AssignmentFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state."""
         return self.all_own().filter(**asked)
 
     @extend_schema(
@@ -213,36 +200,35 @@ class AssignmentsView(ListView, LabellingView):
         responses=AssignmentSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List what one holds and what one has judged, newest first."""
+        """List the assignments that the user holds or has judged, newest first."""
         return self.listed()
 
 
 class NextView(LabellingView):
     """The next assignment. For annotators."""
 
-    # Asking again gives what one holds; and leases that ran out come back in transactions of their own.
+    # Repeating the request returns the held lease; expired leases are released in separate transactions.
     keeps_answers = False
 
     @extend_schema(
         operation_id="assignments_next", tags=["labelling"], request=None, responses=NextSerializer
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Lease the next comparison, or get the one that one holds longest. Without any, the answer says
-        why."""
+        """Lease the next comparison, or return the one held longest. Without one, the response says why."""
         assignment = assign_next(project=self.project, annotator=self.user)
-        told = {
+        values = {
             "assignment": assignment and AssignmentSerializer(assignment).data,
             "why_nothing": None if assignment else why_nothing(self.project, self.user),
         }
-        return Response(told)
+        return Response(values)
 
 
 class AssignmentView(LabellingView):
-    """One of one's assignments. For the annotator who has it."""
+    """One assignment of the user. For the annotator who has it."""
 
     @extend_schema(operation_id="assignments_read", tags=["labelling"], responses=AssignmentSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read an assignment with its draft and what one submitted."""
+        """Read an assignment with its draft and its submitted judgment."""
         return Response(AssignmentSerializer(self.own(pk)).data)
 
 
@@ -257,18 +243,18 @@ class JudgmentView(LabellingView):
         responses={201: SubmittedSerializer},
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Submit a judgment, whole or not at all. A second one supersedes the first. 409 once the comparison
-        has gone to someone else, when a mark stands on another text, or when another judgment stands than
-        `stands_on` says."""
+        """Submit a judgment completely or not at all. A second one supersedes the first. 409 if the
+        comparison was reassigned, a span refers to another text, or the current judgment is not
+        `stands_on`."""
         assignment = self.own(pk)
-        told = read_body(NewJudgmentSerializer, request)
+        values = read_body(NewJudgmentSerializer, request)
         judgment = submit_judgment(
             assignment=assignment,
             annotator=self.user,
-            answer=answer_of(told, assignment),
+            answer=answer_of(values, assignment),
             idempotency_key=_uuid_of(request),
-            guideline=self._guideline(told["guideline"]),
-            stands_on=told["stands_on"],
+            guideline=self._guideline(values["guideline"]),
+            stands_on=values["stands_on"],
         )
         written = judgments_with_parts(type(judgment).objects.filter(pk=judgment.pk)).get()
         assignment.refresh_from_db(fields=["state"])
@@ -284,10 +270,10 @@ class JudgmentView(LabellingView):
     def _guideline(self, version: int | None) -> Guideline | None:
         if version is None:
             return None
-        found = self.project.guidelines.filter(version=version).first()
-        if found is None:
+        guideline = self.project.guidelines.filter(version=version).first()
+        if guideline is None:
             raise InvalidAnswer(_("The rules have no such version."), field="guideline")
-        return found
+        return guideline
 
 
 class DraftView(LabellingView):
@@ -300,16 +286,16 @@ class DraftView(LabellingView):
         responses=DraftSerializer,
     )
     def put(self, request: Request, slug: str, pk: int) -> Response:
-        """Save what stands in the fields. 409 when another page has saved since, or once it is submitted."""
+        """Save the state of the form. 409 if another page has saved since, or after submission."""
         assignment = self.own(pk)
-        told = read_body(NewDraftSerializer, request)
+        values = read_body(NewDraftSerializer, request)
         saved = save_draft(
             assignment=assignment,
             annotator=self.user,
-            fields=told["fields_saved"],
-            base_version=told["base_version"],
-            saved_from=told["saved_from"],
-            is_revision=told["is_revision"],
+            fields=values["fields_saved"],
+            base_version=values["base_version"],
+            saved_from=values["saved_from"],
+            is_revision=values["is_revision"],
         )
         return Response(DraftSerializer(saved).data)
 
@@ -321,10 +307,10 @@ class SkipView(LabellingView):
         operation_id="assignments_skip", tags=["labelling"], request=ReasonSerializer, responses={204: None}
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Give a comparison back for good, with a reason: others get it."""
+        """Return a comparison permanently, with a reason; others get it."""
         assignment = self.own(pk)
-        told = read_body(ReasonSerializer, request)
-        reason = f"{told['reason']}: {told['details']}" if told["details"] else told["reason"]
+        values = read_body(ReasonSerializer, request)
+        reason = f"{values['reason']}: {values['details']}" if values["details"] else values["reason"]
         skip_assignment(assignment=assignment, annotator=self.user, reason=reason)
         return Response(status=204)
 
@@ -336,7 +322,7 @@ class FlagView(LabellingView):
         operation_id="assignments_flag", tags=["labelling"], request=ReasonSerializer, responses={204: None}
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Report a comparison to reviewers; it stays in hand. The same report sent twice is one."""
+        """Report a comparison to reviewers and keep it. A repeated report counts once."""
         assignment = self.own(pk)
         flag_item(assignment=assignment, annotator=self.user, **read_body(ReasonSerializer, request))
         return Response(status=204)
@@ -349,28 +335,28 @@ class RenewView(LabellingView):
 
     @extend_schema(operation_id="assignments_renew", tags=["labelling"], request=None, responses={204: None})
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Say that one is still at work on it."""
+        """Renew the lease of an assignment."""
         renew_lease(assignment=self.own(pk), annotator=self.user)
         return Response(status=204)
 
 
 class ReleaseView(LabellingView):
-    """Giving an assignment back. For the annotator who has it."""
+    """Release of an assignment. For the annotator who has it."""
 
     @extend_schema(
         operation_id="assignments_release", tags=["labelling"], request=None, responses={204: None}
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Give a comparison back unanswered; anyone may get it, oneself too."""
+        """Return a comparison without judging it; anyone may get it again."""
         release_assignment(assignment=self.own(pk), annotator=self.user)
         return Response(status=204)
 
 
 def _uuid_of(request: Request) -> uuid.UUID:
-    """The key of a judgment. A judgment without one could be doubled by the first lost answer."""
+    """Return the required key of a judgment; without one a retry could submit twice."""
     try:
         return uuid.UUID(request.headers.get("Idempotency-Key", ""))
     except ValueError:
         raise InvalidAnswer(
-            _("Send an Idempotency-Key: a UUID, drawn for this judgment."), field="Idempotency-Key"
+            _("Send an Idempotency-Key: a UUID, unique to this judgment."), field="Idempotency-Key"
         ) from None

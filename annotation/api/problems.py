@@ -1,4 +1,4 @@
-"""What is wrong with a request, as problem details (RFC 9457)."""
+"""Errors of a request as problem details (RFC 9457)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,28 +14,28 @@ from rest_framework.response import Response
 
 from annotation.errors import (
     AnsweredElsewhere,
-    DraftConflict,
     ImportErrors,
     LeaseLost,
     NotAllowed,
     Refusal,
     StaleAnswer,
 )
-from annotation.services.reviews import AlreadyDecided
+from annotation.services.judgments.drafts import DraftConflict
+from annotation.services.quality.reviews import AlreadyDecided
 
 MEDIA_TYPE = "application/problem+json"
 _CONFLICTS = (LeaseLost, StaleAnswer, AnsweredElsewhere, DraftConflict, AlreadyDecided)
-"""Refusals because something else happened meanwhile: look again, then decide."""
+"""Refusals caused by a concurrent change: read again, then decide."""
 
 
 class Precondition(exceptions.APIException):
-    """What was to be changed has changed since it was read."""
+    """The row has changed since it was read."""
 
     status_code = HTTPStatus.PRECONDITION_FAILED
 
 
 class InvalidValues(exceptions.APIException):
-    """A request whose values contradict what is known."""
+    """A request whose values contradict the stored data."""
 
     status_code = HTTPStatus.UNPROCESSABLE_ENTITY
 
@@ -51,7 +51,7 @@ def problem(
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Problem details as they are sent."""
+    """Return a problem details response."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -64,7 +64,7 @@ def problem(
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """The answer to a request that failed; None for a fault of the program, which is not ours to tell."""
+    """Return the response to a failed request; None for an internal error, which must not leak."""
     if isinstance(error, Refusal):
         return _refused(error)
     if isinstance(error, exceptions.ValidationError):
@@ -100,13 +100,13 @@ def _refused(error: Refusal) -> Response:
 
 
 def _faults(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
-    """What a serializer found, one entry for each message."""
+    """Yield one entry for each message of a serializer."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
             yield from _faults(inner, path if name == "non_field_errors" else f"{path}.{name}".lstrip("."))
     elif isinstance(detail, list):
-        for place, inner in enumerate(detail):
-            yield from _faults(inner, f"{path}.{place}" if isinstance(inner, dict) else path)
+        for index, inner in enumerate(detail):
+            yield from _faults(inner, f"{path}.{index}" if isinstance(inner, dict) else path)
     elif detail:
         yield {"field": path or "body", "message": str(detail)}
 

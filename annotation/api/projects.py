@@ -1,4 +1,4 @@
-"""Projects with their members, guidelines and what was done in them."""
+"""Projects with their members, guidelines and settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,27 +7,31 @@ from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
+from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation import selectors
 from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Membership, Project, User
-from annotation.services.projects import (
+from annotation.selectors import access
+from annotation.services.projects.members import change_daily_limit, change_role, remove_member
+from annotation.services.projects.projects import (
     acknowledge_guideline,
     add_member,
+    archive_project,
     change_settings,
     create_project,
     publish_guideline,
 )
+from annotation.services.projects.templates import TEMPLATES, create_from_template
 
 _QUESTIONS = (
     *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
     *("ask_critique", "ask_comment", "ask_demonstration"),
 )
 _SETTINGS = (
-    *("name", "description", *_QUESTIONS, "rate_side_by_side"),
+    *("name", "description", *_QUESTIONS, "rate_side_by_side", "show_context"),
     *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit"),
     *("acquisition", "control_share"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
@@ -36,22 +40,22 @@ _SETTINGS = (
 
 
 class CategorySerializer(serializers.ModelSerializer[Category]):
-    """One kind of error that can be marked on, or missed in, an answer."""
+    """An error category for spans or missing information."""
 
     class Meta:
         model = Category
         fields = (
             *("key", "label", "description", "scope", "granularity"),
-            *("colour", "shortcut", "polarity", "severity_steps"),
+            *("colour", "shortcut", "polarity", "severity_steps", "is_archived"),
         )
 
 
 class CriterionSerializer(serializers.ModelSerializer[Criterion]):
-    """One thing by which every answer is rated."""
+    """A criterion on which every answer is rated."""
 
     class Meta:
         model = Criterion
-        fields = ("key", "label", "description", "scale")
+        fields = ("key", "label", "description", "scale", "is_archived")
 
 
 class ProjectSerializer(serializers.ModelSerializer[Project]):
@@ -61,16 +65,23 @@ class ProjectSerializer(serializers.ModelSerializer[Project]):
 
     class Meta:
         model = Project
-        fields: tuple[str, ...] = ("slug", "name", "description", "role", *_QUESTIONS, "created_at")
+        fields: tuple[str, ...] = (
+            "slug",
+            "name",
+            "description",
+            "role",
+            *_QUESTIONS,
+            "created_at",
+            "archived_at",
+        )
 
     def get_role(self, project: Project) -> str:
-        """Who asks stands in the context."""
         roles: Mapping[int, str] = self.context["roles"]
         return roles.get(project.pk, "")
 
 
 class WholeProjectSerializer(ProjectSerializer):
-    """A project with what its answers are checked against."""
+    """A project with its questions and guideline version."""
 
     categories = CategorySerializer(many=True)
     criteria = CriterionSerializer(many=True)
@@ -81,17 +92,22 @@ class WholeProjectSerializer(ProjectSerializer):
         fields = (*ProjectSerializer.Meta.fields, "categories", "criteria", "guideline_version", "round")
 
     def get_guideline_version(self, project: Project) -> int | None:
-        """Of the newest rules."""
-        guideline = selectors.current_guideline(project)
+        guideline = access.current_guideline(project)
         return guideline.version if guideline else None
 
     def get_round(self, project: Project) -> int:
-        """Its number."""
-        return selectors.current_round(project)
+        return access.current_round(project)
 
 
 class NewProjectSerializer(serializers.Serializer[Any]):
-    """A project to be made."""
+    """A project to create."""
+
+    template = serializers.ChoiceField(
+        choices=list(TEMPLATES),
+        required=False,
+        help_text="Settings, categories, criteria and guidelines to start from; without one, the default "
+        "settings and the three error categories of fine-grained RLHF.",
+    )
 
     name = serializers.CharField(max_length=120)
     slug = serializers.SlugField(max_length=80, help_text="Its part of addresses.")
@@ -101,8 +117,14 @@ class NewProjectSerializer(serializers.Serializer[Any]):
     )
 
 
+class ArchiveSerializer(serializers.Serializer[Any]):
+    """The archived state to give a project."""
+
+    archived = serializers.BooleanField()
+
+
 class SettingsSerializer(serializers.ModelSerializer[Project]):
-    """What a project asks, and how its work is given out."""
+    """The questions of a project and the rules by which work is assigned."""
 
     class Meta:
         model = Project
@@ -111,24 +133,31 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):
-    """One person's part in a project."""
+    """The membership of one person in a project."""
 
     username = serializers.CharField(source="user.username")
     name = serializers.CharField(source="user.__str__")
 
     class Meta:
         model = Membership
-        fields = ("username", "name", "role", "guideline_seen", "qualified_at", "joined_at")
+        fields = ("username", "name", "role", "daily_limit", "guideline_seen", "qualified_at", "joined_at")
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """The role that a member is to have."""
+    """The role and the daily limit to give a member."""
 
     role = serializers.ChoiceField(choices=Role.choices)
+    daily_limit = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=2**31 - 1,
+        help_text="Comparisons a day; null for the project's limit. Left out, it stays as it is.",
+    )
 
 
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
-    """One version of a project's rules."""
+    """A version of the guidelines."""
 
     class Meta:
         model = Guideline
@@ -136,34 +165,33 @@ class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
 
 
 class NewGuidelineSerializer(serializers.Serializer[Any]):
-    """Rules to be published."""
+    """Guidelines to publish."""
 
     text = serializers.CharField(max_length=200_000, help_text="Markdown.", trim_whitespace=False)
 
 
 class SeenSerializer(serializers.Serializer[Any]):
-    """Which version of the rules was read."""
+    """The version of the guidelines that was read."""
 
     version = serializers.IntegerField(min_value=1, max_value=2**31 - 1)
 
 
 class ProjectsView(ListView, ApiView):
-    """The projects of who asks. For everyone; superusers make them."""
+    """The user's projects. For everyone; staff create them."""
 
     serializer_class = ProjectSerializer
     queryset = Project.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """One's own."""
-        return selectors.projects_for(self.user)
+        return access.projects_for(self.user)
 
     def get_serializer_context(self) -> dict[str, Any]:
-        """With one's roles, looked up once."""
+        """Add the user's roles, queried once for all rows."""
         return {**super().get_serializer_context(), "roles": _roles_of(self.user)}
 
     @extend_schema(operation_id="projects_list", tags=["projects"], responses=ProjectSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List the projects of which one is a member; superusers see all."""
+        """List the projects of which the user is a member; superusers see all."""
         return self.listed()
 
     @extend_schema(
@@ -173,11 +201,29 @@ class ProjectsView(ListView, ApiView):
         responses={201: WholeProjectSerializer},
     )
     def post(self, request: Request) -> Response:
-        """Make a project with the three error categories of fine-grained RLHF. For superusers."""
-        self.require_superuser()
-        told = read_body(NewProjectSerializer, request)
-        project = create_project(**told, created_by=self.user)
+        """Create a project and become its manager. For staff, and who has the permission to add projects."""
+        if not access.may_create_projects(self.user):
+            raise PermissionDenied
+        values = read_body(NewProjectSerializer, request)
+        create = create_from_template if "template" in values else create_project
+        project = create(**values, created_by=self.user)
         return Response(_whole(project, self.user), status=201)
+
+
+class ArchiveView(ProjectView):
+    """A project put away, and brought back. For managers."""
+
+    @extend_schema(
+        operation_id="projects_archive",
+        tags=["projects"],
+        request=ArchiveSerializer,
+        responses=WholeProjectSerializer,
+    )
+    def put(self, request: Request, slug: str) -> Response:
+        """Archive a project, or restore it. An archived project hands out no work."""
+        values = read_body(ArchiveSerializer, request)
+        changed = archive_project(project=self.project, archived=values["archived"], changed_by=self.user)
+        return Response(_whole(changed, self.user))
 
 
 class ProjectDetailView(ProjectView):
@@ -187,16 +233,16 @@ class ProjectDetailView(ProjectView):
 
     @extend_schema(operation_id="projects_read", tags=["projects"], responses=WholeProjectSerializer)
     def get(self, request: Request, slug: str) -> Response:
-        """Read a project with its categories, its criteria and what it asks."""
+        """Read a project with its categories, criteria and questions."""
         return Response(_whole(self.project, self.user))
 
 
 class SettingsView(ProjectView):
-    """How a project's work is given out. For managers; superusers change it."""
+    """The settings of a project. For managers."""
 
     @extend_schema(operation_id="projects_settings_read", tags=["projects"], responses=SettingsSerializer)
     def get(self, request: Request, slug: str) -> Response:
-        """Read what annotators are not told: shares of known items, overlap, strategy and the like."""
+        """Read the settings hidden from annotators: shares of gold items, overlap, strategy and so on."""
         return Response(SettingsSerializer(self.project).data)
 
     @extend_schema(
@@ -206,13 +252,12 @@ class SettingsView(ProjectView):
         responses=SettingsSerializer,
     )
     def patch(self, request: Request, slug: str) -> Response:
-        """Change what is sent and leave the rest. Honours `If-Match`. For superusers."""
-        self.require_superuser()
+        """Change the fields that are sent. Honours `If-Match`."""
+        values = read_body(SettingsSerializer, request)
         with transaction.atomic():
             locked = Project.objects.select_for_update(no_key=True).get(pk=self.project.pk)
             self.require_match(SettingsSerializer(locked).data)
-            told = read_body(SettingsSerializer, request)
-            changed = change_settings(project=locked, settings=told, changed_by=self.user)
+            changed = change_settings(project=locked, settings=values, changed_by=self.user)
         return Response(SettingsSerializer(changed).data)
 
 
@@ -223,7 +268,6 @@ class MembersView(ListView, ProjectView):
     queryset = Membership.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """Everyone who takes part."""
         return self.project.memberships.select_related("user")
 
     @extend_schema(operation_id="members_list", tags=["projects"], responses=MemberSerializer(many=True))
@@ -233,38 +277,61 @@ class MembersView(ListView, ProjectView):
 
 
 class MemberView(ProjectView):
-    """One member of a project. For who is a superuser."""
+    """One member of a project. For managers; superusers add people by name."""
 
     @extend_schema(
         operation_id="members_set", tags=["projects"], request=RoleSerializer, responses=MemberSerializer
     )
     def put(self, request: Request, slug: str, username: str) -> Response:
-        """Make someone a member with a role, or give a member another role."""
+        """Change a member's role and daily limit. Superusers may add people; managers invite them."""
+        values = read_body(RoleSerializer, request)
+        member = self._member(username)
+        if member is not None:
+            return Response(MemberSerializer(self._change(member, values)).data)
         self.require_superuser()
-        told = read_body(RoleSerializer, request)
         person = User.objects.filter(username=username, is_machine=False, is_guest=False).first()
         if person is None:
             raise serializers.ValidationError({"username": ["Nobody has this name. Make the account first."]})
-        added = add_member(project=self.project, user=person, role=Role(told["role"]))
-        return Response(MemberSerializer(added).data)
+        added = add_member(project=self.project, user=person, role=Role(values["role"]))
+        return Response(MemberSerializer(self._change(added, values)).data)
+
+    @transaction.atomic
+    def _change(self, member: Membership, values: Mapping[str, Any]) -> Membership:
+        changed = change_role(membership=member, role=Role(values["role"]), changed_by=self.user)
+        if "daily_limit" in values:
+            limit = values["daily_limit"]
+            changed = change_daily_limit(membership=changed, daily_limit=limit, changed_by=self.user)
+        return changed
+
+    @extend_schema(operation_id="members_remove", tags=["projects"], request=None, responses={204: None})
+    def delete(self, request: Request, slug: str, username: str) -> Response:
+        """Remove a member. Their leases go back to the queue, their judgments stay."""
+        member = self._member(username)
+        if member is None:
+            raise NotFound
+        remove_member(membership=member, removed_by=self.user)
+        return Response(status=204)
+
+    def _member(self, username: str) -> Membership | None:
+        members = self.project.memberships.select_related("user", "project")
+        return members.filter(user__username=username).first()
 
 
 class GuidelinesView(ListView, ProjectView):
-    """The rules of a project. For members; superusers publish them."""
+    """The guidelines of a project. For members; managers publish them."""
 
     role = Role.ANNOTATOR
     serializer_class = GuidelineSerializer
     queryset = Guideline.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """All versions."""
         return self.project.guidelines.all()
 
     @extend_schema(
         operation_id="guidelines_list", tags=["projects"], responses=GuidelineSerializer(many=True)
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List all versions of the rules, newest first."""
+        """List all versions of the guidelines, newest first."""
         return self.listed()
 
     @extend_schema(
@@ -274,15 +341,16 @@ class GuidelinesView(ListView, ProjectView):
         responses={201: GuidelineSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Publish a version; the text that is current already adds nothing. For superusers."""
-        self.require_superuser()
-        told = read_body(NewGuidelineSerializer, request)
-        published = publish_guideline(project=self.project, text=told["text"], author=self.user)
+        """Publish a version; the current text adds none. For managers."""
+        if not access.may(self.user, self.project, Role.MANAGER):
+            raise PermissionDenied
+        values = read_body(NewGuidelineSerializer, request)
+        published = publish_guideline(project=self.project, text=values["text"], author=self.user)
         return Response(GuidelineSerializer(published).data, status=201)
 
 
 class GuidelinesSeenView(ProjectView):
-    """That one has read the rules. For members."""
+    """The user's acknowledgement of the guidelines. For members."""
 
     role = Role.ANNOTATOR
     changes = TokenScope.LABEL
@@ -294,9 +362,9 @@ class GuidelinesSeenView(ProjectView):
         responses={204: None},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Say that one has read the rules up to a version."""
-        told = read_body(SeenSerializer, request)
-        acknowledge_guideline(project=self.project, user=self.user, version=told["version"])
+        """Acknowledge the guidelines up to a version."""
+        values = read_body(SeenSerializer, request)
+        acknowledge_guideline(project=self.project, user=self.user, version=values["version"])
         return Response(status=204)
 
 

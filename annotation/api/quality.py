@@ -1,4 +1,4 @@
-"""Statistics, and what a manager decides about single items: withheld texts, known answers."""
+"""Statistics, quarantined completions and gold items."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,19 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from annotation.agreement.selection import Selection
 from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
-from annotation.services.gold import mark_as_gold
-from annotation.services.withholding import decide_withholding
+from annotation.services.quality.gold import mark_as_gold
+from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.cached import items_of, report_of
-from annotation.statistics.report import Figure, Report
-from annotation.statistics.selection import Selection
+from annotation.statistics.report import Report
 
 
 class EstimateSerializer(serializers.Serializer[Any]):
-    """One statistic with its 95 % interval, or why there is none."""
+    """A statistic with its 95 % interval, or why there is none."""
 
     value = serializers.FloatField(allow_null=True)
     low = serializers.FloatField(allow_null=True)
@@ -32,7 +32,7 @@ class EstimateSerializer(serializers.Serializer[Any]):
 
 
 class FigureSerializer(serializers.Serializer[Any]):
-    """One statistic of the report by its name."""
+    """A named statistic of the report."""
 
     key = serializers.CharField()
     criterion = serializers.CharField(help_text="For a figure about ratings; else empty.")
@@ -40,14 +40,26 @@ class FigureSerializer(serializers.Serializer[Any]):
 
 
 class PersonSerializer(serializers.Serializer[Any]):
-    """One annotator: how much, how quickly, how far to be relied on."""
+    """An annotator's count, speed and reliability."""
 
     annotator = serializers.CharField()
     judgments = serializers.IntegerField()
     median_seconds = serializers.FloatField(allow_null=True)
+    active_seconds = serializers.IntegerField(help_text="Over the judgments that measured it.")
+    active_days = serializers.IntegerField(help_text="Days with a judgment.")
+    last_at = serializers.DateTimeField(help_text="When the newest judgment was submitted.")
     reliability = EstimateSerializer()
     gold = EstimateSerializer()
     retest = EstimateSerializer()
+
+
+class SharedAgreementSerializer(serializers.Serializer[Any]):
+    """Percent agreement on pairs between two annotators."""
+
+    first = serializers.CharField()
+    second = serializers.CharField()
+    share = serializers.FloatField()
+    comparisons = serializers.IntegerField(help_text="Comparisons on which both gave a preference.")
 
 
 class ReportSerializer(serializers.Serializer[Any]):
@@ -59,12 +71,13 @@ class ReportSerializer(serializers.Serializer[Any]):
     active_seconds = serializers.IntegerField(help_text="Over all judgments that measured it.")
     figures = FigureSerializer(many=True)
     people = PersonSerializer(many=True)
+    shared = SharedAgreementSerializer(many=True)
     triples = serializers.IntegerField()
     circles = serializers.IntegerField(help_text="Of the triples: preferences that go round in a circle.")
 
 
 class StatisticsFilters(Filters):
-    """Of which part."""
+    """Filters of the statistics."""
 
     round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
     category = serializers.CharField(required=False, help_text="A category of marks, by its key.")
@@ -73,13 +86,13 @@ class StatisticsFilters(Filters):
 
 
 class ItemFilters(StatisticsFilters):
-    """Of which part, and what behind it."""
+    """Filters of the comparisons behind the statistics."""
 
     show = serializers.ChoiceField(choices=Shown.choices, required=False, default=Shown.JUDGED)
 
 
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
-    """A comparison kept from annotators because a text in it seems to name its model."""
+    """A comparison withheld because a completion seems to identify its model."""
 
     decided_by = serializers.CharField(source="decided_by.username", default=None, allow_null=True)
 
@@ -98,13 +111,13 @@ class WithheldFilters(Filters):
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):
-    """What becomes of it."""
+    """The decision on a withheld comparison."""
 
     release = serializers.BooleanField(help_text="True gives it to annotators, false keeps it from them.")
 
 
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
-    """An item whose answer is known."""
+    """A gold or qualification item."""
 
     purpose = serializers.ChoiceField(choices=Purpose.choices, source="comparison.purpose")
     ranks = serializers.DictField(child=serializers.IntegerField(), help_text="Completion → rank.")
@@ -125,7 +138,7 @@ class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
 
 
 class NewGoldSerializer(serializers.Serializer[Any]):
-    """A judged comparison that becomes a known item."""
+    """A judged comparison to make a gold item of."""
 
     comparison = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
     purpose = serializers.ChoiceField(
@@ -144,25 +157,23 @@ class StatisticsView(ProjectView):
         responses=ReportSerializer,
     )
     def get(self, request: Request, slug: str) -> Response:
-        """Read agreement, bias, reliability and cost, of all or of a part. Of an unknown part there is
-        nothing: 422."""
+        """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part."""
         asked = StatisticsFilters(data=request.query_params.dict())
         asked.is_valid(raise_exception=True)
         selection = selection_of(self, asked.validated_data)
-        return Response(ReportSerializer(_told(report_of(self.project, selection))).data)
+        return Response(ReportSerializer(_report_values(report_of(self.project, selection))).data)
 
 
 class StatisticsItemsView(ListView, ProjectView):
-    """The comparisons behind a number. For managers."""
+    """The comparisons behind a statistic. For managers."""
 
     serializer_class = ComparisonSerializer
     queryset = Comparison.objects.none()
     filters = ItemFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """As the statistics count them."""
-        found = items_of(self.project, selection_of(self, asked), Shown(asked["show"]))
-        return self.project.comparisons.filter(pk__in=found).prefetch_related("candidates")
+        items = items_of(self.project, selection_of(self, asked), Shown(asked["show"]))
+        return self.project.comparisons.filter(pk__in=items).prefetch_related("candidates")
 
     @extend_schema(
         operation_id="statistics_items",
@@ -171,7 +182,7 @@ class StatisticsItemsView(ListView, ProjectView):
         responses=ComparisonSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List the comparisons behind a number of the statistics, newest first."""
+        """List the comparisons behind a statistic, newest first."""
         return self.listed()
 
 
@@ -183,9 +194,8 @@ class WithheldView(ListView, ProjectView):
     filters = WithheldFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state."""
-        found = Withholding.objects.filter(comparison__project=self.project)
-        return found.filter(**asked).select_related("decided_by")
+        withholdings = Withholding.objects.filter(comparison__project=self.project)
+        return withholdings.filter(**asked).select_related("decided_by")
 
     @extend_schema(
         operation_id="withheld_list",
@@ -194,12 +204,12 @@ class WithheldView(ListView, ProjectView):
         responses=WithheldSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List texts in which a model seems to name itself, newest first."""
+        """List completions that seem to identify their model, newest first."""
         return self.listed()
 
 
 class WithheldDecisionView(ProjectView):
-    """What becomes of a withheld comparison. For managers."""
+    """The decision on a withheld comparison. For managers."""
 
     @extend_schema(
         operation_id="withheld_decide",
@@ -208,27 +218,26 @@ class WithheldDecisionView(ProjectView):
         responses=WithheldSerializer,
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Release a comparison to annotators, or keep it from them for good. Decided once."""
-        found = get_object_or_404(Withholding, pk=pk, comparison__project=self.project)
-        told = read_body(ReleaseSerializer, request)
-        decided = decide_withholding(withholding=found, decided_by=self.user, release=told["release"])
+        """Release a comparison to annotators, or withhold it permanently. Can be decided once."""
+        withholding = get_object_or_404(Withholding, pk=pk, comparison__project=self.project)
+        values = read_body(ReleaseSerializer, request)
+        decided = decide_withholding(withholding=withholding, decided_by=self.user, release=values["release"])
         return Response(WithheldSerializer(decided).data)
 
 
 class GoldView(ListView, ProjectView):
-    """Items whose answer is known. For managers."""
+    """Gold and qualification items. For managers."""
 
     serializer_class = GoldSerializer
     queryset = GoldAnswer.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        found = GoldAnswer.objects.filter(comparison__project=self.project)
-        return found.select_related("comparison", "created_by")
+        answers = GoldAnswer.objects.filter(comparison__project=self.project)
+        return answers.select_related("comparison", "created_by")
 
     @extend_schema(operation_id="gold_list", tags=["quality"], responses=GoldSerializer(many=True))
     def get(self, request: Request, slug: str) -> Response:
-        """List gold and qualification items with what is known, newest first."""
+        """List gold and qualification items with their known answers, newest first."""
         return self.listed()
 
     @extend_schema(
@@ -238,20 +247,20 @@ class GoldView(ListView, ProjectView):
         responses={201: GoldSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Make a known item of a comparison that reviewers decided or annotators judged alike."""
-        told = read_body(NewGoldSerializer, request)
-        comparison = get_object_or_404(self.project.comparisons, pk=told["comparison"])
+        """Make a gold item of a comparison that reviewers decided or annotators agreed on."""
+        values = read_body(NewGoldSerializer, request)
+        comparison = get_object_or_404(self.project.comparisons, pk=values["comparison"])
         made = mark_as_gold(
             comparison=comparison,
             created_by=self.user,
-            explanation=told["explanation"],
-            purpose=Purpose(told["purpose"]),
+            explanation=values["explanation"],
+            purpose=Purpose(values["purpose"]),
         )
         return Response(GoldSerializer(GoldAnswer.objects.get(comparison=made)).data, status=201)
 
 
 def selection_of(view: ProjectView, asked: Mapping[str, Any]) -> Selection:
-    """The part that the filters name. Refuses a category or a person that the project lacks."""
+    """Return the selection that the filters name. Refuse unknown categories and annotators."""
     people = {}
     for name in ("annotator", "other"):
         if asked.get(name):
@@ -272,29 +281,40 @@ def selection_of(view: ProjectView, asked: Mapping[str, Any]) -> Selection:
     )
 
 
-def _told(report: Report) -> dict[str, Any]:
-    names = dict(User.objects.filter(pk__in=[one.pk for one in report.people]).values_list("pk", "username"))
+def _report_values(report: Report) -> dict[str, Any]:
+    shown = {annotator.pk for annotator in report.people}
+    shown.update(pk for pair in report.shared for pk in (pair.first, pair.second))
+    users = User.objects.filter(pk__in=shown)
+    names = dict(users.values_list("pk", "username"))
     return {
         "computed_at": report.computed_at,
         "judgments": report.judgments,
         "comparisons": report.comparisons,
         "active_seconds": report.cost.total_seconds,
-        "figures": [_figure(one) for one in report.figures],
+        "figures": report.figures,
         "people": [
             {
-                "annotator": names.get(one.pk, ""),
-                "judgments": one.judgments,
-                "median_seconds": one.median_seconds,
-                "reliability": one.reliability,
-                "gold": one.gold,
-                "retest": one.retest,
+                "annotator": names.get(annotator.pk, ""),
+                "judgments": annotator.judgments,
+                "median_seconds": annotator.median_seconds,
+                "active_seconds": annotator.total_seconds,
+                "active_days": annotator.active_days,
+                "last_at": annotator.last_at,
+                "reliability": annotator.reliability,
+                "gold": annotator.gold,
+                "retest": annotator.retest,
             }
-            for one in report.people
+            for annotator in report.people
+        ],
+        "shared": [
+            {
+                "first": names.get(pair.first, ""),
+                "second": names.get(pair.second, ""),
+                "share": pair.share,
+                "comparisons": pair.items,
+            }
+            for pair in report.shared
         ],
         "triples": report.triples,
         "circles": report.circles,
     }
-
-
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {"key": figure.key, "criterion": figure.criterion, "estimate": figure.estimate}

@@ -1,4 +1,4 @@
-"""The categories and criteria of a project; reading the project lists them."""
+"""The categories and criteria of a project, which `projects_read` lists."""
 
 from typing import Any
 
@@ -12,20 +12,28 @@ from annotation.api.base import ProjectView, read_body
 from annotation.api.projects import CategorySerializer, CriterionSerializer
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale
 from annotation.models import Category, Criterion
-from annotation.services.questions import delete_question, set_category, set_criterion
+from annotation.services.projects.questions import (
+    delete_question,
+    order_questions,
+    set_category,
+    set_criterion,
+)
 
 
 class QuestionValues(serializers.Serializer[Any]):
-    """What every question of a project has."""
+    """The fields shared by categories and criteria."""
 
     label = serializers.CharField(  # type: ignore[assignment]
         max_length=80, help_text="What annotators read."
     )
     description = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
+    is_archived = serializers.BooleanField(
+        required=False, help_text="Not asked any more; annotations that use it keep it."
+    )
 
 
 class CategoryValuesSerializer(QuestionValues):
-    """A category as it is to be."""
+    """The new values of a category."""
 
     scope = serializers.ChoiceField(
         choices=CategoryScope.choices, required=False, help_text="Chosen once, when it is made."
@@ -38,15 +46,55 @@ class CategoryValuesSerializer(QuestionValues):
 
 
 class CriterionValuesSerializer(QuestionValues):
-    """A criterion as it is to be."""
+    """The new values of a criterion."""
 
     scale = serializers.ChoiceField(
         choices=RatingScale.choices, required=False, help_text="Chosen once, when it is made."
     )
 
 
+class OrderSerializer(serializers.Serializer[Any]):
+    """The order of the categories or criteria."""
+
+    keys = serializers.ListField(
+        child=serializers.CharField(max_length=60), max_length=1000, help_text="Each key once."
+    )
+
+
+class CategoriesView(ProjectView):
+    """The order of a project's categories. For managers."""
+
+    @extend_schema(
+        operation_id="categories_order",
+        tags=["projects"],
+        request=OrderSerializer,
+        responses=CategorySerializer(many=True),
+    )
+    def put(self, request: Request, slug: str) -> Response:
+        """Put the categories in an order, as the labelling screen shows them."""
+        keys = read_body(OrderSerializer, request)["keys"]
+        rows = order_questions(kind=Category, project=self.project, keys=keys, changed_by=self.user)
+        return Response(CategorySerializer(rows, many=True).data)
+
+
+class CriteriaView(ProjectView):
+    """The order of a project's criteria. For managers."""
+
+    @extend_schema(
+        operation_id="criteria_order",
+        tags=["projects"],
+        request=OrderSerializer,
+        responses=CriterionSerializer(many=True),
+    )
+    def put(self, request: Request, slug: str) -> Response:
+        """Put the criteria in an order, as the labelling screen shows them."""
+        keys = read_body(OrderSerializer, request)["keys"]
+        rows = order_questions(kind=Criterion, project=self.project, keys=keys, changed_by=self.user)
+        return Response(CriterionSerializer(rows, many=True).data)
+
+
 class CategoryView(ProjectView):
-    """One category of a project. For who is a superuser."""
+    """One category of a project. For managers."""
 
     @extend_schema(
         operation_id="categories_set",
@@ -55,23 +103,21 @@ class CategoryView(ProjectView):
         responses=CategorySerializer,
     )
     def put(self, request: Request, slug: str, key: str) -> Response:
-        """Give a category other values, or add one; what is not sent stays, or is the default."""
-        self.require_superuser()
-        told = read_body(CategoryValuesSerializer, request)
-        row = set_category(project=self.project, key=key, values=told, changed_by=self.user)
+        """Create or change a category; fields left out keep their value or get the default."""
+        values = read_body(CategoryValuesSerializer, request)
+        row = set_category(project=self.project, key=key, values=values, changed_by=self.user)
         return Response(CategorySerializer(row).data)
 
     @extend_schema(operation_id="categories_delete", tags=["projects"], responses={204: None})
     def delete(self, request: Request, slug: str, key: str) -> Response:
         """Delete a category that no judgment uses."""
-        self.require_superuser()
         row = get_object_or_404(Category, project=self.project, key=key)
         delete_question(question=row, deleted_by=self.user)
         return Response(status=204)
 
 
 class CriterionView(ProjectView):
-    """One criterion of a project. For who is a superuser."""
+    """One criterion of a project. For managers."""
 
     @extend_schema(
         operation_id="criteria_set",
@@ -80,16 +126,14 @@ class CriterionView(ProjectView):
         responses=CriterionSerializer,
     )
     def put(self, request: Request, slug: str, key: str) -> Response:
-        """Give a criterion other values, or add one; what is not sent stays, or is the default."""
-        self.require_superuser()
-        told = read_body(CriterionValuesSerializer, request)
-        row = set_criterion(project=self.project, key=key, values=told, changed_by=self.user)
+        """Create or change a criterion; fields left out keep their value or get the default."""
+        values = read_body(CriterionValuesSerializer, request)
+        row = set_criterion(project=self.project, key=key, values=values, changed_by=self.user)
         return Response(CriterionSerializer(row).data)
 
     @extend_schema(operation_id="criteria_delete", tags=["projects"], responses={204: None})
     def delete(self, request: Request, slug: str, key: str) -> Response:
-        """Delete a criterion by which nobody has rated."""
-        self.require_superuser()
+        """Delete a criterion without ratings."""
         row = get_object_or_404(Criterion, project=self.project, key=key)
         delete_question(question=row, deleted_by=self.user)
         return Response(status=204)

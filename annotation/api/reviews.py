@@ -1,4 +1,4 @@
-"""Reviews: blind until they are decided, as on the page."""
+"""Reviews (adjudication): blind until they are decided, as on the page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,18 +18,18 @@ from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
 from annotation.errors import InvalidAnswer
 from annotation.models import Completion, Review
-from annotation.reviewing import (
+from annotation.selectors.reviews import (
     ReviewPage,
     completion_ids_by_name,
     decided_reviews_of,
     name_of,
     open_reviews_for,
 )
-from annotation.services.reviews import decide_review, may_review
+from annotation.services.quality.reviews import decide_review, may_review
 
 
 class ReviewSerializer(serializers.ModelSerializer[Review]):
-    """One comparison that went to reviewers."""
+    """A comparison under review."""
 
     prompt = serializers.CharField(source="comparison.prompt.last_question", help_text="What was asked last.")
     decided_by = serializers.CharField(source="reviewer.username", default=None, allow_null=True)
@@ -39,16 +39,8 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
         fields: tuple[str, ...] = ("id", "reason", "prompt", "opened_at", "decided_at", "decided_by")
 
 
-class ReviewedAnswerSerializer(serializers.Serializer[Any]):
-    """One answer under review."""
-
-    answer = serializers.CharField(help_text="Its name, in this review alone.")
-    letter = serializers.CharField(help_text="What votes and remarks call it.")
-    text = serializers.CharField()
-
-
 class RemarkSerializer(serializers.Serializer[Any]):
-    """One thing that a vote says beside its verdict."""
+    """A remark of a vote besides its verdict."""
 
     about = serializers.CharField(help_text="The letter of an answer; empty for the comparison as a whole.")
     kind = serializers.CharField()
@@ -57,7 +49,7 @@ class RemarkSerializer(serializers.Serializer[Any]):
 
 
 class VoteSerializer(serializers.Serializer[Any]):
-    """What one annotator said."""
+    """The judgment of one annotator."""
 
     number = serializers.IntegerField()
     verdict = serializers.CharField()
@@ -66,7 +58,7 @@ class VoteSerializer(serializers.Serializer[Any]):
 
 
 class WholeReviewSerializer(ReviewSerializer):
-    """A review with the answers and the votes."""
+    """A review with its answers and votes."""
 
     messages = MessageSerializer(many=True, source="comparison.prompt.messages")
     context = PassageSerializer(many=True, source="comparison.prompt.context")  # type: ignore[assignment]
@@ -83,23 +75,21 @@ class WholeReviewSerializer(ReviewSerializer):
         )
 
     def get_answers(self, review: Review) -> list[dict[str, str]]:
-        """In this review's order."""
         ids = completion_ids_by_name(review)
-        found = Completion.objects.in_bulk(ids.values())
+        rows = Completion.objects.in_bulk(ids.values())
         letters = {shown.name: shown.letter for shown in ReviewPage(review).completions}
-        return [{"answer": name, "letter": letters[name], "text": found[pk].text} for name, pk in ids.items()]
+        return [{"answer": name, "letter": letters[name], "text": rows[pk].text} for name, pk in ids.items()]
 
     def get_votes(self, review: Review) -> list[dict[str, Any]]:
-        """As the page shows them: nobody's name until it is decided."""
+        """Return the votes, without annotators until the review is decided."""
         return [dict(VoteSerializer(vote).data) for vote in ReviewPage(review).votes]
 
     def get_ranks(self, review: Review) -> dict[str, int]:
-        """By the names of this review."""
         return {name_of(review, int(pk)): rank for pk, rank in review.ranks.items()}
 
 
 class DecisionSerializer(VerdictSerializer):
-    """A decision."""
+    """The decision of a review."""
 
     comment = serializers.CharField(required=False, default="", allow_blank=True, max_length=20_000)
 
@@ -113,34 +103,33 @@ class ReviewFilters(Filters):
 
 
 class ReviewingView(ProjectView):
-    """What reviewers do. For reviewers."""
+    """An operation of a reviewer's work. For reviewers."""
 
     role = Role.REVIEWER
     changes = TokenScope.LABEL
 
     def review(self, pk: int) -> Review:
-        """The review in the address; while it is open, only for who may decide it."""
+        """Return the review in the address; while it is open, only to a reviewer who may decide it."""
         rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
-        found = get_object_or_404(rows, pk=pk, comparison__project=self.project)
-        if found.decided_at is None and not may_review(found, self.user):
+        review = get_object_or_404(rows, pk=pk, comparison__project=self.project)
+        if review.decided_at is None and not may_review(review, self.user):
             raise PermissionDenied
-        return found
+        return review
 
 
 class ReviewsView(ListView, ReviewingView):
-    """What goes to reviewers. For reviewers."""
+    """The reviews of a project. For reviewers."""
 
     serializer_class = ReviewSerializer
     queryset = Review.objects.none()
     filters = ReviewFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """What waits, or what was decided."""
         if asked.get("decided"):
-            found = decided_reviews_of(self.project)
+            reviews = decided_reviews_of(self.project)
         else:
-            found = open_reviews_for(self.project, self.user)
-        return found.select_related("comparison__prompt", "reviewer")
+            reviews = open_reviews_for(self.project, self.user)
+        return reviews.select_related("comparison__prompt", "reviewer")
 
     @extend_schema(
         operation_id="reviews_list",
@@ -149,7 +138,7 @@ class ReviewsView(ListView, ReviewingView):
         responses=ReviewSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List what waits for one's decision, or what was decided, newest first."""
+        """List the reviews that the user may decide, or the decided ones, newest first."""
         return self.listed()
 
 
@@ -158,7 +147,7 @@ class ReviewView(ReviewingView):
 
     @extend_schema(operation_id="reviews_read", tags=["reviews"], responses=WholeReviewSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a comparison with its votes, to decide it, or as it was decided."""
+        """Read a comparison with its votes and, once decided, the decision."""
         return Response(WholeReviewSerializer(self.review(pk)).data)
 
 
@@ -172,20 +161,20 @@ class DecisionView(ReviewingView):
         responses=WholeReviewSerializer,
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Decide a comparison, once. The votes stay as they are. 409 when someone else decided it first."""
+        """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
         review = self.review(pk)
-        told = read_body(DecisionSerializer, request)
+        values = read_body(DecisionSerializer, request)
         ids = completion_ids_by_name(review)
-        if unknown := set(told["ranks"]) - set(ids):
+        if unknown := set(values["ranks"]) - set(ids):
             names = ", ".join(sorted(unknown))[:200]
             raise InvalidAnswer(
-                _("There is no answer %(name)r in this review.") % {"name": names}, field="ranks"
+                _("There is no response %(name)r in this review.") % {"name": names}, field="ranks"
             )
         decided = decide_review(
             review=review,
             reviewer=self.user,
-            verdict=told["verdict"],
-            ranks={ids[name]: rank for name, rank in told["ranks"].items()},
-            comment=told["comment"],
+            verdict=values["verdict"],
+            ranks={ids[name]: rank for name, rank in values["ranks"].items()},
+            comment=values["comment"],
         )
         return Response(WholeReviewSerializer(decided).data)

@@ -1,4 +1,4 @@
-"""Prompts, what was answered, and what is compared. For those who may know what wrote an answer."""
+"""Prompts, completions, comparisons and judgments, with sources: for managers."""
 
 import json
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from rest_framework.response import Response
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.choices import Purpose, Split
-from annotation.formats.fields import ROLES
+from annotation.exchange.formats.fields import ROLES
+from annotation.exchange.prompts import import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
-from annotation.selectors import judged, judgments_current, tagged, with_answer_of
-from annotation.services.prompts import import_prompts
+from annotation.selectors.access import judged, judgments_current, tagged, with_answer_of
 
 _MOST_PROMPTS = 1000
 
 
 class MessageSerializer(serializers.Serializer[Any]):
-    """One turn of a chat."""
+    """One message of a chat."""
 
     role = serializers.ChoiceField(choices=ROLES)
     content = serializers.CharField(allow_blank=True, trim_whitespace=False)
@@ -37,7 +37,7 @@ class PassageSerializer(serializers.Serializer[Any]):
 
 
 class PromptSerializer(serializers.ModelSerializer[Prompt]):
-    """One chat to be answered."""
+    """A prompt."""
 
     messages = MessageSerializer(many=True)
     context = PassageSerializer(many=True)  # type: ignore[assignment]
@@ -50,14 +50,14 @@ class PromptSerializer(serializers.ModelSerializer[Prompt]):
 
 
 class NewCompletionSerializer(serializers.Serializer[Any]):
-    """An answer that comes with its prompt."""
+    """A completion sent with its prompt."""
 
     text = serializers.CharField(trim_whitespace=False)
     source = serializers.CharField(required=False, max_length=120, help_text="Who wrote it.")  # type: ignore[assignment]
 
 
 class NewPromptSerializer(serializers.Serializer[Any]):
-    """A prompt to be added."""
+    """A prompt to add."""
 
     prompt = MessageSerializer(many=True, help_text="The chat; its last turn is the user's.")
     context = PassageSerializer(many=True, required=False)  # type: ignore[assignment]
@@ -71,7 +71,7 @@ class NewPromptSerializer(serializers.Serializer[Any]):
 
 
 class NewPromptsSerializer(serializers.Serializer[Any]):
-    """Prompts to be added, all or none."""
+    """Prompts to add, all or none."""
 
     items: serializers.ListSerializer[Any] = serializers.ListSerializer(
         child=NewPromptSerializer(), max_length=_MOST_PROMPTS
@@ -79,7 +79,7 @@ class NewPromptsSerializer(serializers.Serializer[Any]):
 
 
 class AddedSerializer(serializers.Serializer[Any]):
-    """What was added."""
+    """The counts of added rows."""
 
     added = serializers.IntegerField()
     already_there = serializers.IntegerField(help_text="Prompts that the project had, and repetitions.")
@@ -93,7 +93,7 @@ class PromptFilters(Filters):
 
 
 class CompletionSerializer(serializers.ModelSerializer[Completion]):
-    """One answer with how it came to be."""
+    """A completion with its sampling parameters."""
 
     source = serializers.CharField(source="source.name", help_text="Who wrote it.")  # type: ignore[assignment]
     sampling = serializers.DictField()
@@ -114,7 +114,7 @@ class CompletionFilters(Filters):
 
 
 class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
-    """What is judged together."""
+    """A prompt and completions that are judged together."""
 
     round = serializers.IntegerField(source="round_number")
     completions = serializers.SerializerMethodField(help_text="Their numbers, as they were recorded.")
@@ -127,7 +127,6 @@ class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
         )
 
     def get_completions(self, comparison: Comparison) -> list[int]:
-        """In the order of their indices."""
         return [candidate.completion_id for candidate in comparison.candidates.all()]
 
 
@@ -165,7 +164,6 @@ class PromptsView(ListView, ProjectView):
     filters = PromptFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By split."""
         return self.project.prompts.filter(**asked)
 
     @extend_schema(
@@ -185,10 +183,10 @@ class PromptsView(ListView, ProjectView):
         responses={201: AddedSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Add up to 1,000 prompts, all or none. One that the project has is not added again; answers that
-        come with a prompt are put before annotators in the newest round."""
-        told = read_body(NewPromptsSerializer, request)
-        lines = (json.dumps(item, ensure_ascii=False) for item in told["items"])
+        """Add up to 1,000 prompts, all or none. A prompt that the project has is not added again; completions
+        sent with a prompt become comparisons of the newest round."""
+        values = read_body(NewPromptsSerializer, request)
+        lines = (json.dumps(item, ensure_ascii=False) for item in values["items"])
         report = import_prompts(project=self.project, lines=lines, name="items")
         return Response(AddedSerializer(report).data, status=201)
 
@@ -203,20 +201,19 @@ class PromptView(ProjectView):
 
 
 class CompletionsView(ListView, ProjectView):
-    """The answers in a project. For managers."""
+    """The completions of a project. For managers."""
 
     serializer_class = CompletionSerializer
     queryset = Completion.objects.none()
     filters = CompletionFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By prompt and by who wrote them."""
-        found = Completion.objects.filter(prompt__project=self.project).select_related("source")
+        completions = Completion.objects.filter(prompt__project=self.project).select_related("source")
         if "prompt" in asked:
-            found = found.filter(prompt=asked["prompt"])
+            completions = completions.filter(prompt=asked["prompt"])
         if "source" in asked:
-            found = found.filter(source__name=asked["source"])
-        return found
+            completions = completions.filter(source__name=asked["source"])
+        return completions
 
     @extend_schema(
         operation_id="completions_list",
@@ -225,7 +222,7 @@ class CompletionsView(ListView, ProjectView):
         responses=CompletionSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List answers with what wrote them, by which sampling parameters and seed, newest first."""
+        """List completions with their source, sampling parameters and seed, newest first."""
         return self.listed()
 
 
@@ -237,23 +234,22 @@ class ComparisonsView(ListView, ProjectView):
     filters = ComparisonFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By round, purpose and tag, by who wrote the answers, by free places, by whether it was judged."""
-        found = self.project.comparisons.prefetch_related(
+        comparisons = self.project.comparisons.prefetch_related(
             Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
         )
         if "round" in asked:
-            found = found.filter(round_number=asked["round"])
+            comparisons = comparisons.filter(round_number=asked["round"])
         if "purpose" in asked:
-            found = found.filter(purpose=asked["purpose"])
+            comparisons = comparisons.filter(purpose=asked["purpose"])
         if "open" in asked:
-            found = found.filter(open_slots__gt=0) if asked["open"] else found.filter(open_slots=0)
+            comparisons = comparisons.filter(**{"open_slots__gt" if asked["open"] else "open_slots": 0})
         if "judged" in asked:
-            found = found.filter(judged() if asked["judged"] else ~judged())
+            comparisons = comparisons.filter(judged() if asked["judged"] else ~judged())
         for name in {"source", "against"} & set(asked):
-            found = found.filter(with_answer_of(name=asked[name]))
+            comparisons = comparisons.filter(with_answer_of(name=asked[name]))
         if "tag" in asked:
-            found = found.filter(tagged("prompt__tags", asked["tag"]))
-        return found
+            comparisons = comparisons.filter(tagged("prompt__tags", asked["tag"]))
+        return comparisons
 
     @extend_schema(
         operation_id="comparisons_list",
@@ -262,7 +258,7 @@ class ComparisonsView(ListView, ProjectView):
         responses=ComparisonSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List what is compared, newest first."""
+        """List the comparisons, newest first."""
         return self.listed()
 
 
@@ -276,13 +272,12 @@ class ComparisonView(ProjectView):
 
 
 class ComparisonJudgmentsView(ListView, ProjectView):
-    """What was said of one comparison. For managers."""
+    """The judgments of one comparison. For managers."""
 
     serializer_class = JudgmentSerializer
     queryset = Judgment.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them, those that were superseded too."""
         comparison = get_object_or_404(self.project.comparisons, pk=self.kwargs["pk"])
         return judgments_with_parts(Judgment.objects.filter(comparison=comparison))
 
@@ -290,7 +285,7 @@ class ComparisonJudgmentsView(ListView, ProjectView):
         operation_id="comparisons_judgments", tags=["texts"], responses=JudgmentSerializer(many=True)
     )
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """List everything that was said of a comparison, superseded judgments among them, newest first."""
+        """List all judgments of a comparison, including superseded ones, newest first."""
         return self.listed()
 
 
@@ -302,7 +297,6 @@ class JudgmentsView(ListView, ProjectView):
     filters = JudgmentFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By round and by annotator."""
         rounds = [asked["round"]] if "round" in asked else None
         current = judgments_current(
             self.project, rounds, machines=bool(asked.get("machines")), unblinded=True
@@ -318,5 +312,5 @@ class JudgmentsView(ListView, ProjectView):
         responses=JudgmentSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List what stands of the work's judgments, newest first: no gold, no qualification, no retest."""
+        """List current judgments, newest first, without gold, qualification and retest items."""
         return self.listed()

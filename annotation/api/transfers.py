@@ -1,4 +1,4 @@
-"""Files of judgments that come in and go out."""
+"""Import and export of judgments in files."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,10 +17,7 @@ from rest_framework.response import Response
 from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body, read_filters, storable
 from annotation.api.downloads import FileView, attachment
 from annotation.choices import ImportState, Split
-from annotation.formats.columns import TARGETS
-from annotation.formats.registry import READERS
-from annotation.models import FileImport
-from annotation.services.export_files import (
+from annotation.exchange.export_files import (
     TYPES,
     dropped_lines,
     export_of,
@@ -28,20 +25,24 @@ from annotation.services.export_files import (
     manifest_of,
     pieces_of,
 )
-from annotation.services.file_exports import WRITERS, Export
-from annotation.services.previews import CHECKED_ROWS, SHOWN_ROWS, preview_of
-from annotation.services.uploads import correct_plan, discard_upload, receive_upload, start_import
+from annotation.exchange.export_filters import ExportFilters
+from annotation.exchange.file_exports import Export
+from annotation.exchange.formats.columns import TARGETS
+from annotation.exchange.formats.registry import READERS, WRITERS
+from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, preview_of
+from annotation.exchange.uploads import correct_plan, discard_upload, receive_upload, start_import
+from annotation.models import FileImport
 
 
 class InFormatSerializer(serializers.Serializer[Any]):
-    """A format that comes in."""
+    """An import format."""
 
     name = serializers.CharField()
     sentence = serializers.CharField(help_text="What it is.")
 
 
 class OutFormatSerializer(InFormatSerializer):
-    """A format that goes out."""
+    """An export format."""
 
     container = serializers.ChoiceField(choices=list(TYPES))
     carries_context = serializers.BooleanField(help_text="Whether it has a place for context passages.")
@@ -56,7 +57,7 @@ class FormatsSerializer(serializers.Serializer[Any]):
 
 
 class ImportSerializer(serializers.ModelSerializer[FileImport]):
-    """One file, and how far it has come."""
+    """A file import and its progress."""
 
     mapping = serializers.DictField(
         child=serializers.CharField(), help_text="Column of the format → column of the file."
@@ -78,13 +79,13 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
 
 
 class UploadSerializer(serializers.Serializer[Any]):
-    """A file to be brought in: JSON Lines, JSON or CSV."""
+    """A file to import: JSON Lines, JSON or CSV."""
 
     file = serializers.FileField(max_length=255, allow_empty_file=True)
 
 
 class PlanSerializer(serializers.Serializer[Any]):
-    """How a file is to be read."""
+    """The format and the column mapping of a file."""
 
     format = serializers.ChoiceField(
         choices=list(READERS), required=False, help_text="Left out, it is guessed."
@@ -96,7 +97,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     )
 
     def validate_mapping(self, value: dict[str, str]) -> dict[str, str]:
-        """Names that there are, of characters that every database takes."""
+        """Refuse unknown columns and names that no database can store."""
         if unknown := sorted(set(value) - set(TARGETS)):
             raise serializers.ValidationError(f"No format has a column {unknown[0][:60]!r}.")
         if not storable(value):
@@ -105,7 +106,7 @@ class PlanSerializer(serializers.Serializer[Any]):
 
 
 class StartSerializer(serializers.Serializer[Any]):
-    """What becomes of bad rows."""
+    """The handling of bad rows."""
 
     skip_bad = serializers.BooleanField(
         required=False, default=False, help_text="Leave them out and list them; else one refuses the file."
@@ -113,7 +114,7 @@ class StartSerializer(serializers.Serializer[Any]):
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """The beginning of a file as it would be read now."""
+    """The first rows of a file under its current plan."""
 
     columns = serializers.ListField(child=serializers.CharField(), help_text="Of the file.")
     rows = serializers.ListField(
@@ -133,8 +134,8 @@ class ImportFilters(Filters):
     state = serializers.ChoiceField(choices=ImportState.choices, required=False)
 
 
-class ExportFilters(Filters):
-    """What of a project's judgments goes out."""
+class ExportQuery(Filters):
+    """Filters of an export."""
 
     rounds = serializers.RegexField(
         r"^\d{1,6}(,\d{1,6}){0,99}$", required=False, help_text="Numbers with commas; all when left out."
@@ -143,36 +144,44 @@ class ExportFilters(Filters):
     machines = serializers.BooleanField(
         required=False, default=False, help_text="With the judgments of programs."
     )
+    annotator = serializers.UUIDField(required=False, help_text="A pseudonym, as exports write it.")
+    since = serializers.DateField(required=False, help_text="The first day, in the server's time zone.")
+    until = serializers.DateField(required=False, help_text="The last day, inclusive.")
+    tag = serializers.CharField(required=False, max_length=200, help_text="A tag of the prompt.")
+    category = serializers.CharField(
+        required=False,
+        max_length=100,
+        help_text="The key of a category: judgments with a span or missing information of it.",
+    )
 
 
 class ManifestSerializer(serializers.Serializer[Any]):
-    """What an export holds, by which filters, and how much of it was dropped, and why."""
+    """An export's content, filters, and number of dropped things by reason."""
 
     manifest = serializers.DictField()
 
 
 class FormatsView(ApiView):
-    """What comes in and goes out. For everyone."""
+    """The formats of files. For everyone."""
 
     @extend_schema(operation_id="formats_list", tags=["transfers"], responses=FormatsSerializer)
     def get(self, request: Request) -> Response:
-        """List the formats of files, and the columns that a mapping may name."""
-        told = {"incoming": READERS.values(), "outgoing": WRITERS.values(), "columns": TARGETS}
-        return Response(FormatsSerializer(told).data)
+        """List import and export formats, and the columns that a mapping may name."""
+        formats = {"incoming": READERS.values(), "outgoing": WRITERS.values(), "columns": TARGETS}
+        return Response(FormatsSerializer(formats).data)
 
 
 class ImportsView(ListView, ProjectView):
-    """The files that come into a project. For managers."""
+    """The file imports of a project. For managers."""
 
     parser_classes = (MultiPartParser,)  # type: ignore[assignment]
-    # The same file in the same project is one row, whatever is sent twice.
+    # The same file in the same project is one row, so repeating the request is harmless.
     keeps_answers = False
     serializer_class = ImportSerializer
     queryset = FileImport.objects.none()
     filters = ImportFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state."""
         return self.project.file_imports.select_related("created_by").filter(**asked)
 
     @extend_schema(
@@ -182,7 +191,7 @@ class ImportsView(ListView, ProjectView):
         responses=ImportSerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List the files that were uploaded or brought in by a command, newest first."""
+        """List files that were uploaded or imported by a command, newest first."""
         return self.listed()
 
     @extend_schema(
@@ -192,61 +201,59 @@ class ImportsView(ListView, ProjectView):
         responses={201: ImportSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Upload a file and have its format and columns guessed. Nothing is imported yet."""
-        told = read_body(UploadSerializer, request)
-        record = receive_upload(project=self.project, upload=told["file"], user=self.user)
+        """Upload a file and guess its format and columns. Nothing is imported yet."""
+        values = read_body(UploadSerializer, request)
+        record = receive_upload(project=self.project, upload=values["file"], user=self.user)
         return Response(ImportSerializer(record).data, status=201)
 
 
 class OfImport(ProjectView):
-    """Something of the import in the address. For managers."""
+    """An operation on the import in the address. For managers."""
 
     def record(self, pk: int) -> FileImport:
-        """The import in the address."""
         return get_object_or_404(
             FileImport.objects.select_related("project", "created_by"), pk=pk, project=self.project
         )
 
 
 class ImportView(OfImport):
-    """One file on its way in. For managers."""
+    """One file import. For managers."""
 
     @extend_schema(operation_id="imports_read", tags=["transfers"], responses=ImportSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read how a file is read, how far it has come, what it added, and which rows are wrong."""
+        """Read an import's plan, progress, counts and faulty rows."""
         return Response(ImportSerializer(self.record(pk)).data)
 
     @extend_schema(
         operation_id="imports_correct", tags=["transfers"], request=PlanSerializer, responses=ImportSerializer
     )
     def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Say what format a file has and what its columns are; what is left out is guessed anew. Honours
-        `If-Match`."""
+        """Set the format and the columns of a file; fields left out are guessed again. Honours `If-Match`."""
         record = self.record(pk)
+        values = read_body(PlanSerializer, request)
         self.require_match(ImportSerializer(record).data)
-        told = read_body(PlanSerializer, request)
         _require_file(record)
         correct_plan(
             record=record,
-            format_name=told.get("format", ""),
-            mapping=told.get("mapping", {}),
+            format_name=values.get("format", ""),
+            mapping=values.get("mapping", {}),
             user=self.user,
         )
         return Response(ImportSerializer(record).data)
 
     @extend_schema(operation_id="imports_discard", tags=["transfers"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Delete an uploaded file. What was imported of it stays."""
+        """Delete an uploaded file. Imported rows stay."""
         discard_upload(record=self.record(pk), user=self.user)
         return Response(status=204)
 
 
 class PreviewView(OfImport):
-    """The beginning of an uploaded file. For managers."""
+    """The first rows of an uploaded file. For managers."""
 
     @extend_schema(operation_id="imports_preview", tags=["transfers"], responses=PreviewSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read the first rows as they would be read now. 404 once the file is on its way or in."""
+        """Read the first rows under the current plan. 404 once the import has started."""
         preview = preview_of(self.record(pk))
         if preview is None:
             raise Http404
@@ -254,7 +261,7 @@ class PreviewView(OfImport):
 
 
 class StartView(OfImport):
-    """An uploaded file that is brought in. For managers."""
+    """The start of an import. For managers."""
 
     @extend_schema(
         operation_id="imports_start",
@@ -263,7 +270,7 @@ class StartView(OfImport):
         responses={202: ImportSerializer},
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Have a worker look the whole file through and bring it in. Follow it by its `state`."""
+        """Start the import: a worker checks the whole file, then imports it. Poll its `state`."""
         record = self.record(pk)
         _require_file(record)
         start_import(record=record, skip_bad=read_body(StartSerializer, request)["skip_bad"], user=self.user)
@@ -271,31 +278,38 @@ class StartView(OfImport):
 
 
 class OfExport(ProjectView):
-    """Something of an export of the project. For managers."""
+    """An operation on an export of the project. For managers."""
 
     def export(self, format_name: str, **more: Any) -> Export:
-        """The export by the filters of this request. 404 for a format that there is not."""
+        """Return the export with the filters of this request. 404 for an unknown format."""
         if format_name not in WRITERS:
             raise Http404
-        asked = read_filters(ExportFilters, self.request)
+        asked = read_filters(ExportQuery, self.request)
         rounds = [int(number) for number in asked["rounds"].split(",")] if "rounds" in asked else None
         return export_of(
             project=self.project,
             format_name=format_name,
-            rounds=rounds,
-            split=asked.get("split", ""),
-            machines=asked["machines"],
+            filters=ExportFilters(
+                rounds=rounds,
+                machines=asked["machines"],
+                split=asked.get("split", ""),
+                annotator=str(asked.get("annotator", "")),
+                since=asked.get("since"),
+                until=asked.get("until"),
+                tag=asked.get("tag", ""),
+                category=asked.get("category", ""),
+            ),
             **more,
         )
 
 
 class ExportView(FileView, OfExport):
-    """A project's judgments in a file. For managers."""
+    """A project's judgments as a file. For managers."""
 
     @extend_schema(
         operation_id="exports_download",
         tags=["transfers"],
-        parameters=[ExportFilters],
+        parameters=[ExportQuery],
         responses={
             (200, "application/jsonl"): OpenApiTypes.BINARY,
             (200, "text/csv"): OpenApiTypes.BINARY,
@@ -304,45 +318,45 @@ class ExportView(FileView, OfExport):
         },
     )
     def get(self, request: Request, slug: str, format_name: str) -> StreamingHttpResponse:
-        """Download what stands of the work's judgments: none superseded, no gold, no qualification."""
+        """Download current judgments, without superseded ones, gold and qualification items."""
         made = self.export(format_name)
         content_type = TYPES[made.writer.container][0]
         return attachment(pieces_of(made), name=file_name(made), content_type=content_type)
 
 
 class ManifestView(OfExport):
-    """The account of an export. For managers."""
+    """The manifest of an export. For managers."""
 
     @extend_schema(
         operation_id="exports_manifest",
         tags=["transfers"],
-        parameters=[ExportFilters],
+        parameters=[ExportQuery],
         responses=ManifestSerializer,
     )
     def get(self, request: Request, slug: str, format_name: str) -> Response:
-        """Tell what an export holds, by which filters, and how much a format cannot carry, by reason."""
+        """Read an export's content, its filters, and the number of dropped things by reason."""
         return Response({"manifest": manifest_of(self.export(format_name))})
 
 
 class DroppedView(FileView, OfExport):
-    """What an export leaves out. For managers."""
+    """The things that an export drops. For managers."""
 
     @extend_schema(
         operation_id="exports_dropped",
         tags=["transfers"],
-        parameters=[ExportFilters],
+        parameters=[ExportQuery],
         responses={(200, "application/jsonl"): OpenApiTypes.BINARY},
     )
     def get(self, request: Request, slug: str, format_name: str) -> StreamingHttpResponse:
-        """Download each thing that a format cannot carry, with its judgment and the reason, line by line."""
-        # Looked at before the first line goes, so that what is wrong is told as a problem.
+        """Download the things that the format cannot carry, with judgment and reason, one per line."""
+        # Called before the first line is sent, so that an error becomes a problem response.
         name = f"{self.project.slug}-{self.export(format_name).writer.name}.dropped.jsonl"
         make = partial(self.export, format_name)
-        lines = dropped_lines(lambda told: make(on_drop=told))
+        lines = dropped_lines(lambda on_drop: make(on_drop=on_drop))
         return attachment(lines, name=name, content_type="application/jsonl")
 
 
 def _require_file(record: FileImport) -> None:
-    """What is in, or was deleted, has no file that could be read again."""
+    """Raise 404 if the file was imported or deleted and cannot be read again."""
     if not record.stored_as:
         raise Http404

@@ -1,10 +1,12 @@
-"""Operations of `annotation` below /api/v1/."""
+"""URLs of `annotation` below /api/v1/."""
 
 from django.urls import URLPattern, path
 
 from annotation.api import (
     account,
     audit,
+    data,
+    inbox,
     invitations,
     labelling,
     projects,
@@ -22,14 +24,19 @@ _ONE = f"{_PROJECT}assignments/<int:pk>/"
 urlpatterns: list[URLPattern] = [
     path("me/", account.MeView.as_view(), name="api-me"),
     path("me/keys/", account.KeysView.as_view(), name="api-me-keys"),
+    path("me/mail/", inbox.MailChoiceView.as_view(), name="api-me-mail"),
+    path("inbox/", inbox.InboxView.as_view(), name="api-inbox"),
     path("audit/", audit.AnyAuditView.as_view(), name="api-audit-all"),
     path("tokens/", account.TokensView.as_view(), name="api-tokens"),
     path("tokens/<int:pk>/", account.TokenView.as_view(), name="api-token"),
     path("projects/", projects.ProjectsView.as_view(), name="api-projects"),
     path(_PROJECT, projects.ProjectDetailView.as_view(), name="api-project"),
     path(f"{_PROJECT}settings/", projects.SettingsView.as_view(), name="api-settings"),
+    path(f"{_PROJECT}archive/", projects.ArchiveView.as_view(), name="api-archive"),
     path(f"{_PROJECT}members/", projects.MembersView.as_view(), name="api-members"),
     path(f"{_PROJECT}members/<str:username>/", projects.MemberView.as_view(), name="api-member"),
+    path(f"{_PROJECT}categories/", questions.CategoriesView.as_view(), name="api-categories"),
+    path(f"{_PROJECT}criteria/", questions.CriteriaView.as_view(), name="api-criteria"),
     path(f"{_PROJECT}categories/<slug:key>/", questions.CategoryView.as_view(), name="api-category"),
     path(f"{_PROJECT}criteria/<slug:key>/", questions.CriterionView.as_view(), name="api-criterion"),
     path("invitations/accept/", invitations.AcceptView.as_view(), name="api-invitation-accept"),
@@ -43,6 +50,13 @@ urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}completions/", texts.CompletionsView.as_view(), name="api-completions"),
     path(f"{_PROJECT}comparisons/", texts.ComparisonsView.as_view(), name="api-comparisons"),
     path(f"{_PROJECT}comparisons/<int:pk>/", texts.ComparisonView.as_view(), name="api-comparison"),
+    path(f"{_PROJECT}comments/<int:pk>/", inbox.CommentView.as_view(), name="api-comment"),
+    path(f"{_PROJECT}comparisons/<int:pk>/comments/", inbox.CommentsView.as_view(), name="api-comments"),
+    path(
+        f"{_PROJECT}comparisons/<int:pk>/comments/resolve/",
+        inbox.ResolveView.as_view(),
+        name="api-comments-resolve",
+    ),
     path(
         f"{_PROJECT}comparisons/<int:pk>/judgments/",
         texts.ComparisonJudgmentsView.as_view(),
@@ -56,6 +70,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{_ONE}draft/", labelling.DraftView.as_view(), name="api-draft"),
     path(f"{_ONE}skip/", labelling.SkipView.as_view(), name="api-skip"),
     path(f"{_ONE}flag/", labelling.FlagView.as_view(), name="api-flag"),
+    path(f"{_ONE}comments/", inbox.OwnCommentsView.as_view(), name="api-assignment-comments"),
     path(f"{_ONE}renew/", labelling.RenewView.as_view(), name="api-renew"),
     path(f"{_ONE}release/", labelling.ReleaseView.as_view(), name="api-release"),
     path(f"{_PROJECT}reviews/", reviews.ReviewsView.as_view(), name="api-reviews"),
@@ -63,6 +78,8 @@ urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}reviews/<int:pk>/decision/", reviews.DecisionView.as_view(), name="api-review-decision"),
     path(f"{_PROJECT}statistics/", quality.StatisticsView.as_view(), name="api-statistics"),
     path(f"{_PROJECT}statistics/items/", quality.StatisticsItemsView.as_view(), name="api-statistics-items"),
+    path(f"{_PROJECT}comparisons/act/", data.ComparisonsActionView.as_view(), name="api-comparisons-act"),
+    path(f"{_PROJECT}prompts/act/", data.PromptsActionView.as_view(), name="api-prompts-act"),
     path(f"{_PROJECT}withheld/", quality.WithheldView.as_view(), name="api-withheld"),
     path(
         f"{_PROJECT}withheld/<int:pk>/decision/",

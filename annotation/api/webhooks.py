@@ -1,4 +1,4 @@
-"""Which other programs are told of a project's events, and whether that reached them."""
+"""Webhooks of a project and their deliveries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ from annotation.services.webhooks.endpoints import (
 
 
 class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
-    """An address that is told of events, without its secret."""
+    """A webhook, without its secret."""
 
     events = serializers.ListField(child=serializers.ChoiceField(choices=WebhookEvent.choices))
 
@@ -38,7 +38,7 @@ class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
 
 
 class MadeWebhookSerializer(WebhookSerializer):
-    """A webhook with its secret, which nothing tells again."""
+    """A webhook with its secret, which is shown only once."""
 
     secret = serializers.CharField(help_text="`whsec_…`, as the libraries of Standard Webhooks take it.")
 
@@ -47,28 +47,30 @@ class MadeWebhookSerializer(WebhookSerializer):
 
 
 class NewWebhookSerializer(serializers.Serializer[Any]):
-    """A webhook to be made."""
+    """A webhook to create."""
 
     url = serializers.CharField(max_length=500, help_text="Where messages are sent; https.")
     description = serializers.CharField(
         max_length=200, required=False, default="", allow_blank=True, help_text="What it is for."
     )
-    events = serializers.MultipleChoiceField(choices=WebhookEvent.choices, allow_empty=False)
+    events = serializers.ListField(child=serializers.ChoiceField(choices=WebhookEvent.choices), min_length=1)
 
 
 class WebhookSettingsSerializer(serializers.Serializer[Any]):
-    """What of a webhook is to change."""
+    """The fields of a webhook to change."""
 
     url = serializers.CharField(max_length=500, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
-    events = serializers.MultipleChoiceField(choices=WebhookEvent.choices, allow_empty=False, required=False)
+    events = serializers.ListField(
+        child=serializers.ChoiceField(choices=WebhookEvent.choices), min_length=1, required=False
+    )
     is_enabled = serializers.BooleanField(
         required=False, help_text="What waits of one that is switched off is given up."
     )
 
 
 class AttemptSerializer(serializers.ModelSerializer[WebhookAttempt]):
-    """One time that a message was sent, and what came back."""
+    """One attempt to send a message, and the response."""
 
     class Meta:
         model = WebhookAttempt
@@ -76,7 +78,7 @@ class AttemptSerializer(serializers.ModelSerializer[WebhookAttempt]):
 
 
 class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
-    """One message on its way to one address."""
+    """A message to one webhook."""
 
     webhook = serializers.IntegerField(source="endpoint_id")
     message = serializers.CharField(source="message.key", help_text="`webhook-id`.")
@@ -91,7 +93,7 @@ class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
 
 
 class WholeDeliverySerializer(DeliverySerializer):
-    """A message with its body and every attempt at it, newest first."""
+    """A message with its body and all attempts, newest first."""
 
     body = serializers.CharField(source="message.body", help_text="JSON, as it is signed and sent.")
     attempts = AttemptSerializer(many=True)
@@ -110,18 +112,17 @@ class DeliveryFilters(Filters):
 class WebhooksView(ListView, ProjectView):
     """The webhooks of a project. For managers."""
 
-    # The answer to a POST holds a secret, which is kept nowhere in the clear.
+    # The answer to a POST holds a secret, which is not stored in plain text.
     keeps_answers = False
     serializer_class = WebhookSerializer
     queryset = WebhookEndpoint.objects.none()
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
         return self.project.webhooks.all()
 
     @extend_schema(operation_id="webhooks_list", tags=["webhooks"], responses=WebhookSerializer(many=True))
     def get(self, request: Request, slug: str) -> Response:
-        """List the addresses that are told of events, newest first."""
+        """List the webhooks, newest first."""
         return self.listed()
 
     @extend_schema(
@@ -131,20 +132,19 @@ class WebhooksView(ListView, ProjectView):
         responses={201: MadeWebhookSerializer},
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Have an address told of events from now on. Its secret is in this answer and never again."""
-        told = read_body(NewWebhookSerializer, request)
-        made = create_webhook(project=self.project, created_by=self.user, **_listed(told))
+        """Create a webhook. Only this response holds its secret."""
+        values = read_body(NewWebhookSerializer, request)
+        made = create_webhook(project=self.project, created_by=self.user, **values)
         made.endpoint.secret = made.secret
         return Response(MadeWebhookSerializer(made.endpoint).data, status=201)
 
 
 class OfWebhook(ProjectView):
-    """Something of the webhook in the address. For managers."""
+    """An operation on the webhook in the address. For managers."""
 
     def webhook(self, pk: int) -> WebhookEndpoint:
-        """The webhook in the address."""
-        found: WebhookEndpoint = get_object_or_404(self.project.webhooks.select_related("project"), pk=pk)
-        return found
+        endpoint: WebhookEndpoint = get_object_or_404(self.project.webhooks.select_related("project"), pk=pk)
+        return endpoint
 
 
 class WebhookView(OfWebhook):
@@ -152,7 +152,7 @@ class WebhookView(OfWebhook):
 
     @extend_schema(operation_id="webhooks_read", tags=["webhooks"], responses=WebhookSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read what an address is told of, and whether messages arrive there."""
+        """Read a webhook with its events and its failures."""
         return Response(WebhookSerializer(self.webhook(pk)).data)
 
     @extend_schema(
@@ -162,20 +162,20 @@ class WebhookView(OfWebhook):
         responses=WebhookSerializer,
     )
     def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Change what is sent and leave the rest. Honours `If-Match`."""
+        """Change the fields that are sent. Honours `If-Match`."""
+        changes = read_body(WebhookSettingsSerializer, request)
         with transaction.atomic():
             self.project.webhooks.select_for_update().filter(pk=pk).first()
             held = self.webhook(pk)
             self.require_match(WebhookSerializer(held).data)
-            told = _listed(read_body(WebhookSettingsSerializer, request))
             names = ("url", "description", "events", "is_enabled")
-            values = {name: told.get(name, getattr(held, name)) for name in names}
+            values = {name: changes.get(name, getattr(held, name)) for name in names}
             change_webhook(endpoint=held, changed_by=self.user, **values)
         return Response(WebhookSerializer(held).data)
 
     @extend_schema(operation_id="webhooks_delete", tags=["webhooks"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Forget an address, with what was sent to it and what was to be."""
+        """Delete a webhook with its sent and pending messages."""
         delete_webhook(endpoint=self.webhook(pk), deleted_by=self.user)
         return Response(status=204)
 
@@ -192,37 +192,36 @@ class SecretView(OfWebhook):
         responses={201: MadeWebhookSerializer},
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Draw a new secret, in this answer and never again. For a day the one before signs beside it."""
+        """Create a new secret; only this response holds it. The previous one keeps signing for a day."""
         made = rotate_secret(endpoint=self.webhook(pk), rotated_by=self.user)
         made.endpoint.secret = made.secret
         return Response(MadeWebhookSerializer(made.endpoint).data, status=201)
 
 
 class TestView(OfWebhook):
-    """Whether a webhook reaches its receiver. For managers."""
+    """A test message of a webhook. For managers."""
 
     @extend_schema(
         operation_id="webhooks_test", tags=["webhooks"], request=None, responses={202: DeliverySerializer}
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Have the message `webhook.test` sent, which says nothing. A worker sends it."""
+        """Send the empty message `webhook.test` from a worker."""
         delivery = send_test(endpoint=self.webhook(pk), sent_by=self.user)
         return Response(DeliverySerializer(delivery).data, status=202)
 
 
 class DeliveriesView(ListView, ProjectView):
-    """Messages of a project on their way. For managers."""
+    """The webhook deliveries of a project. For managers."""
 
     serializer_class = DeliverySerializer
     queryset = WebhookDelivery.objects.none()
     filters = DeliveryFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By webhook and by state."""
-        found = WebhookDelivery.objects.filter(endpoint__project=self.project).select_related("message")
+        deliveries = WebhookDelivery.objects.filter(endpoint__project=self.project).select_related("message")
         if "webhook" in asked:
-            found = found.filter(endpoint=asked["webhook"])
-        return found.filter(state=asked["state"]) if "state" in asked else found
+            deliveries = deliveries.filter(endpoint=asked["webhook"])
+        return deliveries.filter(state=asked["state"]) if "state" in asked else deliveries
 
     @extend_schema(
         operation_id="deliveries_list",
@@ -231,30 +230,29 @@ class DeliveriesView(ListView, ProjectView):
         responses=DeliverySerializer(many=True),
     )
     def get(self, request: Request, slug: str) -> Response:
-        """List what was told to whom, newest first; kept for a month."""
+        """List the deliveries of the last month, newest first."""
         return self.listed()
 
 
 class OfDelivery(ProjectView):
-    """Something of the delivery in the address. For managers."""
+    """An operation on the delivery in the address. For managers."""
 
     def delivery(self, pk: int) -> WebhookDelivery:
-        """The delivery in the address."""
         rows = WebhookDelivery.objects.select_related("endpoint__project", "message")
         return get_object_or_404(rows, pk=pk, endpoint__project=self.project)
 
 
 class DeliveryView(OfDelivery):
-    """One message on its way. For managers."""
+    """One webhook delivery. For managers."""
 
     @extend_schema(operation_id="deliveries_read", tags=["webhooks"], responses=WholeDeliverySerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a message with every attempt at it."""
+        """Read a message with all its attempts."""
         return Response(WholeDeliverySerializer(self.delivery(pk)).data)
 
 
 class ResendView(OfDelivery):
-    """A message that is sent again. For managers."""
+    """A repeated delivery. For managers."""
 
     @extend_schema(
         operation_id="deliveries_resend",
@@ -263,12 +261,7 @@ class ResendView(OfDelivery):
         responses={202: DeliverySerializer},
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Have a message sent again, with all its tries and under the same `webhook-id`."""
+        """Send a message again, with all retries and the same `webhook-id`."""
         delivery = self.delivery(pk)
         resend(delivery=delivery, sent_by=self.user)
         return Response(DeliverySerializer(delivery).data, status=202)
-
-
-def _listed(told: dict[str, Any]) -> dict[str, Any]:
-    """With the events as a list, which the serializer gives as a set."""
-    return {**told, "events": sorted(told["events"])} if "events" in told else told

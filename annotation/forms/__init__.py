@@ -1,11 +1,11 @@
-"""What a labelling page sends back, read into the words of the services.
+"""Forms of the labelling page, read into the inputs of the services.
 
 A page knows candidates by token, categories and criteria by key. `Entered` is what stands in the
 form's fields, right or wrong, so that a refused form comes back as it was sent.
 """
 
 from annotation.forms.entered import Entered, MissingRow, rating_field
-from annotation.forms.judgment import STRENGTHS, JudgmentForm
+from annotation.forms.judgment import JudgmentForm
 from annotation.forms.reasons import FlagForm, SkipForm
 
-__all__ = ["STRENGTHS", "Entered", "FlagForm", "JudgmentForm", "MissingRow", "SkipForm", "rating_field"]
+__all__ = ["Entered", "FlagForm", "JudgmentForm", "MissingRow", "SkipForm", "rating_field"]

@@ -1,4 +1,4 @@
-"""What stands in the fields of a labelling page, as it was typed."""
+"""Contents of the fields of a labelling page, as they were typed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from django.http import QueryDict
 
 from annotation.choices import Verdict
-from annotation.configuration import configuration_of
 from annotation.models import Assignment, Draft, Judgment, MissingInfo
+from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import candidate_token, tokens_of
 
 _ROW = {
@@ -38,13 +38,13 @@ class MissingRow:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said in it."""
+        """Return True where nothing was entered."""
         return not (self.text.strip() or self.evidence or self.further or self.insert_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
-    """What stands in the fields of a labelling page."""
+    """Contents of the fields of a labelling page."""
 
     choice: str = ""
     ranks: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Entered:
 
     @classmethod
     def from_post(cls, data: QueryDict, assignment: Assignment) -> "Entered":
-        """What was sent, as it was sent."""
+        """Return the contents of a submitted form, unchanged."""
         tokens = list(tokens_of(assignment))
-        criteria = configuration_of(assignment.comparison.project).criteria
+        criteria = configuration_of(assignment.comparison.project).asked_criteria
         ratings = [rating_field(token, criterion.key) for token in tokens for criterion in criteria]
         edited = {token: data.get(f"correction-{token}") for token in tokens}
         return cls(
@@ -88,7 +88,7 @@ class Entered:
 
     @classmethod
     def from_draft(cls, draft: Draft) -> "Entered":
-        """What stood in the fields when the draft was saved, under a new name of the page."""
+        """Return the contents of a draft, under a new key of the page."""
         data = QueryDict(mutable=True)
         for name, values in draft.fields.items():
             data.setlist(name, values)
@@ -97,7 +97,7 @@ class Entered:
 
     @classmethod
     def from_judgment(cls, judgment: Judgment) -> "Entered":
-        """What was submitted before, for a change of mind."""
+        """Return the contents of a submitted judgment, for a revision."""
         assignment = judgment.assignment
 
         def token(completion_id: int) -> str:

@@ -9,13 +9,14 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from annotation.choices import Verdict
-from annotation.configuration import configuration_of
-from annotation.corrections import with_own_line_breaks
+from annotation.choices import STRENGTHS, Verdict
 from annotation.errors import Refusal
 from annotation.forms.entered import Entered, MissingRow, rating_field
 from annotation.models import Assignment, Completion
-from annotation.services.answer_inputs import (
+from annotation.selectors.configuration import configuration_of
+from annotation.services.assignments import tokens_of
+from annotation.services.judgments.incomplete import Incomplete
+from annotation.services.judgments.inputs import (
     CorrectionInput,
     CritiqueInput,
     EvidencePointer,
@@ -24,15 +25,7 @@ from annotation.services.answer_inputs import (
     RatingInput,
     SpanFlagInput,
 )
-from annotation.services.assignments import tokens_of
-
-STRENGTHS = {
-    1: gettext_lazy("slightly better"),
-    2: gettext_lazy("somewhat better"),
-    3: gettext_lazy("better"),
-    4: gettext_lazy("much better"),
-}
-"""How much better the winner of a pair is, in words."""
+from annotation.text.edits import with_own_line_breaks
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
 # Where a service's refusal is shown on the page.
@@ -72,12 +65,12 @@ class JudgmentForm(forms.Form):
         configured = configuration_of(self._project)
         self._completions = tokens_of(assignment)
         self._categories = {category.key: category.pk for category in configured.categories}
-        self._criteria = configured.criteria
+        self._criteria = configured.asked_criteria
         self._letters = dict(zip(self._completions, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
 
     @property
     def answer(self) -> JudgmentAnswer:
-        """What the page says. Only after `is_valid()`."""
+        """Return the judgment that the page describes. Only after `is_valid()`."""
         verdict, ranks, strength = self.cleaned_data["choice"]
         return JudgmentAnswer(
             verdict=verdict,
@@ -109,7 +102,9 @@ class JudgmentForm(forms.Form):
             raise ValidationError(_STALE)
         if choice not in ("", Verdict.RANKED):
             if ranks:
-                raise ValidationError(_("You ranked answers and said that none wins. Take one of both away."))
+                raise ValidationError(
+                    _("You ranked responses and chose a no-preference option. Remove one of the two.")
+                )
             return choice, {}, None
         return self._ranking(choice, ranks)
 
@@ -166,7 +161,7 @@ class JudgmentForm(forms.Form):
         )
 
     def clean_critiques(self) -> tuple[CritiqueInput, ...]:
-        """What was said of single answers."""
+        """Return the critiques of single completions."""
         return tuple(
             CritiqueInput(completion_id=self._completions[token], text=_plain(text).strip())
             for token, text in self.entered.critiques.items()
@@ -181,7 +176,7 @@ class JudgmentForm(forms.Form):
     def _without_verdict(self, choice: str) -> str:
         # Where nothing else has to be filled in, one says that one has looked: nothing is sent untouched.
         if not choice and not self._criteria and not self._project.ask_demonstration:
-            raise ValidationError(_("Say that you looked it through, or that you cannot judge."))
+            raise ValidationError(str(Incomplete.SEEN))
         return choice or Verdict.NOT_ASKED
 
     def _winner(self, choice: str) -> tuple[str, dict[int, int], int | None]:
@@ -199,9 +194,9 @@ class JudgmentForm(forms.Form):
         if len(self._completions) == 1 and choice:
             return Verdict.RANKED, dict.fromkeys(self._completions.values(), 1), None
         if len(self._completions) == 2 and not ranks:
-            raise ValidationError(_("Choose the better response, or a no-preference option."))
+            raise ValidationError(str(Incomplete.PAIR))
         if not choice and not ranks:
-            raise ValidationError(_("Rank the answers, or choose why none wins."))
+            raise ValidationError(str(Incomplete.RANKING))
         unranked = [self._letters[token] for token in self._completions if token not in ranks]
         if unranked:
             raise ValidationError(_("Rank %(letters)s too.") % {"letters": _listed(unranked)})

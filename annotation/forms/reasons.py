@@ -1,11 +1,11 @@
-"""Why a comparison is skipped or flagged."""
+"""Reasons for a skip or a flag."""
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
 
 class SkipForm(forms.Form):
-    """Why a comparison is skipped."""
+    """Reasons for a skip."""
 
     reason = forms.CharField(max_length=200, error_messages={"required": _("Say why: choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)
@@ -18,7 +18,7 @@ class SkipForm(forms.Form):
 
 
 class FlagForm(forms.Form):
-    """What is reported about a comparison."""
+    """Reasons for a flag."""
 
     reason = forms.CharField(max_length=200, error_messages={"required": _("Say why: choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)

@@ -1,4 +1,4 @@
-"""What is entered to make a token."""
+"""Form of an API token."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,7 @@ class TokenForm(forms.Form):
         initial=TokenScope.values,
         widget=forms.CheckboxSelectMultiple,
     )
-    days = forms.ChoiceField(choices=_LIVES, label=_("It ends after"), required=False, initial="90")
+    days = forms.ChoiceField(choices=_LIVES, label=_("Expires after"), required=False, initial="90")
 
     def clean_days(self) -> Any:
         """The moment at which it ends; None for never."""

@@ -1,4 +1,4 @@
-"""What is entered to have another program told of events."""
+"""Form of a webhook."""
 
 from django import forms
 from django.utils.translation import gettext_lazy as _

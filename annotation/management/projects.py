@@ -1,4 +1,4 @@
-"""Which project a command is about."""
+"""The project of a command."""
 
 from django.core.management.base import CommandError
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0001_squashed_0015_display_lanes'),
+        ('annotation', '0001_initial'),
     ]
 
     operations = [

@@ -1,6 +1,7 @@
-"""What people are asked and what they answered, one module per subject."""
+"""Questions to people and their answers, one module per subject."""
 
 from annotation.models.audit import AuditEntry
+from annotation.models.inbox import Comment, MailChoice, Notification
 from annotation.models.judgments import (
     Correction,
     CorrectionEdit,
@@ -39,6 +40,7 @@ __all__ = [
     "AuditEntry",
     "Candidate",
     "Category",
+    "Comment",
     "Comparison",
     "Completion",
     "CompletionScore",
@@ -57,8 +59,10 @@ __all__ = [
     "ItemFlag",
     "Judgment",
     "KeptAnswer",
+    "MailChoice",
     "Membership",
     "MissingInfo",
+    "Notification",
     "Project",
     "Prompt",
     "RankedCompletion",

@@ -1,4 +1,4 @@
-"""Who did what, and when."""
+"""Audit log: every action with its actor and time."""
 
 from django.conf import settings
 from django.db import models
@@ -11,7 +11,7 @@ class AuditEntry(WrittenOnce):
 
     Triggers of the database refuse every UPDATE and DELETE, of whatever program, with two exceptions:
     `project` becomes empty when the project is deleted, and the words (`subject`, `details`) may be replaced
-    where `redacted_at` moves on with them (`annotation.services.people.erase_account`).
+    where `redacted_at` moves on with them (`annotation.services.people.accounts.erase_account`).
     """
 
     actor = models.ForeignKey(

@@ -1,18 +1,32 @@
-"""What annotators said. Rows are written once; a change of mind adds a row."""
+"""Judgments. Rows are written once; a revision adds a row."""
+
+from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from annotation.choices import Verdict
-from annotation.models.written_once import WrittenOnce
+from annotation.models.written_once import WrittenOnce, WrittenOnceQuerySet
+
+
+class JudgmentQuerySet(WrittenOnceQuerySet["Judgment"]):
+    """Judgments, and which of them stand."""
+
+    def current(self) -> "JudgmentQuerySet":
+        """Keep the judgments that no later one of the same person supersedes."""
+        # Not `superseded_by__isnull`: PostgreSQL takes that join to leave next to nothing and plans for it.
+        return self.filter(~Exists(Judgment.objects.filter(supersedes=OuterRef("pk"))))
+
+
+JudgmentManager = models.Manager.from_queryset(JudgmentQuerySet)
 
 
 class Judgment(WrittenOnce):
     """One annotator's verdict on the completions of one comparison.
 
     Written once by `submit_judgment`; a change of mind adds a row that supersedes this one.
-    The current judgments are those with no `superseded_by`.
+    `Judgment.objects.current()` gives the current ones.
     """
 
     assignment = models.ForeignKey(
@@ -55,6 +69,8 @@ class Judgment(WrittenOnce):
         "from an unblinded judgment, and no win rate counts it.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects: ClassVar = JudgmentManager()
 
     class Meta:
         constraints = [
@@ -232,7 +248,7 @@ class Rating(WrittenOnce):
 
 
 class Critique(WrittenOnce):
-    """What an annotator says of one completion in words; the comparison's is `Judgment.comment`."""
+    """An annotator's words on one completion; those on the comparison are `Judgment.comment`."""
 
     judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="critiques")
     completion = models.ForeignKey(

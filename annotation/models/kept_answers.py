@@ -5,9 +5,9 @@ from django.db import models
 
 
 class KeptAnswer(models.Model):
-    """What one request with an `Idempotency-Key` was answered, so that sending it again does nothing twice.
+    """The response to a request with an `Idempotency-Key`, so that sending it again does nothing twice.
 
-    Written by `annotation.services.kept_answers` alone, in the transaction of what the request did. Only
+    Written by `annotation.api.idempotency` alone, in the transaction of what the request did. Only
     requests that succeeded are kept: one that was refused did nothing, and may be sent again.
     """
 

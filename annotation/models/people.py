@@ -1,12 +1,13 @@
-"""Who takes part."""
+"""People: users, memberships, invitations."""
 
 import uuid
 from datetime import datetime
 
 from django.contrib.auth.models import AbstractUser
+from django.core.validators import MinValueValidator
 from django.db import models
 
-from annotation.choices import Role
+from annotation.choices import MailState, Role
 
 
 class User(AbstractUser):
@@ -65,11 +66,21 @@ class Membership(models.Model):
     qualified_at = models.DateTimeField(
         null=True, blank=True, help_text="When they passed the qualification set, or were let in without."
     )
+    daily_limit = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many comparisons this person may submit a day; empty for the project's limit.",
+    )
     joined_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["project", "user"], name="membership_once_per_project"),
+            models.CheckConstraint(
+                condition=models.Q(daily_limit__isnull=True) | models.Q(daily_limit__gte=1),
+                name="membership_daily_limit_positive",
+            ),
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
         ]
 
@@ -80,7 +91,8 @@ class Membership(models.Model):
 class Invitation(models.Model):
     """A link by which people become members of one project. Only its SHA-256 is kept: it is shown once.
 
-    Written by `annotation.services.invitations` alone. What is used up, expired or revoked stays in the list.
+    Written by `annotation.services.projects.invitations` alone. What is used up, expired or revoked stays
+    in the list.
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="invitations")
@@ -91,6 +103,15 @@ class Invitation(models.Model):
     most_uses = models.PositiveIntegerField(default=1, help_text="How many may.")
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
+    email = models.EmailField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Where the link is sent; a link sent by e-mail is shown nowhere else.",
+    )
+    mail = models.CharField(
+        max_length=10, choices=MailState, default=MailState.NONE, db_default=MailState.NONE, blank=True
+    )
     created_by = models.ForeignKey("annotation.User", on_delete=models.PROTECT, related_name="invitations")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -102,11 +123,16 @@ class Invitation(models.Model):
                 name="invitation_not_overused",
             ),
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="invitation_role_known"),
+            models.CheckConstraint(
+                condition=models.Q(mail=MailState.NONE, email="")
+                | (models.Q(mail__in=["waiting", "sent", "failed"]) & ~models.Q(email="")),
+                name="invitation_mail_has_address",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"Invitation {self.pk} to {self.project}"
 
     def is_good(self, now: datetime) -> bool:
-        """Whether somebody may still join by it."""
+        """Return True where somebody may still join by it."""
         return self.revoked_at is None and self.expires_at > now and self.uses < self.most_uses

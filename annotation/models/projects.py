@@ -1,17 +1,29 @@
-"""What a labelling effort asks, and by which rules."""
+"""Projects: their questions and rules."""
 
 import uuid
 from typing import TYPE_CHECKING
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.utils.translation import gettext as _
 
-from annotation.choices import AcquisitionStrategy, CategoryScope, Granularity, Polarity, RatingScale
+from annotation.choices import (
+    AcquisitionStrategy,
+    CategoryScope,
+    ContextDisplay,
+    Granularity,
+    Polarity,
+    RatingScale,
+)
 from annotation.models.written_once import WrittenOnce
 
 if TYPE_CHECKING:
     from annotation.models.people import Membership
+
+RESERVED_SLUGS = frozenset({"new"})
+"""Slugs that no project has: /projects/new/ is the page that creates one."""
 
 _SHARE = [MinValueValidator(0.0), MaxValueValidator(1.0)]
 
@@ -39,6 +51,14 @@ class Project(models.Model):
     )
     extra_overlap_share = models.FloatField(
         default=0.0, validators=_SHARE, help_text="Share of comparisons that more annotators judge, 0 to 1."
+    )
+    hourly_wage = models.DecimalField(
+        max_digits=8,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="What an hour of an annotator costs, in a currency of your choice; empty for no cost.",
     )
     daily_limit = models.PositiveIntegerField(
         null=True,
@@ -105,6 +125,13 @@ class Project(models.Model):
     rate_side_by_side = models.BooleanField(
         default=True, help_text="Rate all answers at once, each criterion in a row; else one at a time."
     )
+    show_context = models.CharField(
+        max_length=10,
+        choices=ContextDisplay,
+        default=ContextDisplay.AUTO,
+        db_default=ContextDisplay.AUTO,
+        help_text="Whether the context of a prompt is open when a comparison is shown.",
+    )
     revision = models.UUIDField(
         default=uuid.uuid4,
         editable=False,
@@ -119,6 +146,12 @@ class Project(models.Model):
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    archived_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="An archived project is not listed and hands out no work.",
+    )
 
     visitor: "tuple[int, Membership | None] | None" = None
     """Within one request: the person who asks, and the row that makes them a member."""
@@ -131,11 +164,21 @@ class Project(models.Model):
                 condition=models.Q(acquisition__in=AcquisitionStrategy.values),
                 name="project_acquisition_known",
             ),
+            models.CheckConstraint(
+                condition=models.Q(show_context__in=ContextDisplay.values), name="project_show_context_known"
+            ),
             models.CheckConstraint(condition=models.Q(lease_minutes__gte=1), name="project_lease_positive"),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Refuse a slug under which Rondo has a page of its own."""
+        if self.slug in RESERVED_SLUGS:
+            raise ValidationError(
+                {"slug": _("The address %(slug)s is Rondo's own. Choose another.") % {"slug": self.slug}}
+            )
 
 
 class Guideline(WrittenOnce):
@@ -180,6 +223,9 @@ class Category(models.Model):
         help_text="How many steps of severity a mark has, 1 the mildest; 0 asks for none.",
     )
     position = models.PositiveSmallIntegerField(default=0)
+    is_archived = models.BooleanField(
+        default=False, db_default=False, help_text="Not asked any more; annotations that use it keep it."
+    )
 
     class Meta:
         verbose_name_plural = "categories"
@@ -218,6 +264,9 @@ class Criterion(models.Model):
     description = models.TextField(blank=True, help_text="What the lowest and the highest step mean.")
     scale = models.CharField(max_length=10, choices=RatingScale, default=RatingScale.FIVE)
     position = models.PositiveSmallIntegerField(default=0)
+    is_archived = models.BooleanField(
+        default=False, db_default=False, help_text="Not asked any more; annotations that use it keep it."
+    )
 
     class Meta:
         verbose_name_plural = "criteria"

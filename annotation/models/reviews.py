@@ -1,4 +1,4 @@
-"""What reviewers decide about comparisons that annotators judged. The votes stay as they are."""
+"""Reviews: decisions on judged comparisons. The votes stay as they are."""
 
 from django.conf import settings
 from django.db import models
@@ -10,7 +10,8 @@ from annotation.choices import ReviewReason, Verdict
 class Review(models.Model):
     """One comparison that goes to reviewers, and what they decided.
 
-    Opened when annotators disagree, when someone flagged the comparison, or by chance; once per
+    Opened when annotators disagree, when someone flagged the comparison,
+    when a manager asks for it, or by chance; once per
     comparison. A decision is made once; it stands beside the judgments and changes none of them.
     """
 

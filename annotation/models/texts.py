@@ -1,4 +1,4 @@
-"""What is asked of models, and what they answered. None of it ever changes."""
+"""Prompts and completions. None of them ever changes."""
 
 from django.db import models
 
@@ -40,7 +40,7 @@ class Prompt(models.Model):
 
 
 class CompletionSource(models.Model):
-    """Who wrote completions: a checkpoint, an imported set, a person. Annotators never see it."""
+    """Source of completions: a checkpoint, an imported set, a person. Annotators never see it."""
 
     name = models.CharField(max_length=120, unique=True)
     kind = models.CharField(max_length=12, choices=SourceKind)
@@ -80,7 +80,7 @@ class Completion(WrittenOnce):
 
 
 class CompletionScore(models.Model):
-    """What one reward head says of one completion. Written from outside; `annotation` only reads it.
+    """A reward head's score of one completion. Written from outside; `annotation` only reads it.
 
     Several scorers of one completion are the members of an ensemble.
     """

@@ -10,7 +10,7 @@ from django.db.models import Q
 class ApiToken(models.Model):
     """A named secret of one person for programs. Only its SHA-256 is kept: it is shown once, when made.
 
-    Written by `annotation.services.tokens` alone. What is revoked or expired stays in the list.
+    Written by `annotation.services.people.tokens` alone. What is revoked or expired stays in the list.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
@@ -40,5 +40,5 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.beginning}…)"
 
     def is_good(self, now: datetime) -> bool:
-        """Whether it opens anything at this moment."""
+        """Return True where the token is valid now."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)

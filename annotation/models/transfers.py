@@ -1,17 +1,27 @@
-"""What comes into a project from files."""
+"""Imported files."""
+
+from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
 
-from annotation.choices import ImportState
+from annotation.choices import ImportState, JobState
+from annotation.models.jobs import Claimable
 
 
-class FileImport(models.Model):
+class FileImport(Claimable):
     """One file that is brought into one project, and how far that has come.
 
-    Written by `annotation.services.file_imports` alone. The same content in the same project is one row, so
+    Written by `annotation.exchange.file_imports` alone. The same content in the same project is one row, so
     that an import that was cut off goes on where it stopped, and a second one adds nothing.
     """
+
+    PAGE = "transfers"
+
+    # An import without a stored file is a command's, and no worker's.
+    UNFINISHED = Q(state__in=(ImportState.WAITING, ImportState.RUNNING)) & ~Q(stored_as="")
 
     # No index of its own: the constraint below begins with it.
     project = models.ForeignKey(
@@ -46,8 +56,6 @@ class FileImport(models.Model):
         default=list, blank=True, help_text="Rows that were left out, and why: the first."
     )
     errors_total = models.PositiveBigIntegerField(default=0)
-    worker = models.CharField(max_length=120, blank=True)
-    heartbeat_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -63,7 +71,27 @@ class FileImport(models.Model):
     def __str__(self) -> str:
         return f"{self.name} into {self.project}"
 
+    @classmethod
+    def claim_values(cls) -> dict[str, Any]:
+        """Return the columns of an import that runs: errors of the try before it go."""
+        return {"state": ImportState.RUNNING, "errors": [], "errors_total": 0}
+
+    def end_values(self, state: str, text: str) -> dict[str, Any]:
+        """Return the columns of an import that ended; why it failed follows the errors of its rows."""
+        match state:
+            case JobState.FAILED:
+                errors = [*self.errors, *filter(None, [text])]
+                return {
+                    "state": state,
+                    "errors": errors,
+                    "errors_total": max(len(errors), self.errors_total),
+                }
+            case JobState.FINISHED:
+                return {"state": state, "finished_at": Now()}
+            case _:
+                return {"state": state}
+
     @property
     def percent(self) -> int:
-        """How much of it is in the database, 0 to 100."""
+        """Return the imported share, 0 to 100."""
         return 100 * self.rows_done // self.rows_total if self.rows_total else 0

@@ -8,7 +8,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from annotation.choices import DeliveryState, WhyDisabled
-from annotation.sealed import unseal
+from annotation.models.encryption import unseal
+from annotation.models.jobs import Claimable
 
 SEALED_FOR = "webhook secret"
 LONGEST_URL = 500
@@ -98,9 +99,13 @@ class WebhookMessage(models.Model):
         return f"{self.event} {self.key}"
 
 
-class WebhookDelivery(models.Model):
-    """One message on its way to one address. The row is what is to be done; a worker's claim on it ends by
-    itself, so that what a dead worker held is sent again under the same `webhook-id`."""
+class WebhookDelivery(Claimable):
+    """One message on its way to one address. What a dead worker held is sent again under the same
+    `webhook-id`."""
+
+    UNFINISHED = Q(state=DeliveryState.WAITING)
+    # Longer than an attempt may take, during which there is no heartbeat.
+    MIN_STALE_SECONDS = 60.0
 
     message = models.ForeignKey(WebhookMessage, on_delete=models.CASCADE, related_name="deliveries")
     # No index of its own: one below begins with it.
@@ -109,10 +114,7 @@ class WebhookDelivery(models.Model):
     )
     state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.WAITING)
     tries_left = models.PositiveSmallIntegerField(default=MOST_TRIES)
-    next_attempt_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it is due; while a worker has it, when that claim ends."
-    )
-    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
+    next_attempt_at = models.DateTimeField(null=True, blank=True, help_text="When it is due.")
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -163,5 +165,5 @@ class WebhookAttempt(models.Model):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the receiver took the message."""
+        """Return True where the receiver accepted the message."""
         return not self.error

@@ -1,4 +1,4 @@
-"""What is put before annotators, and who has it."""
+"""Work: comparisons, assignments, and what belongs to them."""
 
 import random
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ def shuffled() -> int:
 class Comparison(models.Model):
     """One prompt and its candidates, to be judged together by `overlap` annotators.
 
-    Written once by `create_comparison`; later only `open_slots`, `priority` and
-    `acquisition_score` change. Gold and qualification items and what is withheld have no open
+    Written once by `create_comparison`; later only `open_slots`, `overlap`, `priority`,
+    `acquisition_score` and `agreement` change. Gold and qualification items and what is withheld have no open
     slots: nobody meets them by way of the queue.
     """
 
@@ -51,6 +51,12 @@ class Comparison(models.Model):
     completion_set = models.CharField(
         max_length=64, editable=False, help_text="SHA-256 of the sorted ids of its completions."
     )
+    agreement = models.FloatField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Share of pairs of annotators that agree on a pair of responses, 0 to 1; empty below two.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -62,6 +68,10 @@ class Comparison(models.Model):
                 name="comparison_open_slots_in_range",
             ),
             models.CheckConstraint(condition=Q(purpose__in=Purpose.values), name="comparison_purpose_known"),
+            models.CheckConstraint(
+                condition=Q(agreement__isnull=True) | Q(agreement__gte=0, agreement__lte=1),
+                name="comparison_agreement_is_a_share",
+            ),
             models.CheckConstraint(
                 condition=Q(purpose=Purpose.WORK) | Q(open_slots=0), name="comparison_only_work_is_queued"
             ),
@@ -85,6 +95,10 @@ class Comparison(models.Model):
                 condition=Q(open_slots__gt=0),
                 name="comparison_open_shuffled",
             ),
+            # The table of comparisons, narrowed to a round; newest first.
+            models.Index(fields=["project", "round_number", "id"], name="comparison_of_round"),
+            # Where annotators disagree, for the table of comparisons; newest first.
+            models.Index(fields=["project", "id"], condition=Q(agreement__lt=1), name="comparison_disagreed"),
             # Gold and qualification items are few among many: this index holds them alone.
             models.Index(
                 fields=["project", "purpose", "id"],
@@ -207,10 +221,10 @@ class Assignment(models.Model):
 
 
 class AnnotatorTally(models.Model):
-    """How far one person has come in one project, counted, so that no screen counts it again.
+    """Progress of one annotator in one project, counted, so that no screen counts it again.
 
     Whoever leases or submits in one person's name changes this row first, with `take_turn`, and so
-    waits for that person's other requests. Written by `annotation.services.tallies` alone.
+    waits for that person's other requests. Written by `annotation.services.assignments.tallies` alone.
     """
 
     # No index of its own: the constraint below begins with it.
@@ -245,7 +259,7 @@ class AnnotatorTally(models.Model):
 
 
 class DisplayTally(models.Model):
-    """How many display orders were drawn in one lane of a project for comparisons of one size.
+    """Number of display orders drawn in one lane of a project for comparisons of one size.
 
     The number decides the next order, so that over a lane every completion stands in every position
     equally often. Who draws waits for whoever else draws in that lane, until their transaction is on
@@ -270,7 +284,7 @@ class DisplayTally(models.Model):
 
 
 class GoldAnswer(models.Model):
-    """What is known of one gold or qualification item, and why. Annotators meet it afterwards at most."""
+    """The known answer of a gold or qualification item, with its reason. Shown afterwards at most."""
 
     comparison = models.OneToOneField(Comparison, on_delete=models.CASCADE, related_name="gold_answer")
     verdict = models.CharField(max_length=20, choices=Verdict)
@@ -320,7 +334,7 @@ class Withholding(models.Model):
 
 
 class ItemFlag(WrittenOnce):
-    """What an annotator reported about a comparison while working on it. It goes to reviewers."""
+    """An annotator's report about a comparison during work on it. It goes to reviewers."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.PROTECT, related_name="flags")
     reason = models.CharField(max_length=200)
@@ -335,7 +349,7 @@ class ItemFlag(WrittenOnce):
 
 
 class Draft(models.Model):
-    """What stands in the fields of an assignment that is not submitted yet.
+    """Contents of the fields of an assignment that is not submitted yet.
 
     `version` counts the saves. A save says on which version it stands; one that stands on an older
     version than the stored is refused, so that two tabs never overwrite each other by chance.

@@ -1,4 +1,4 @@
-"""What a project's manager sees: judgments become plain data, plain data becomes a report.
+"""Statistics for managers: judgments become plain data, plain data becomes a report.
 
 selection.py    which part of a project a report is about
 records.py      the rows of the database as plain data

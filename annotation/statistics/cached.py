@@ -1,28 +1,53 @@
 """The report from the cache, or computed now. Views import this; NumPy comes with the first report."""
 
-from django.core.cache import cache
+from datetime import timedelta
 
+from django.core.cache import cache
+from django.utils import timezone
+
+from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.models import Judgment, Project
-from annotation.statistics.items import items_behind
+from annotation.selectors.comparisons import items_behind
 from annotation.statistics.report import Report
-from annotation.statistics.selection import Selection
 
 KEPT_SECONDS = 15 * 60
-"""A new judgment makes a new report at once; this bounds how late a new gold answer is seen."""
+"""A new judgment makes a new report, unless that takes long; this bounds how late a gold answer is seen."""
+QUICK_SECONDS = 2.0
+"""A report that took longer is shown for a hundred times its time, whatever was submitted meanwhile."""
+_SHOWN_FOR = 100
+LARGE = 20_000
+"""With more judgments than this nobody waits for a page until its report is computed."""
 
 
 def report_of(project: Project, selection: Selection) -> Report:
-    """The report of a selection: as it was computed after the newest judgment, or computed now."""
-    key = f"statistics:report:{_state_of(project)}:{selection.key}"
-    report: Report | None = cache.get(key)
+    """Return the report of a selection: as kept, or computed now."""
+    report = kept_report_of(project, selection)
     if report is None:
         # Here and not above: a web worker that never shows statistics never loads NumPy and SciPy.
         from annotation.statistics.compute import compute_report
 
+        state = _state_of(project)
         report = compute_report(project, selection)
-        cache.set(key, report, KEPT_SECONDS)
+        cache.set(_key_of(project, selection), (state, report), KEPT_SECONDS)
     return report
+
+
+def kept_report_of(project: Project, selection: Selection) -> Report | None:
+    """Return the report computed after the newest judgment, or a slow one of not long ago; else None."""
+    kept: tuple[str, Report] | None = cache.get(_key_of(project, selection))
+    if kept is None:
+        return None
+    state, report = kept
+    age = timezone.now() - report.computed_at
+    is_recent = report.seconds > QUICK_SECONDS and age < timedelta(seconds=_SHOWN_FOR * report.seconds)
+    return report if is_recent or state == _state_of(project) else None
+
+
+def is_large(project: Project) -> bool:
+    """Return True where a report takes long to compute."""
+    judgments = Judgment.objects.filter(comparison__project=project).order_by()
+    return judgments[: LARGE + 1].count() > LARGE
 
 
 def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
@@ -30,12 +55,26 @@ def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
     if shown == Shown.OPEN:
         # It changes with every lease, and costs one query.
         return items_behind(project, selection, shown)
-    key = f"statistics:items:{_state_of(project)}:{selection.key}:{shown}"
-    found: list[int] | None = cache.get(key)
+    found = kept_items_of(project, selection, shown)
     if found is None:
         found = items_behind(project, selection, shown)
-        cache.set(key, found, KEPT_SECONDS)
+        cache.set(_items_key_of(project, selection, shown), found, KEPT_SECONDS)
     return found
+
+
+def kept_items_of(project: Project, selection: Selection, shown: Shown) -> list[int] | None:
+    """Return the comparisons behind a figure if somebody has just listed them; else None."""
+    found: list[int] | None = cache.get(_items_key_of(project, selection, shown))
+    return found
+
+
+def _key_of(project: Project, selection: Selection) -> str:
+    # The number changes with the fields of a report: an older one is not read again.
+    return f"statistics:report:3:{project.pk}:{selection.key}"
+
+
+def _items_key_of(project: Project, selection: Selection, shown: Shown) -> str:
+    return f"statistics:items:{_state_of(project)}:{selection.key}:{shown}"
 
 
 def _state_of(project: Project) -> str:

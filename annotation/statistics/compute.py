@@ -1,4 +1,4 @@
-"""How each figure of a report comes about. Loads NumPy, so import it when a report is wanted."""
+"""Computation of a report. Loads NumPy, so import it when a report is wanted."""
 
 import time
 from collections import Counter, defaultdict
@@ -9,27 +9,21 @@ from statistics import median
 
 from django.utils import timezone
 
+from annotation.agreement import readings
 from annotation.agreement.alpha import Level, krippendorff_alpha
 from annotation.agreement.circles import circles_among
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.pairs import cohen_kappa, fleiss_kappa, percent_agreement
 from annotation.agreement.position import position_bias, win_share_by_position
 from annotation.agreement.rankings import mean_tau_b
+from annotation.agreement.records import Judged, Span
+from annotation.agreement.selection import Selection
 from annotation.agreement.shares import share_of, share_of_independent
-from annotation.agreement.spans import MarkedText, Span, span_matches
+from annotation.agreement.spans import MarkedText, span_matches
 from annotation.agreement.unitizing import unitizing_alpha
 from annotation.models import Project
-from annotation.statistics import readings
-from annotation.statistics.records import (
-    Judged,
-    Mark,
-    gold_answered_in,
-    judged_in,
-    lengths_in,
-    marks_in,
-    ratings_in,
-)
-from annotation.statistics.reliability import project_reliability
+from annotation.selectors.judged import gold_answered_in, judged_in, lengths_in, ratings_in, spans_in
+from annotation.selectors.reliability import project_reliability
 from annotation.statistics.report import (
     Cost,
     Figure,
@@ -37,8 +31,8 @@ from annotation.statistics.report import (
     Person,
     Report,
     RoundAgreement,
+    SharedAgreement,
 )
-from annotation.statistics.selection import Selection
 
 MOST_PAIRS_OF_PEOPLE = 45
 """Of so many pairs of annotators, those who share most, the agreement is told one by one."""
@@ -73,6 +67,7 @@ def compute_report(project: Project, selection: Selection) -> Report:
         rounds=_by_round(items, units),
         people_pairs=pairs,
         people_pairs_left_out=left_out,
+        shared=_shared_agreement(units),
         position=position_bias(outcomes),
         by_position=tuple(win_share_by_position(outcomes)),
         consistency=figures.figures,
@@ -142,14 +137,14 @@ def _rating_figures(project: Project, items: readings.Items, selection: Selectio
 
 
 def _span_figures(project: Project, items: readings.Items, selection: Selection) -> tuple[Figure, ...]:
-    marks = marks_in(project, selection.rounds, category_id=selection.category_id)
+    spans = spans_in(project, selection.rounds, category_id=selection.category_id)
     keys = ["span-alpha", "span-exact", "span-overlap"]
     if selection.category_id is None:
         keys += ["span-category", "span-category-alpha"]
-    if not marks:
+    if not spans:
         asked = project.ask_span_flags
         return tuple(Figure(key=key, estimate=absent(Missing.NO_MARKS)) for key in keys if asked)
-    texts = _marked_texts(items, marks, lengths_in(project, selection.rounds))
+    texts = _marked_texts(items, spans, lengths_in(project, selection.rounds))
     matches = span_matches(texts)
     estimates = [
         unitizing_alpha(texts),
@@ -165,17 +160,14 @@ def _span_figures(project: Project, items: readings.Items, selection: Selection)
 
 
 def _marked_texts(
-    items: readings.Items, marks: Sequence[Mark], lengths: Mapping[int, int]
+    items: readings.Items, spans: Mapping[tuple[int, int], Sequence[Span]], lengths: Mapping[int, int]
 ) -> list[MarkedText]:
     """Each completion of each comparison that two or more looked through."""
-    placed: dict[tuple[int, int], list[Span]] = defaultdict(list)
-    for mark in marks:
-        placed[mark.judgment, mark.completion].append(Span(mark.start, mark.end, mark.category))
     return [
         MarkedText(
             item=pk,
             length=lengths[completion],
-            marks={one.annotator: placed.get((one.pk, completion), []) for one in item},
+            marks={one.annotator: spans.get((one.pk, completion), []) for one in item},
         )
         for pk, item in items.items()
         if len(item) > 1
@@ -226,8 +218,28 @@ def _two_people(
     )
 
 
+def _shared_agreement(of_items: ItemUnits) -> tuple[SharedAgreement, ...]:
+    """Percent agreement of every pair of annotators: mean over the pairs of responses that both judged."""
+    alike: Counter[tuple[int, int]] = Counter()
+    told: Counter[tuple[int, int]] = Counter()
+    items: Counter[tuple[int, int]] = Counter()
+    for units in of_items.values():
+        met: set[tuple[int, int]] = set()
+        for unit in units:
+            people = sorted((int(str(pk)), value) for pk, value in unit.items())
+            for (first, one), (second, other) in combinations(people, 2):
+                told[first, second] += 1
+                alike[first, second] += one == other
+                met.add((first, second))
+        items.update(met)
+    return tuple(
+        SharedAgreement(first=pair[0], second=pair[1], share=alike[pair] / told[pair], items=items[pair])
+        for pair in sorted(told)
+    )
+
+
 class _Consistency:
-    """Whether people agree with themselves, and with what is known."""
+    """Agreement of people with themselves and with known answers."""
 
     def __init__(self, project: Project, selection: Selection, own: Sequence[Judged]) -> None:
         self.retests: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -279,6 +291,10 @@ def _people(
                 pk=pk,
                 judgments=len(judged),
                 median_seconds=_median(judged),
+                measured=sum(one.seconds is not None for one in judged),
+                total_seconds=sum(one.seconds or 0 for one in judged),
+                active_days=len({timezone.localtime(one.at).date() for one in judged}),
+                last_at=max(one.at for one in judged),
                 reliability=absent(Missing.NO_DATA)
                 if reliability is None
                 else Estimate(

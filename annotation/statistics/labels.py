@@ -1,4 +1,4 @@
-"""What each figure is called, what it says, and why one may be missing."""
+"""Names, descriptions and reasons of absence of the figures."""
 
 from django.utils.translation import gettext_lazy as _
 
@@ -7,7 +7,7 @@ from annotation.agreement.estimate import Missing
 FIGURES = {
     "pair-percent": (
         _("Percent agreement on pairs"),
-        _("Of two annotators and one pair: how often both say the same. A tie is an answer of its own."),
+        _("Share of pairs on which two annotators agree. A tie is a category of its own."),
     ),
     "pair-fleiss": (
         _("Fleiss’ κ on pairs"),
@@ -25,7 +25,7 @@ FIGURES = {
         _("Better, worse or neither, beyond chance."),
     ),
     "verdict-alpha": (
-        _("Krippendorff’s α on verdicts, nominal"),
+        _("Krippendorff’s α on preferences, nominal"),
         _("Pairs only; equal, both good, both bad and cannot judge are kept apart."),
     ),
     "strength-ordinal": (
@@ -38,7 +38,7 @@ FIGURES = {
     ),
     "rank-alpha": (
         _("Krippendorff’s α on ranks, ordinal"),
-        _("Rankings of three or more: the rank of each answer."),
+        _("Rankings of three or more: the rank of each response."),
     ),
     "tau": (
         _("Kendall’s τ-b of rankings"),
@@ -46,7 +46,7 @@ FIGURES = {
     ),
     "rating-ordinal": (
         _("Krippendorff’s α on ratings, ordinal"),
-        _("The rating of each answer on this criterion."),
+        _("The rating of each response on this criterion."),
     ),
     "rating-interval": (
         _("Krippendorff’s α on ratings, interval"),
@@ -74,24 +74,24 @@ FIGURES = {
     ),
     "position": (
         _("Won by what was shown first"),
-        _("Share of decided pairs that the answer shown earlier won; one half without bias."),
+        _("Share of decided pairs won by the response shown first; one half without bias."),
     ),
     "gold": (
-        _("Gold items answered right"),
+        _("Gold accuracy"),
         _(
-            "Right is to decide every pair that the known answer decides, the same way; the first answer "
-            "counts. Wilson’s interval."
+            "Correct means every pair that the known answer decides is decided the same way; "
+            "the first annotation counts. Wilson interval."
         ),
     ),
     "retest": (
-        _("Said alike when asked again"),
+        _("Test-retest agreement"),
         _("Share of pairs on which an annotator said the same again, with the order changed."),
     ),
     "circles": (
         _("Preferences that go round in a circle"),
         _(
-            "Of three answers of one prompt that an annotator compared in different comparisons. One in four "
-            "would be cyclic if they tossed a coin."
+            "Of three responses to one prompt that an annotator compared in different "
+            "comparisons. One in four would be cyclic by chance."
         ),
     ),
 }

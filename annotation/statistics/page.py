@@ -1,6 +1,9 @@
 """The report as rows for its templates: names, numbers as text, places in plots, links to the items."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from urllib.parse import urlencode
 
 from django.db.models import Count, Q, Sum
@@ -10,12 +13,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from annotation.agreement.estimate import Estimate
+from annotation.agreement.selection import Selection
 from annotation.choices import AssignmentState, Purpose, Shown
 from annotation.models import Assignment, Comparison, Project
 from annotation.statistics.labels import FIGURES, REASONS, SHARES
-from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, IntervalMark, bars, interval_mark
+from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, Interval, bars
 from annotation.statistics.report import Figure, Report
-from annotation.statistics.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +29,7 @@ class Number:
     interval: str
     items: int
     reason: str
-    mark: IntervalMark | None
+    mark: Interval | None
     link: str
 
 
@@ -43,6 +46,7 @@ class Row:
 class PersonRow:
     """One annotator."""
 
+    pk: int
     name: str
     judgments: int
     link: str
@@ -54,7 +58,7 @@ class PersonRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundProgress:
-    """How far one round is."""
+    """Progress of one round."""
 
     number: int
     comparisons: int
@@ -82,7 +86,7 @@ class Pace:
 
 
 def progress_by_round(project: Project) -> list[RoundProgress]:
-    """Where each round stands at this moment. Two queries."""
+    """Return the current progress of each round. Two queries."""
     work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
     totals = work.values("round_number").annotate(
         comparisons=Count("pk"), wanted=Sum("overlap"), open=Sum("open_slots")
@@ -201,7 +205,7 @@ class ReportPage:
         places = [
             Row(
                 name=_("Place %(number)s") % {"number": place},
-                note=_("Share of its decided pairs that the answer in this place won."),
+                note=_("Share of its decided pairs won by the response in this position."),
                 numbers=(self._number(estimate, SHARE, share=True, shown=Shown.JUDGED),),
             )
             for place, estimate in enumerate(self.report.by_position, start=1)
@@ -214,7 +218,7 @@ class ReportPage:
         found = self.report.position
         if found.p_value is None:
             return ""
-        p = _("p < 0.001") if found.p_value < 0.001 else "p = " + number_format(found.p_value, 3)
+        p = _("p < 0.001") if found.p_value < 0.001 else "p = " + number_format(round(found.p_value, 3), 3)
         return _(
             "%(wins)s of %(decided)s decided pairs were won by what was shown first; %(tied)s more "
             "were ties. Exact binomial test against one half: %(p)s."
@@ -239,6 +243,7 @@ class ReportPage:
             mine = self._with(annotator_id=one.pk, other_id=None)
             rows.append(
                 PersonRow(
+                    pk=one.pk,
                     name=self._name(one.pk),
                     judgments=one.judgments,
                     link=_link(self.project, mine, Shown.JUDGED),
@@ -257,21 +262,7 @@ class ReportPage:
     @property
     def days(self) -> Pace | None:
         """Judgments a day."""
-        days = self.report.days
-        if not days:
-            return None
-        counts = tuple(count for _day, count in days)
-        return Pace(
-            bars=tuple(bars(counts)),
-            labels=tuple(date_format(day, "j M Y") for day, _count in days),
-            counts=counts,
-            text=_("Judgments a day from %(first)s to %(last)s: %(most)s at most.")
-            % {
-                "first": date_format(days[0][0], "j M Y"),
-                "last": date_format(days[-1][0], "j M Y"),
-                "most": max(counts),
-            },
-        )
+        return pace_by_day(self.report.days)
 
     @property
     def hours(self) -> Pace | None:
@@ -284,7 +275,7 @@ class ReportPage:
             bars=tuple(bars(counts)),
             labels=tuple(f"{hour:02}:00" for hour in range(24)),
             counts=counts,
-            text=_("Judgments by hour of the day: most, %(most)s, from %(hour)s on.")
+            text=_("Annotations by hour of the day: most, %(most)s, from %(hour)s on.")
             % {"most": counts[busiest], "hour": f"{busiest:02}:00"},
         )
 
@@ -322,7 +313,7 @@ class ReportPage:
             },
             items=estimate.items,
             reason="" if estimate.missing is None else str(REASONS[estimate.missing]),
-            mark=interval_mark(estimate, axis),
+            mark=axis.interval(estimate.value, estimate.low, estimate.high),
             link=_link(self.project, selection or self.selection, shown) if shown else "",
         )
 
@@ -340,11 +331,39 @@ class ReportPage:
         return self.people_names.get(pk, str(pk))
 
 
+def cost_of(project: Project, report: Report) -> Decimal | None:
+    """Return the cost of the measured time at the project's wage; None without a wage or time."""
+    if project.hourly_wage is None or not report.cost.measured:
+        return None
+    return (project.hourly_wage * report.cost.total_seconds / 3600).quantize(Decimal("0.01"))
+
+
+def pace_by_day(days: Sequence[tuple[date, int]]) -> Pace | None:
+    """Return judgments a day as bars; None without days."""
+    if not days:
+        return None
+    counts = tuple(count for _day, count in days)
+    return Pace(
+        bars=tuple(bars(counts)),
+        labels=tuple(date_format(day, "j M Y") for day, _count in days),
+        counts=counts,
+        text=_("Annotations per day from %(first)s to %(last)s: %(most)s at most.")
+        % {
+            "first": date_format(days[0][0], "j M Y"),
+            "last": date_format(days[-1][0], "j M Y"),
+            "most": max(counts),
+        },
+    )
+
+
 def written(value: float | None, *, share: bool) -> str:
     """A share as percent with one decimal, a coefficient with three; nothing for None."""
     if value is None:
         return ""
-    return number_format(100 * value, 1) + "\N{NO-BREAK SPACE}%" if share else number_format(value, 3)
+    # Django cuts the decimals of a float off; it does not round them.
+    if share:
+        return number_format(round(100 * value, 1), 1) + "\N{NO-BREAK SPACE}%"
+    return number_format(round(value, 3), 3)
 
 
 def _link(project: Project, selection: Selection, shown: Shown) -> str:

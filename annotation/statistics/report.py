@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from annotation.agreement.estimate import Estimate, PositionBias
-from annotation.statistics.selection import Selection
+from annotation.agreement.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,12 +51,28 @@ class PeopleAgreement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SharedAgreement:
+    """Percent agreement on pairs between two annotators, without an interval: for all of them at once."""
+
+    first: int
+    second: int
+    share: float
+    items: int
+    """Comparisons on which both gave a preference."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Person:
     """One annotator: how much, how quickly, and how far to be relied on."""
 
     pk: int
     judgments: int
     median_seconds: float | None
+    measured: int
+    """Judgments with a measured time."""
+    total_seconds: int
+    active_days: int
+    last_at: datetime
     reliability: Estimate
     """η of Crowd-BT; `items` counts the pairs shared with others."""
     gold: Estimate
@@ -81,6 +97,8 @@ class Report:
     rounds: tuple[RoundAgreement, ...]
     people_pairs: tuple[PeopleAgreement, ...]
     people_pairs_left_out: int
+    shared: tuple[SharedAgreement, ...]
+    """Of all pairs of annotators who share a comparison."""
     position: PositionBias
     by_position: tuple[Estimate, ...]
     consistency: tuple[Figure, ...]

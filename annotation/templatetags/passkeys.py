@@ -1,4 +1,4 @@
-"""Where passkeys can work: WebAuthn needs a secure address that has a domain name."""
+"""Passkeys: WebAuthn needs a secure address that has a domain name."""
 
 import ipaddress
 
@@ -10,7 +10,7 @@ register = template.Library()
 
 @register.simple_tag
 def passkeys_work(request: HttpRequest) -> bool:
-    """Whether a browser offers passkeys at the address of this request."""
+    """Return True where a browser offers passkeys at the address of this request."""
     host = request.get_host()
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     name = name.strip("[]").rstrip(".").lower()

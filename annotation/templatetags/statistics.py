@@ -1,4 +1,4 @@
-"""How the statistics pages put times."""
+"""Times on the statistics pages."""
 
 from django import template
 from django.utils.translation import gettext as _

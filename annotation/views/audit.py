@@ -1,4 +1,4 @@
-"""The audit log, searched: of one project for its managers, of everything for administrators."""
+"""The audit log, searchable: of one project for its managers, of everything for administrators."""
 
 from datetime import datetime, time, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ _PER_PAGE = 50
 
 
 class AuditFilter(forms.Form):
-    """Which deeds somebody looks for. All days are those of the server's time zone."""
+    """A search of the audit log. Days are those of the server's time zone."""
 
     person = forms.CharField(required=False, max_length=150, label=_("Person"))
     action = forms.CharField(required=False, max_length=60, label=_("Action begins with"))
@@ -34,37 +34,37 @@ class AuditFilter(forms.Form):
     )
 
     def apply(self, entries: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-        """Those that were asked for; a field with an error finds nothing rather than everything."""
+        """Return the matching entries; none while a field has an error."""
         if not self.is_valid():
             return entries.none()
-        said: dict[str, Any] = self.cleaned_data
-        if person := said["person"]:
+        values: dict[str, Any] = self.cleaned_data
+        if person := values["person"]:
             entries = entries.filter(
                 Q(actor__username__icontains=person)
                 | Q(actor__first_name__icontains=person)
                 | Q(actor__last_name__icontains=person)
             )
-        if said["action"]:
-            entries = entries.filter(action__startswith=said["action"])
-        if said["words"]:
-            entries = entries.filter(subject__icontains=said["words"])
-        if said["since"]:
-            entries = entries.filter(created_at__gte=_midnight(said["since"]))
-        if said["until"]:
-            entries = entries.filter(created_at__lt=_midnight(said["until"] + timedelta(days=1)))
+        if values["action"]:
+            entries = entries.filter(action__startswith=values["action"])
+        if values["words"]:
+            entries = entries.filter(subject__icontains=values["words"])
+        if values["since"]:
+            entries = entries.filter(created_at__gte=_midnight(values["since"]))
+        if values["until"]:
+            entries = entries.filter(created_at__lt=_midnight(values["until"] + timedelta(days=1)))
         return entries
 
 
 @require_safe
 @project_page(role=Role.MANAGER)
 def project_audit(request: Request, project: Project) -> HttpResponse:
-    """For managers: who did what in this project, the newest first."""
+    """Show the audit log of a project, newest first. For managers."""
     return _page(request, AuditEntry.objects.filter(project=project), project=project)
 
 
 @require_safe
 def audit(request: Request) -> HttpResponse:
-    """For who administers this Rondo: who did what anywhere, the newest first."""
+    """Show the audit log of everything, newest first. For administrators."""
     if not request.user.is_superuser:
         raise PermissionDenied
     return _page(request, AuditEntry.objects.all(), project=None)
@@ -72,7 +72,7 @@ def audit(request: Request) -> HttpResponse:
 
 def _page(request: Request, entries: QuerySet[AuditEntry], *, project: Project | None) -> HttpResponse:
     form = AuditFilter(request.GET)
-    found = form.apply(entries.select_related("actor", "project"))
+    rows = form.apply(entries.select_related("actor", "project"))
     asked = request.GET.copy()
     asked.pop("page", None)
     return render(
@@ -81,7 +81,7 @@ def _page(request: Request, entries: QuerySet[AuditEntry], *, project: Project |
         {
             "project": project,
             "form": form,
-            "page": Paginator(found, _PER_PAGE).get_page(request.GET.get("page")),
+            "page": Paginator(rows, _PER_PAGE).get_page(request.GET.get("page")),
             "asked": asked.urlencode(),
         },
     )

@@ -1,5 +1,6 @@
-"""Inviting people into a project, and following an invitation."""
+"""Invitations into a project: creating and accepting them."""
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
@@ -15,7 +16,7 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.forms.invitations import InvitationForm
 from annotation.models import Invitation, Project
-from annotation.services.invitations import (
+from annotation.services.projects.invitations import (
     accept_invitation,
     create_invitation,
     find_invitation,
@@ -24,7 +25,7 @@ from annotation.services.invitations import (
 from annotation.views.access import Request, project_page
 
 INVITATION = "invitation"
-"""Key of the session under which an opened invitation waits for its person to have an account."""
+"""Session key of an opened invitation while its visitor has no account yet."""
 
 _LISTED = 100
 
@@ -33,8 +34,9 @@ _LISTED = 100
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def invitations(request: Request, project: Project) -> HttpResponse:
-    """For managers: the project's invitations, and a form for another, whose link is shown once."""
+    """List the project's invitations and create one, whose link is shown once. For managers."""
     form = InvitationForm(request.POST or None)
+    form.fields["email"].disabled = not settings.RONDO_EMAIL
     link = ""
     if request.method == "POST" and form.is_valid():
         try:
@@ -42,8 +44,14 @@ def invitations(request: Request, project: Project) -> HttpResponse:
         except Refusal as refusal:
             form.add_error(refusal.field, refusal.message)
         else:
+            if not made.secret:
+                messages.success(
+                    request, _("The link will be sent to %(email)s.") % {"email": made.invitation.email}
+                )
+                return redirect("invitations", project.slug)
             link = request.build_absolute_uri(reverse("invitation", kwargs={"secret": made.secret}))
             form = InvitationForm()
+            form.fields["email"].disabled = not settings.RONDO_EMAIL
     now = timezone.now()
     rows = project.invitations.select_related("created_by")[:_LISTED]
     return render(
@@ -54,6 +62,7 @@ def invitations(request: Request, project: Project) -> HttpResponse:
             "form": form,
             "link": link,
             "invitations": [(row, row.is_good(now)) for row in rows],
+            "has_mail": settings.RONDO_EMAIL,
         },
         status=422 if form.is_bound and not link else 200,
     )
@@ -62,7 +71,7 @@ def invitations(request: Request, project: Project) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def invitation_revoke(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: make a link worthless."""
+    """Revoke an invitation. For managers."""
     revoke_invitation(invitation=get_object_or_404(Invitation, pk=pk, project=project), user=request.user)
     messages.success(request, _("The invitation is revoked. Who joined by it stays."))
     return redirect("invitations", project.slug)
@@ -72,28 +81,28 @@ def invitation_revoke(request: Request, project: Project, pk: int) -> HttpRespon
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def invitation(request: HttpRequest, secret: str) -> HttpResponse:
-    """For everyone who has the link: what one is invited to; joining, or an account to join with."""
-    found = find_invitation(secret=secret)
-    if found is None:
+    """Show an invitation; accept it, or create an account first. For everyone who has the link."""
+    opened = find_invitation(secret=secret)
+    if opened is None:
         return render(request, "annotation/invitation_gone.html", status=410)
     if request.user.is_authenticated:
         if request.method == "POST":
-            return _join(request, found)
+            return _join(request, opened)
     else:
-        # Only who has the link may make an account; the page of sign-up asks the session.
-        request.session[INVITATION] = found.pk
+        # Only visitors with a link may create an account; the sign-up page checks the session.
+        request.session[INVITATION] = opened.pk
     return render(
         request,
         "annotation/invitation.html",
-        {"invitation": found, "next": urlencode({"next": request.path})},
+        {"invitation": opened, "next": urlencode({"next": request.path})},
     )
 
 
-def _join(request: HttpRequest, found: Invitation) -> HttpResponse:
+def _join(request: HttpRequest, invitation: Invitation) -> HttpResponse:
     assert request.user.is_authenticated  # noqa: S101 - for the type checker; asked before
     try:
-        accept_invitation(invitation=found, user=request.user)
+        accept_invitation(invitation=invitation, user=request.user)
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return redirect("projects")
-    return redirect("project", found.project.slug)
+    return redirect("project", invitation.project.slug)

@@ -1,4 +1,4 @@
-"""One's own keys on the labelling screen."""
+"""The user's keys on the labelling screen."""
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -6,13 +6,13 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from annotation.services.keys import ACTIONS, InvalidKey, change_keys, keys_of
+from annotation.services.people.shortcuts import ACTIONS, InvalidKey, change_keys, keys_of
 from annotation.views.access import Request
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def keys(request: Request) -> HttpResponse:
-    """See and change one's keys; all become the defaults with "reset". For everyone."""
+    """Show and change the user's keys; "reset" restores the defaults. For everyone."""
     entered = keys_of(request.user)
     refusal = None
     if request.method == "POST":

@@ -1,4 +1,4 @@
-"""What people settle about themselves, from the account menu."""
+"""Personal settings in the account menu."""
 
 from django.core.exceptions import BadRequest
 from django.http import HttpResponse, HttpResponseRedirect
@@ -7,13 +7,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from annotation.errors import Refusal
-from annotation.services.people import choose_language
+from annotation.services.people.accounts import choose_language
 from annotation.views.access import Request
 
 
 @require_POST
 def language(request: Request) -> HttpResponse:
-    """For everyone who is signed in: choose the language of the pages and come back to the same page."""
+    """Choose the language of the pages and return to the same page. For everyone who is signed in."""
     try:
         choose_language(user=request.user, language=request.POST.get("language", ""))
     except Refusal as refusal:

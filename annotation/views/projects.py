@@ -1,40 +1,45 @@
-"""The pages around the work: one's projects, a project's home, its guidelines, its colours."""
+"""The list of projects, a project's home, its guidelines and its colours."""
 
 import re
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import Http404, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_POST, require_safe
 
-from annotation import selectors
-from annotation.acquisition_gain import gain_of_strategy
+from annotation.acquisition.gain import gain_of_strategy
 from annotation.choices import AcquisitionStrategy, Role
 from annotation.errors import Refusal
 from annotation.models import Project
-from annotation.own_work import announced_guideline, progress_and_pace
-from annotation.rendering import render_markdown
-from annotation.services.projects import acknowledge_guideline
+from annotation.selectors import access as selectors
+from annotation.selectors.configuration import configuration_of
+from annotation.selectors.own_work import announced_guideline, progress_and_pace
+from annotation.services.projects.projects import acknowledge_guideline
+from annotation.statistics.home import home_rows
+from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 @require_safe
-def projects(request: HttpRequest) -> HttpResponse:
-    """The projects of whoever is signed in. For everyone."""
-    user = request.user
-    own = selectors.projects_for(user).order_by("name")
-    roles = {m.project_id: m.get_role_display() for m in user.memberships.all()} if user.pk else {}
-    listed = [(project, roles.get(project.pk, "")) for project in own]
-    return render(request, "annotation/projects.html", {"projects": listed})
+def projects(request: Request) -> HttpResponse:
+    """List the user's projects with their work in each; the archived ones by `?archived=1`. For everyone."""
+    archived = request.GET.get("archived") == "1"
+    context = {
+        "rows": home_rows(request.user, archived=archived),
+        "archived": archived,
+        "has_archived": selectors.projects_for(request.user).filter(archived_at__isnull=False).exists(),
+        "may_create": selectors.may_create_projects(request.user),
+    }
+    return render(request, "annotation/projects.html", context)
 
 
 @require_safe
 @project_page(role=Role.ANNOTATOR)
 def project(request: Request, project: Project) -> HttpResponse:
-    """A project's home: where one stands, and the way to the work. For members."""
+    """Show a project's home: progress and the way to the work. For members."""
     round_number = selectors.round_of_work(project, request.user)
     is_manager = selectors.may(request.user, project, Role.MANAGER)
     progress, pace = progress_and_pace(project, request.user, round_number)
@@ -58,7 +63,7 @@ def project(request: Request, project: Project) -> HttpResponse:
 @require_safe
 @project_page(role=Role.ANNOTATOR)
 def guidelines(request: Request, project: Project) -> HttpResponse:
-    """The rules: the newest version, or the one in `?version=`. For members."""
+    """Show the guidelines: the newest version, or the one in `?version=`. For members."""
     versions = list(project.guidelines.order_by("-version"))
     wanted = request.GET.get("version", "")
     chosen = next((g for g in versions if not wanted or str(g.version) == wanted), None)
@@ -68,9 +73,10 @@ def guidelines(request: Request, project: Project) -> HttpResponse:
         "project": project,
         "guideline": chosen,
         "announced": announced_guideline(project, request.membership),
+        "may_edit": selectors.may(request.user, project, Role.MANAGER),
         "versions": versions,
         "markup": render_markdown(chosen.text, heading_level=2) if chosen else "",
-        "categories": selectors.categories_of(project),
+        "categories": configuration_of(project).asked_categories,
     }
     return render(request, "annotation/guidelines.html", context)
 
@@ -78,7 +84,7 @@ def guidelines(request: Request, project: Project) -> HttpResponse:
 @require_POST
 @project_page(role=Role.ANNOTATOR)
 def guidelines_read(request: Request, project: Project) -> HttpResponse:
-    """Say that one has read a version of the rules, and go back to work. For members."""
+    """Acknowledge a version of the guidelines and return to the work. For members."""
     version = request.POST.get("version", "")
     try:
         acknowledge_guideline(project=project, user=request.user, version=int(version))
@@ -95,7 +101,7 @@ def guidelines_read(request: Request, project: Project) -> HttpResponse:
 @cache_control(private=True, max_age=300)
 @project_page(role=Role.ANNOTATOR)
 def category_colours(request: Request, project: Project) -> HttpResponse:
-    """A stylesheet with the colours of a project's categories: pages hold no inline style. For members."""
+    """Return a stylesheet of the category colours, since the CSP forbids inline styles. For members."""
     rules = [
         f'[data-category="{category.key}"]{{--category:{category.colour}}}'
         for category in selectors.categories_of(project)

@@ -1,4 +1,4 @@
-"""What a manager decides about single items: withheld texts, and items whose answer is known."""
+"""Managers' decisions about quarantined completions and gold items."""
 
 from django import forms
 from django.contrib import messages
@@ -12,16 +12,16 @@ from django.views.decorators.http import require_POST, require_safe
 from annotation.choices import Purpose, Role
 from annotation.errors import Refusal
 from annotation.models import Comparison, Project, Withholding
-from annotation.queues import decided_withholdings, gold_candidates, known_items, withheld_texts
-from annotation.services.gold import mark_as_gold
-from annotation.services.withholding import decide_withholding
+from annotation.selectors.queues import decided_withholdings, gold_candidates, known_items, withheld_texts
+from annotation.services.quality.gold import mark_as_gold
+from annotation.services.texts.quarantine import decide_withholding
 from annotation.views.access import Request, project_page
 
 _LISTED = 100
 
 
 class GoldForm(forms.Form):
-    """Which judged comparison becomes gold, for what, and why its answer is right."""
+    """A judged comparison to make a gold item of."""
 
     comparison = forms.IntegerField(
         error_messages={
@@ -40,8 +40,8 @@ class GoldForm(forms.Form):
     explanation = forms.CharField(
         required=False,
         max_length=5000,
-        label=gettext_lazy("Why the answer is right"),
-        help_text=gettext_lazy("Shown to annotators after their answer, where the project gives feedback."),
+        label=gettext_lazy("Explanation of the known answer"),
+        help_text=gettext_lazy("Shown to annotators after they submit, if the project gives feedback."),
         widget=forms.Textarea(attrs={"rows": 3}),
     )
 
@@ -50,7 +50,7 @@ class GoldForm(forms.Form):
 @never_cache
 @project_page(role=Role.MANAGER)
 def withheld(request: Request, project: Project) -> HttpResponse:
-    """Texts in which a model seems to name itself, to be released or discarded. For managers."""
+    """List completions that seem to identify their model, to release or discard. For managers."""
     context = {
         "project": project,
         "waiting": withheld_texts(project),
@@ -62,14 +62,14 @@ def withheld(request: Request, project: Project) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def decide_withheld(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Release a withheld comparison to annotators, or keep it from them. For managers."""
-    found = get_object_or_404(Withholding, pk=pk, comparison__project=project)
+    """Release a withheld comparison to annotators, or discard it. For managers."""
+    withholding = get_object_or_404(Withholding, pk=pk, comparison__project=project)
     decision = request.POST.get("decision", "")
     if decision not in ("release", "discard"):
         messages.error(request, _("Choose whether to release or to discard the text."))
         return redirect("withheld", project.slug)
     try:
-        decide_withholding(withholding=found, decided_by=request.user, release=decision == "release")
+        decide_withholding(withholding=withholding, decided_by=request.user, release=decision == "release")
     except Refusal as refusal:
         messages.warning(request, refusal.message)
     else:
@@ -82,14 +82,14 @@ def decide_withheld(request: Request, project: Project, pk: int) -> HttpResponse
 @never_cache
 @project_page(role=Role.MANAGER)
 def gold(request: Request, project: Project) -> HttpResponse:
-    """Gold and qualification items with how annotators did, and a form for a new one. For managers."""
+    """List gold and qualification items with annotators' results, and a form for a new one. For managers."""
     return _show_gold(request, project, GoldForm(initial={"comparison": request.GET.get("comparison", "")}))
 
 
 @require_POST
 @project_page(role=Role.MANAGER)
 def make_gold(request: Request, project: Project) -> HttpResponse:
-    """Make a known item of a comparison that was judged. For managers."""
+    """Make a gold item of a judged comparison. For managers."""
     form = GoldForm(request.POST)
     if not form.is_valid():
         return _show_gold(request, project, form, status=422)

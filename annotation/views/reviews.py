@@ -1,4 +1,4 @@
-"""What reviewers see and decide. Blind until the decision: no name of a person or a model."""
+"""Reviews, blind until the decision: no names of annotators or models."""
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -10,10 +10,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import NotAllowed, Refusal
+from annotation.forms.reviews import ReviewForm
 from annotation.models import Project, Review
-from annotation.review_forms import ReviewForm
-from annotation.reviewing import ReviewPage, decided_reviews_of, open_reviews_for
-from annotation.services.reviews import AlreadyDecided, decide_review, may_review
+from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
+from annotation.services.quality.reviews import AlreadyDecided, decide_review, may_review
 from annotation.views.access import Request, project_page
 
 _LISTED = 100
@@ -23,7 +23,7 @@ _LISTED = 100
 @never_cache
 @project_page(role=Role.REVIEWER)
 def reviews(request: Request, project: Project) -> HttpResponse:
-    """What waits for a decision of this reviewer, and what was decided. For reviewers."""
+    """List the reviews that the user may decide, and the decided ones. For reviewers."""
     waiting = open_reviews_for(project, request.user)
     context = {
         "project": project,
@@ -38,21 +38,21 @@ def reviews(request: Request, project: Project) -> HttpResponse:
 @never_cache
 @project_page(role=Role.REVIEWER)
 def review(request: Request, project: Project, pk: int) -> HttpResponse:
-    """One comparison with its votes, to be decided, or as it was decided. For reviewers who did not vote."""
+    """Show a comparison with its votes and, once decided, the decision. For reviewers who did not vote."""
     return _show(request, project, _review(request, project, pk))
 
 
 @require_POST
 @project_page(role=Role.REVIEWER)
 def decide(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Decide a comparison, once. For reviewers who did not vote."""
-    found = _review(request, project, pk)
-    form = ReviewForm(request.POST, review=found)
+    """Decide a review, once. For reviewers who did not vote."""
+    review = _review(request, project, pk)
+    form = ReviewForm(request.POST, review=review)
     if not form.is_valid():
-        return _show(request, project, found, form=form, status=422)
+        return _show(request, project, review, form=form, status=422)
     try:
         decide_review(
-            review=found,
+            review=review,
             reviewer=request.user,
             verdict=form.verdict,
             ranks=form.ranks,
@@ -65,18 +65,18 @@ def decide(request: Request, project: Project, pk: int) -> HttpResponse:
         raise PermissionDenied(refusal.message) from refusal
     except Refusal as refusal:
         form.add_refusal(refusal)
-        return _show(request, project, found, form=form, status=422)
+        return _show(request, project, review, form=form, status=422)
     messages.success(request, _("Decided. The votes stay as they were."))
     return redirect("review", project.slug, pk)
 
 
 def _review(request: Request, project: Project, pk: int) -> Review:
-    """The review in the address; while it is open, only for who may decide it."""
+    """Return the review in the address; while it is open, only to a reviewer who may decide it."""
     rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
-    found = get_object_or_404(rows, pk=pk, comparison__project=project)
-    if found.decided_at is None and not may_review(found, request.user):
+    review = get_object_or_404(rows, pk=pk, comparison__project=project)
+    if review.decided_at is None and not may_review(review, request.user):
         raise PermissionDenied
-    return found
+    return review
 
 
 def _show(

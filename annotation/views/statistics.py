@@ -1,19 +1,19 @@
-"""What a project's manager sees: statistics, the comparisons behind each number, and each comparison."""
+"""Statistics of a project, and the comparisons behind each number."""
 
 from django.core.paginator import Paginator
 from django.db.models import Count, Q
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from annotation.choices import Role
+from annotation.forms.statistics import ItemsForm, SelectionForm
 from annotation.models import Comparison, Project
-from annotation.statistics.cached import items_of, report_of
-from annotation.statistics.forms import ItemsForm, SelectionForm
-from annotation.statistics.item import ItemPage
+from annotation.statistics.cached import items_of
 from annotation.statistics.page import ReportPage, progress_by_round
 from annotation.views.access import Request, project_page
+from annotation.views.report import report_or_wait
 
 _ON_A_PAGE = 50
 
@@ -21,9 +21,11 @@ _ON_A_PAGE = 50
 @require_safe
 @project_page(role=Role.MANAGER)
 def statistics(request: Request, project: Project) -> HttpResponse:
-    """Progress, pace, cost, agreement, bias and reliability, of all or of a part. For managers."""
+    """Show progress, pace, cost, agreement, bias and reliability, of all or of a part. For managers."""
     form = SelectionForm(request.GET, project=project)
-    report = report_of(project, form.selection)
+    report = report_or_wait(request, project, form.selection, title=_("Statistics"))
+    if isinstance(report, HttpResponse):
+        return report
     context = {
         "project": project,
         "form": form,
@@ -39,10 +41,10 @@ def statistics(request: Request, project: Project) -> HttpResponse:
 @require_safe
 @project_page(role=Role.MANAGER)
 def items(request: Request, project: Project) -> HttpResponse:
-    """The comparisons behind a number of the statistics. For managers."""
+    """List the comparisons behind a number of the statistics. For managers."""
     form = ItemsForm(request.GET, project=project)
-    found = items_of(project, form.selection, form.shown)
-    page = Paginator(found, _ON_A_PAGE).get_page(request.GET.get("page"))
+    pks = items_of(project, form.selection, form.shown)
+    page = Paginator(pks, _ON_A_PAGE).get_page(request.GET.get("page"))
     standing = Q(judgments__superseded_by__isnull=True, judgments__isnull=False)
     comparisons = (
         Comparison.objects.filter(project=project)
@@ -52,21 +54,14 @@ def items(request: Request, project: Project) -> HttpResponse:
     )
     query = request.GET.copy()
     query.pop("page", None)
+    way = query.copy()
+    way["show"] = form.shown
     context = {
         "project": project,
         "form": form,
         "page": page,
         "comparisons": [comparisons[pk] for pk in page.object_list if pk in comparisons],
         "query": query.urlencode(),
+        "way": way.urlencode(),
     }
     return render(request, "annotation/statistics/items.html", context)
-
-
-@require_safe
-@project_page(role=Role.MANAGER)
-def item(request: Request, project: Project, pk: int) -> HttpResponse:
-    """One comparison with everything that was said of it, and by whom. For managers."""
-    comparisons = Comparison.objects.select_related("prompt", "gold_answer")
-    comparison = get_object_or_404(comparisons, pk=pk, project=project)
-    context = {"project": project, "item": ItemPage(comparison)}
-    return render(request, "annotation/statistics/item.html", context)

@@ -1,4 +1,4 @@
-"""One's own keys for programs."""
+"""The user's API tokens."""
 
 from django.contrib import messages
 from django.db.models import BigIntegerField
@@ -11,14 +11,14 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from annotation.errors import Refusal
 from annotation.forms.tokens import TokenForm
-from annotation.services.tokens import create_token, revoke_token
+from annotation.services.people.tokens import create_token, revoke_token
 from annotation.views.access import Request
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def tokens(request: Request) -> HttpResponse:
-    """One's tokens and a form for another; the page after it shows the secret once. For everyone."""
+    """List the user's tokens and create one, whose secret is shown once. For everyone."""
     form = TokenForm(request.POST or None)
     made = None
     if request.method == "POST" and form.is_valid():
@@ -47,7 +47,7 @@ def tokens(request: Request) -> HttpResponse:
 
 @require_POST
 def revoke(request: Request, pk: int) -> HttpResponse:
-    """Make one of one's own tokens worthless. For everyone."""
+    """Revoke a token of the user. For everyone."""
     token = request.user.api_tokens.filter(pk=pk).first() if pk <= BigIntegerField.MAX_BIGINT else None
     if token is None:
         raise Http404

@@ -1,30 +1,21 @@
-"""Files in and out of a project: upload, look through, correct, import; and download."""
+"""Import of files: upload, preview, correct, import."""
 
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse, StreamingHttpResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
-from annotation.formats.columns import TARGETS
-from annotation.formats.registry import READERS
+from annotation.exchange.formats.columns import TARGETS
+from annotation.exchange.formats.registry import READERS
+from annotation.exchange.previews import preview_of
+from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport, Project
-from annotation.services.export_files import TYPES, file_name, pieces_of
-from annotation.services.file_exports import WRITERS, Export
-from annotation.services.previews import preview_of
-from annotation.services.uploads import (
-    BUSY,
-    correct_plan,
-    discard_upload,
-    receive_upload,
-    start_import,
-)
 from annotation.views.access import Request, project_page
 
 _LISTED = 50
@@ -34,7 +25,7 @@ _LISTED = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def transfers(request: Request, project: Project) -> HttpResponse:
-    """What came in from files, a form for another, and every format that goes out. For managers."""
+    """List file imports, with an upload form and the way to the export. For managers."""
     error = ""
     if request.method == "POST":
         upload = request.FILES.get("file")
@@ -49,7 +40,6 @@ def transfers(request: Request, project: Project) -> HttpResponse:
     context = {
         "project": project,
         "imports": project.file_imports.select_related("created_by")[:_LISTED],
-        "writers": WRITERS.values(),
         "error": error,
     }
     return render(request, "annotation/transfers/transfers.html", context, status=422 if error else 200)
@@ -59,12 +49,12 @@ def transfers(request: Request, project: Project) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def transfer(request: Request, project: Project, pk: int) -> HttpResponse:
-    """One file: what it seems to be, its first rows, and how far it has come. For managers."""
+    """Show an import: its plan, its first rows and its progress. For managers."""
     record = get_object_or_404(FileImport.objects.select_related("project"), pk=pk, project=project)
     error = ""
     if request.method == "POST":
         try:
-            if (to := _done(request, record)) is not None:
+            if (to := _execute(request, record)) is not None:
                 return to
             error = _("Choose what to do with the file.")
         except Refusal as refusal:
@@ -72,15 +62,15 @@ def transfer(request: Request, project: Project, pk: int) -> HttpResponse:
     if request.htmx and request.method == "GET":
         return render(request, "annotation/transfers/progress.html", _progress(project, record))
     try:
-        preview = _looked_through(record)
+        preview = _preview_context(record)
     except Refusal as refusal:
         preview, error = {"readable": False}, error or refusal.message
     context = {**_progress(project, record), **preview, "error": error}
     return render(request, "annotation/transfers/transfer.html", context, status=422 if error else 200)
 
 
-def _done(request: Request, record: FileImport) -> HttpResponse | None:
-    """Do what the form asks for; None where it asks for nothing."""
+def _execute(request: Request, record: FileImport) -> HttpResponse | None:
+    """Execute the action of the form; return None without one."""
     action = request.POST.get("action", "")
     slug = record.project.slug
     if action == "discard":
@@ -106,8 +96,8 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
     }
 
 
-def _looked_through(record: FileImport) -> dict[str, Any]:
-    """The first rows as they are and as they are read, and the columns to choose from."""
+def _preview_context(record: FileImport) -> dict[str, Any]:
+    """Return the first rows, raw and as read, and the columns to choose from."""
     preview = preview_of(record)
     if preview is None:
         return {"readable": False}
@@ -121,17 +111,3 @@ def _looked_through(record: FileImport) -> dict[str, Any]:
         "faults": preview.faults,
         "checked_rows": preview.checked_rows,
     }
-
-
-@never_cache
-@require_safe
-@project_page(role=Role.MANAGER)
-def export(request: Request, project: Project, format_name: str) -> HttpResponseBase:
-    """The current judgments in one format, written while they are sent. For managers."""
-    writer = WRITERS.get(format_name)
-    if writer is None:
-        raise Http404
-    made = Export(project=project, writer=writer)
-    answer = StreamingHttpResponse(pieces_of(made), content_type=TYPES[writer.container][0])
-    answer["Content-Disposition"] = f'attachment; filename="{file_name(made)}"'
-    return answer

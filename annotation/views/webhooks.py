@@ -1,4 +1,4 @@
-"""A project's webhooks: which programs are told of what, and whether it reached them."""
+"""The webhooks of a project and their deliveries."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ _LISTED = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def webhooks(request: Request, project: Project) -> HttpResponse:
-    """For managers: the project's webhooks, and a form for another, whose secret is shown once."""
+    """List the project's webhooks and create one, whose secret is shown once. For managers."""
     form, made = WebhookForm(request.POST or None), None
     if request.method == "POST" and form.is_valid():
         try:
@@ -49,7 +49,7 @@ def webhooks(request: Request, project: Project) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def webhook(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: one webhook, what was sent to it last, and what can be changed of it."""
+    """Show and change a webhook, with its latest deliveries. For managers."""
     endpoint = get_object_or_404(_with_last(project), pk=pk)
     form = WebhookSettingsForm(
         request.POST or None,
@@ -70,7 +70,7 @@ def webhook(request: Request, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def webhook_rotate(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: draw a new secret, which is shown once; the one before signs beside it for a day."""
+    """Create a new secret, shown once; the previous one keeps signing for a day. For managers."""
     endpoint = get_object_or_404(_with_last(project), pk=pk)
     made = rotate_secret(endpoint=endpoint, rotated_by=request.user)
     form = WebhookSettingsForm(
@@ -82,7 +82,7 @@ def webhook_rotate(request: Request, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def webhook_test(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: have a message sent that says nothing, to see whether it arrives."""
+    """Send an empty test message. For managers."""
     endpoint = get_object_or_404(project.webhooks, pk=pk)
     try:
         delivery = send_test(endpoint=endpoint, sent_by=request.user)
@@ -95,7 +95,7 @@ def webhook_test(request: Request, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def webhook_delete(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: forget a webhook, with what was sent to it and what was to be."""
+    """Delete a webhook with its sent and pending messages. For managers."""
     delete_webhook(endpoint=get_object_or_404(project.webhooks, pk=pk), deleted_by=request.user)
     messages.success(request, _("The webhook is deleted."))
     return redirect("webhooks", project.slug)
@@ -105,7 +105,7 @@ def webhook_delete(request: Request, project: Project, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def webhook_delivery(request: Request, project: Project, pk: int) -> HttpResponse:
-    """For managers: one message with every attempt at it; a POST has it sent again."""
+    """Show a message with all its attempts; a POST sends it again. For managers."""
     delivery = get_object_or_404(
         WebhookDelivery.objects.select_related("endpoint__project", "message"),
         pk=pk,
@@ -123,7 +123,7 @@ def webhook_delivery(request: Request, project: Project, pk: int) -> HttpRespons
 
 
 def _with_last(project: Project) -> "QuerySet[WebhookEndpoint, Any]":
-    """The project's webhooks, each with when and how its last attempt ended."""
+    """Return the project's webhooks, each with the time and result of its last attempt."""
     last = WebhookAttempt.objects.filter(delivery__endpoint=OuterRef("pk")).order_by("-pk")
     return (
         WebhookEndpoint.objects.filter(project=project)

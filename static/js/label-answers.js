@@ -41,9 +41,9 @@ export class Answers {
       ? translate("Still to be rated: {name}.", { name: left[0].getAttribute("aria-label") })
       : translate("Still to be rated: {left} of {all}.", { left: left.length, all: groups.length });
     if (asksVerdict || $("#order", this.form)) return "";
-    if (left.length) return translate("Rate the answers, or say that you cannot judge.");
+    if (left.length) return translate("Rate the responses, or choose “cannot judge”.");
     const own = $("#demonstration", this.form);
-    return own && !groups.length && !own.value.trim() ? translate("Write your own answer, or say that you cannot judge.") : "";
+    return own && !groups.length && !own.value.trim() ? translate("Write your own response, or choose “cannot judge”.") : "";
   }
 
   /** Whether there are criteria and no response is rated, though the responses could be judged. */

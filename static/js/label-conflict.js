@@ -2,7 +2,7 @@
    person says which stays. */
 import { formatOrder } from "./label-order.js";
 
-const VERDICT = translate("Verdict");
+const VERDICT = translate("Preference");
 const ORDER = translate("Order");
 const NAMED = { choice: VERDICT, span_flags: translate("Marks"), comment: translate("Comment") };
 const SILENT = new Set(["active_seconds", "stands_on", "confirmed", "missing-candidate", "missing-category"]);
@@ -90,7 +90,7 @@ export function choose({ mine, theirs, explanation }) {
   dialog.setAttribute("aria-labelledby", "conflict-heading");
   const heading = document.createElement("h2");
   heading.id = "conflict-heading";
-  heading.textContent = translate("Two versions of one answer");
+  heading.textContent = translate("Two versions of one annotation");
   const told = document.createElement("p");
   told.textContent = explanation;
   const both = document.createElement("div");

@@ -386,7 +386,7 @@ export class Desk {
       return "done";
     }
     if (!isShown) return "failed";
-    this.current.unpark(translate("Not stored: the server answered {status}. What you entered is still here; submit again, or reload if it stays so.", outcome));
+    this.current.unpark(translate("Not stored: the server returned {status}. What you entered is still here; submit again, or reload if it happens again.", outcome));
     return "done";
   }
 
@@ -409,7 +409,7 @@ export class Desk {
   async answeredElsewhere(entry) {
     const other = await this.pageOf(entry);
     if (!other) return "failed";
-    const choice = await this.choose(entry, other, translate("You have submitted this comparison on another page, too. Which answer stays?"));
+    const choice = await this.choose(entry, other, translate("You have submitted this comparison on another page as well. Which annotation should be kept?"));
     if (choice === "mine") {
       const standsOn = $('[name="stands_on"]', other).value;
       this.outbox.put({ ...entry, fields: entry.fields.map(([name, value]) => [name, name === "stands_on" ? standsOn : value]) });
@@ -432,7 +432,7 @@ export class Desk {
       if (!stored || stored.saved_from === entry.page) return this.resend(entry, stored?.version ?? 0);
       return this.savedElsewhere(entry, stored.version);
     }
-    keeper?.say(message ?? translate("not saved: the server answered {status}", outcome));
+    keeper?.say(message ?? translate("not saved: the server returned {status}", outcome));
     return "done";
   }
 
@@ -533,7 +533,7 @@ export class Desk {
     if (outcome.kind === "ok" || outcome.kind === "refused") this.replace(outcome, form);
     else if (outcome.kind === "signed-out") this.current.say(translate("You have been signed out. Sign in again in another tab, then try once more."), "bad");
     else this.current.say(outcome.status
-      ? translate("That did not reach the server (it answered {status}). Nothing here is lost: try again in a moment.", outcome)
+      ? translate("The server refused this ({status}). Nothing here is lost: try again in a moment.", outcome)
       : translate("That did not reach the server. Nothing here is lost: try again in a moment."), "bad");
   }
 
@@ -548,7 +548,18 @@ export class Desk {
     const place = $(selector, this.current.element);
     if (!found || !place) return location.reload();
     place.replaceWith(found);
-    $("[role=alert], input", found)?.focus();
+    const done = $("[data-returns]", found);
+    if (done) this.returnTo(done);
+    else $("[role=alert], input", found)?.focus();
+  }
+
+  /** Close the menu that was done with, show its message at the top, and go on with the comparison. */
+  returnTo(message) {
+    const { element } = this.current;
+    message.closest(".menu").open = false;
+    $(".screen__bar + [data-returns]", element)?.remove();
+    $(".screen__bar", element).after(message);
+    $("[data-focus]", element)?.focus({ preventScroll: true });
   }
 
   // ── What waits ──────────────────────────────────────────────────────────────────────
@@ -566,7 +577,7 @@ export class Desk {
       why && waits && (state === "away"
         ? translate("{waits} kept on this device: the server cannot be reached. What waits is sent by itself when it can.", { waits })
         : translate("{waits} kept on this device: you have been signed out. Sign in again in another tab; what waits is sent then.", { waits })),
-      failed && translate("An answer was not taken: the server answered {status}. It is kept on this device.", { status: failed.failed }),
+      failed && translate("An annotation was not accepted: the server returned {status}. It is kept on this device.", { status: failed.failed }),
     ].filter(Boolean);
     $("#outbox").hidden = !lines.length;
     const text = $("[data-outbox-text]");

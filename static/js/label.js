@@ -9,6 +9,8 @@ import { Marks } from "./label-spans.js";
 const IDLE_SECONDS = 60;
 const RENEW_SECONDS = 120;
 const LOOK_AGAIN = 3000;
+/* Whether the prompt at the top stands open is remembered on this device. */
+const PROMPT_KEY = "rondo-prompt-open";
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -23,6 +25,55 @@ export function nameOfKey(event) {
   return `${event.shiftKey ? "Shift+" : ""}${event.altKey ? "Alt+" : ""}${event.key}`;
 }
 
+/** The prompt in short at the top once it has scrolled out of sight; it opens to the whole conversation. */
+class PinnedPrompt {
+  constructor(screen) {
+    this.strip = screen.querySelector("[data-pinned]");
+    this.box = this.strip.querySelector("details");
+    this.prompt = screen.querySelector(".question__prompt");
+    this.box.addEventListener("toggle", () => this.toggled());
+  }
+
+  /** Look from now on whether the last turn is in sight. */
+  watch() {
+    this.box.open = remembered();
+    const bar = document.querySelector(".bar")?.offsetHeight ?? 0;
+    this.observer = new IntersectionObserver(([entry]) => {
+      // Out of sight below it comes with scrolling down anyway.
+      this.strip.hidden = entry.isIntersecting || entry.boundingClientRect.top > bar;
+      if (!this.strip.hidden) this.fill();
+    }, { rootMargin: `-${bar + 8}px 0px 0px 0px` });
+    this.observer.observe(this.prompt.lastElementChild);
+  }
+
+  stop() {
+    this.observer?.disconnect();
+  }
+
+  /** The turns are copied when they are first needed: a long conversation costs nothing before. */
+  fill() {
+    const turns = this.box.querySelector("[data-pinned-turns]");
+    if (turns.childElementCount || !this.box.open) return;
+    turns.append(...[...this.prompt.querySelectorAll(".turn")].map((turn) => turn.cloneNode(true)));
+    turns.scrollTop = turns.scrollHeight;
+  }
+
+  toggled() {
+    this.fill();
+    try {
+      localStorage.setItem(PROMPT_KEY, this.box.open ? "yes" : "");
+    } catch { /* storage is switched off: it opens folded again */ }
+  }
+}
+
+function remembered() {
+  try {
+    return localStorage.getItem(PROMPT_KEY) === "yes";
+  } catch {
+    return false;
+  }
+}
+
 /** One comparison on the screen. It may be put aside and come back as it was. */
 class Screen {
   constructor(element, desk) {
@@ -32,6 +83,9 @@ class Screen {
     this.button = $(".dock__submit button", element);
     this.status = $("#submit-status", element);
     this.keeper = new Keeper(element, this.form, desk.outbox);
+    // A preview holds no assignment: there is nothing to keep or to send.
+    this.isPreview = "preview" in element.dataset;
+    if (this.isPreview) this.keeper.ended = true;
     const announce = (text) => { $("#announcer", element).textContent = text; };
     const onChange = () => this.changed();
     this.data = JSON.parse($("#screen-data", element).textContent);
@@ -39,6 +93,7 @@ class Screen {
     this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
     this.order = $("#order", element) ? new Order(element, { announce, onChange, say: (text) => this.say(text) }) : null;
+    this.prompt = new PinnedPrompt(element);
     this.doubts = new Doubts(element, this.form);
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;
@@ -54,12 +109,14 @@ class Screen {
   enter() {
     this.timer = setInterval(() => this.tick(), 1000);
     this.marks?.listen();
+    this.prompt.watch();
     this.tick(0);
   }
 
   leave() {
     clearInterval(this.timer);
     this.marks?.close();
+    this.prompt.stop();
     this.keeper.keep();
   }
 
@@ -79,13 +136,13 @@ class Screen {
   lacksVerdict() {
     if ($('input[name="choice"]:checked', this.form) || !$("#verdict", this.form)) return "";
     if (!this.order) return this.element.dataset.size === "1" || $("#verdict[data-not-asked]", this.form) 
-      ? translate("Say that you looked it through, or why not.")
+      ? translate("Confirm that you reviewed it, or choose “cannot judge”.")
       : translate("Choose the better response, or a no-preference option.");
     if (this.order.error) return this.order.error;
     const missing = this.order.missing();
     if (!missing.length) return "";
     return missing.length === this.order.letters.length
-      ? translate("Rank the answers, or choose why none wins.")
+      ? translate("Rank the responses, or choose a no-preference option.")
       : translate("Rank {letters} too.", { letters: listed(missing) });
   }
 
@@ -126,7 +183,7 @@ class Screen {
 
   /** Say what is missing, else ask once what the annotation raises, else send it. */
   submit() {
-    if (this.parked) return;
+    if (this.parked || this.isPreview) return;
     const lack = this.lacks();
     if (!lack) {
       if (!this.doubts.settled(this.raised())) return this.update();
@@ -168,7 +225,7 @@ class Screen {
     this.writeTime();
     const minutes = Math.floor(this.seconds / 60);
     $("[data-clock]", this.element).textContent = `${String(minutes).padStart(2, "0")}:${String(this.seconds % 60).padStart(2, "0")}`;
-    if (this.sinceRenewal >= RENEW_SECONDS) this.renew();
+    if (this.sinceRenewal >= RENEW_SECONDS && !this.isPreview) this.renew();
   }
 
   /** Say that one is still at work on it. True unless it is someone else's now. */
@@ -331,12 +388,13 @@ const ACTIONS = {
   critique: (screen) => screen.answers.critique(screen.card),
   demonstrate: (screen) => screen.answers.demonstrate(),
   undo: (screen) => $('[data-key-action="undo"]', screen.element)?.click(),
+  ask: (screen) => openMenu($('[data-menu="ask"]', screen.element)),
 };
 
 function openMenu(menu) {
   if (!menu) return;
   menu.open = true;
-  $("input[type=radio]", menu)?.focus();
+  $("input[type=radio], textarea", menu)?.focus();
 }
 
 const isEmpty = (row) => !$("textarea", row).value.trim() && !$$('[name="missing-evidence"], [name="missing-further"], [name="missing-insert"]', row).some((field) => field.value);

@@ -1,5 +1,5 @@
-/* Every page, loaded before the first paint: the theme that this browser chose, and the switch for it.
-   Without JavaScript the system's theme holds and the switch stays hidden.
+/* Every page, loaded before the first paint: the theme and density that this browser chose, and their switches.
+   Without JavaScript the system's theme holds and the switches stay hidden.
 
    And for all scripts `translate("Rank {letters} too.", { letters })` and, where a number decides the form,
    `translateCount("{count} draft", "{count} drafts", count)`, in the language of the page: its words stand in
@@ -25,25 +25,28 @@
   };
 
   const root = document.documentElement;
-  const names = ["system", "light", "dark"];
-  const read = () => {
-    try { return localStorage.getItem("rondo-theme") || "system"; } catch { return "system"; }
+  // The first of each is how the page is without a choice.
+  const choices = { theme: ["system", "light", "dark"], density: ["comfortable", "compact"] };
+  const read = (name) => {
+    try { return localStorage.getItem(`rondo-${name}`) ?? choices[name][0]; } catch { return choices[name][0]; }
   };
-  const apply = (theme) => {
-    if (theme === "system") delete root.dataset.theme;
-    else root.dataset.theme = theme;
-    for (const button of document.querySelectorAll("[data-theme-choice]")) {
-      button.setAttribute("aria-pressed", String(button.dataset.themeChoice === theme));
+  const apply = (name, chosen) => {
+    if (chosen === choices[name][0] || !choices[name].includes(chosen)) delete root.dataset[name];
+    else root.dataset[name] = chosen;
+    for (const button of document.querySelectorAll(`[data-${name}-choice]`)) {
+      button.setAttribute("aria-pressed", String(button.dataset[`${name}Choice`] === (root.dataset[name] ?? choices[name][0])));
     }
   };
+  const applyAll = () => { for (const name of Object.keys(choices)) apply(name, read(name)); };
   root.dataset.script = "";
-  apply(read());
-  document.addEventListener("DOMContentLoaded", () => apply(read()));
+  applyAll();
+  document.addEventListener("DOMContentLoaded", applyAll);
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-theme-choice]");
-    if (button && names.includes(button.dataset.themeChoice)) {
-      try { localStorage.setItem("rondo-theme", button.dataset.themeChoice); } catch { /* private mode: this page only */ }
-      apply(button.dataset.themeChoice);
+    for (const name of Object.keys(choices)) {
+      const chosen = event.target.closest(`[data-${name}-choice]`)?.dataset[`${name}Choice`];
+      if (!choices[name].includes(chosen)) continue;
+      try { localStorage.setItem(`rondo-${name}`, chosen); } catch { /* private mode: this page only */ }
+      apply(name, chosen);
     }
     for (const menu of document.querySelectorAll("details.menu[open]")) {
       if (!menu.contains(event.target)) menu.open = false;

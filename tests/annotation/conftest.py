@@ -5,7 +5,7 @@ import pytest
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.services.assignments import assign_next
 from tests import factories
-from tests.annotation.answers import TEXT
+from tests.annotation.judgments.answers import TEXT
 
 
 @pytest.fixture

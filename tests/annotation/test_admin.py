@@ -17,6 +17,7 @@ from annotation.models import (
     Assignment,
     AuditEntry,
     Category,
+    Comment,
     Comparison,
     Completion,
     CompletionScore,
@@ -29,7 +30,9 @@ from annotation.models import (
     ItemFlag,
     Judgment,
     KeptAnswer,
+    MailChoice,
     MissingInfo,
+    Notification,
     Project,
     Prompt,
     Review,
@@ -41,15 +44,15 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.services.answers import (
+from annotation.services.assignments import assign_next
+from annotation.services.judgments.checks import (
     CorrectionInput,
     CritiqueInput,
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,
 )
-from annotation.services.assignments import assign_next
-from annotation.services.invitations import create_invitation
+from annotation.services.projects.invitations import create_invitation
 from tests import factories
 
 MODELS = sorted(
@@ -126,6 +129,11 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     ApiToken.objects.create(
         user=annotator, name=str(uuid.uuid4()), digest=uuid.uuid4().hex, beginning="rondo_"
     )
+    Comment.objects.create(assignment=judgment.assignment, author=annotator, text="Hm?")
+    Notification.objects.create(
+        user=annotator, project=project, kind="reply", key=str(uuid.uuid4()), address="/inbox/"
+    )
+    MailChoice.objects.get_or_create(user=annotator)
     GoldAnswer.objects.create(comparison=comparison, verdict=Verdict.RANKED, ranks={str(first.pk): 1})
     Withholding.objects.create(comparison=comparison, completion=first, start=0, end=3, quote="Two")
     create_invitation(project=project, created_by=annotator, role=Role.ANNOTATOR, days=1)
@@ -248,6 +256,7 @@ def project_form(project: Project, **changes: str) -> dict[str, str]:
         "retest_share": str(project.retest_share),
         "gold_share": str(project.gold_share),
         "acquisition": project.acquisition,
+        "show_context": project.show_context,
         "control_share": str(project.control_share),
         "review_random_share": str(project.review_random_share),
     }

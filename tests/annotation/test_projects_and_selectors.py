@@ -7,15 +7,15 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.db import IntegrityError, transaction
 
-from annotation import selectors
 from annotation.choices import CategoryScope, FinishReason, Role
-from annotation.content import text_hash
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Membership, Project, User
-from annotation.selectors import Progress
+from annotation.selectors import access
+from annotation.selectors.access import Progress
 from annotation.services.assignments import assign_next, skip_assignment
-from annotation.services.completions import NewCompletion, create_comparison, record_completions
-from annotation.services.projects import add_member, create_project, publish_guideline
+from annotation.services.projects.projects import add_member, create_project, publish_guideline
+from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
+from annotation.text.identity import text_hash
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -24,20 +24,20 @@ pytestmark = pytest.mark.django_db
 # ── Projects ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_project_has_the_three_categories_and_its_first_guideline(carol: User):
+def test_a_new_project_has_the_three_categories_and_its_first_guideline(admin: User):
     project = create_project(
-        name="Tea", slug="tea", guideline="Be fair.", created_by=carol, overlap=2, lease_minutes=10
+        name="Tea", slug="tea", guideline="Be fair.", created_by=admin, overlap=2, lease_minutes=10
     )
     assert (project.overlap, project.lease_minutes) == (2, 10)
-    scopes = [(category.key, category.scope) for category in selectors.categories_of(project)]
+    scopes = [(category.key, category.scope) for category in access.categories_of(project)]
     assert scopes == [
         ("irrelevant", CategoryScope.SPAN),
         ("untruthful", CategoryScope.SPAN),
         ("missing", CategoryScope.MISSING),
     ]
-    guideline = selectors.current_guideline(project)
+    guideline = access.current_guideline(project)
     assert guideline is not None
-    assert (guideline.version, guideline.text, guideline.created_by) == (1, "Be fair.", carol)
+    assert (guideline.version, guideline.text, guideline.created_by) == (1, "Be fair.", admin)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +91,23 @@ def test_a_role_includes_those_above_it_and_an_outsider_has_none(
     project: Project, request: pytest.FixtureRequest, name: str, roles: list[Role]
 ):
     user = request.getfixturevalue(name)
-    assert [role for role in Role if selectors.may(user, project, role)] == roles
-    assert list(selectors.projects_for(user)) == ([project] if roles else [])
+    assert [role for role in Role if access.may(user, project, role)] == roles
+    assert list(access.projects_for(user)) == ([project] if roles else [])
 
 
 def test_a_reviewer_is_no_manager(project: Project, oscar: User):
     add_member(project=project, user=oscar, role=Role.REVIEWER)
-    assert [role for role in Role if selectors.may(oscar, project, role)] == [Role.ANNOTATOR, Role.REVIEWER]
+    assert [role for role in Role if access.may(oscar, project, role)] == [Role.ANNOTATOR, Role.REVIEWER]
 
 
 def test_who_is_not_signed_in_or_no_longer_active_may_nothing(project: Project, carol: User, admin: User):
     nobody = AnonymousUser()
-    assert not selectors.may(nobody, project, Role.ANNOTATOR)
-    assert selectors.membership_of(nobody, project) is None
-    assert not selectors.projects_for(nobody).exists()
+    assert not access.may(nobody, project, Role.ANNOTATOR)
+    assert access.membership_of(nobody, project) is None
+    assert not access.projects_for(nobody).exists()
     for user in (carol, admin):
         user.is_active = False
-        assert not selectors.may(user, project, Role.ANNOTATOR)
+        assert not access.may(user, project, Role.ANNOTATOR)
 
 
 # ── Progress ──────────────────────────────────────────────────────────────────────────
@@ -120,7 +120,7 @@ def test_progress_counts_what_one_person_can_judge(project: Project, alice: User
     factories.make_judgment(other_round, bob)
 
     def of(user: User) -> Progress:
-        return selectors.progress_of(project, user, 1)
+        return access.progress_of(project, user, 1)
 
     assert of(alice) == Progress(done=0, total=4)
     held = assign_next(project=project, annotator=alice)
@@ -132,7 +132,7 @@ def test_progress_counts_what_one_person_can_judge(project: Project, alice: User
     assert of(bob) == Progress(done=0, total=4)
     factories.make_judgment(held.comparison, bob)
     assert of(bob) == Progress(done=1, total=4)
-    assert selectors.progress_of(project, bob, 2) == Progress(done=1, total=1)
+    assert access.progress_of(project, bob, 2) == Progress(done=1, total=1)
 
 
 def test_progress_with_overlap_counts_what_others_did_too(project: Project, alice: User, bob: User):
@@ -140,23 +140,23 @@ def test_progress_with_overlap_counts_what_others_did_too(project: Project, alic
     project.save()
     comparisons = [factories.make_comparison(project) for _ in range(3)]
     factories.make_judgment(comparisons[0], alice)
-    assert selectors.progress_of(project, alice, 1) == Progress(done=1, total=3)
-    assert selectors.progress_of(project, bob, 1) == Progress(done=0, total=3)
+    assert access.progress_of(project, alice, 1) == Progress(done=1, total=3)
+    assert access.progress_of(project, bob, 1) == Progress(done=0, total=3)
 
 
 def test_the_current_round_is_the_newest_with_comparisons(project: Project):
-    assert selectors.current_round(project) == 1
+    assert access.current_round(project) == 1
     factories.make_comparison(project, round_number=3)
     factories.make_comparison(project, round_number=2)
-    assert selectors.current_round(project) == 3
+    assert access.current_round(project) == 3
 
 
 def test_the_last_submitted_is_ones_own_and_the_newest(project: Project, alice: User, bob: User):
-    assert selectors.last_submitted(alice, project) is None
+    assert access.last_submitted(alice, project) is None
     factories.make_judgment(factories.make_comparison(project), alice)
     newest = factories.make_judgment(factories.make_comparison(project), alice)
     factories.make_judgment(factories.make_comparison(project), bob)
-    assert selectors.last_submitted(alice, project) == newest.assignment
+    assert access.last_submitted(alice, project) == newest.assignment
 
 
 # ── Completions and comparisons ───────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ from pytest_django import Settings
 
 from annotation.models import Project, User
 from tests.api.scene import Asker, Scene, make_scene
-from training import doorbell
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +38,6 @@ def connections_stay() -> Iterator[None]:
 @pytest.fixture
 def scene(project: Project, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """One of everything, in `project`."""
-    monkeypatch.setattr(doorbell, "ring", lambda *_: None)
-    monkeypatch.setattr(doorbell, "send", lambda *_: None)
     return make_scene(project, alice, carol)
 
 

@@ -9,9 +9,11 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from annotation.choices import ReviewReason, Role
+from annotation.exchange.uploads import receive_upload
 from annotation.models import (
     Assignment,
     Category,
+    Comment,
     Comparison,
     Criterion,
     FileImport,
@@ -25,10 +27,10 @@ from annotation.models import (
     WebhookDelivery,
     Withholding,
 )
-from annotation.services.invitations import create_invitation
-from annotation.services.reviews import open_review
-from annotation.services.tokens import create_token
-from annotation.services.uploads import receive_upload
+from annotation.services.inbox.comments import post_comment
+from annotation.services.people.tokens import create_token
+from annotation.services.projects.invitations import create_invitation
+from annotation.services.quality.reviews import open_review
 from annotation.services.webhooks.endpoints import create_webhook, send_test
 from tests import factories
 from training.models import (
@@ -37,15 +39,16 @@ from training.models import (
     ArenaPair,
     Checkpoint,
     Judge,
+    PromptSet,
     Round,
     Run,
     SideBySide,
     Snapshot,
 )
 from training.recipe import Recipe, default_recipe
-from training.services.judges import create_judge
+from training.services.judges.judges import create_judge
 from training.services.rounds import open_first_round
-from training.services.runs import create_run
+from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
 BASE = "/api/v1"
@@ -72,6 +75,8 @@ class Scene:
     ballot: ArenaBallot
     """Alice's, not voted on."""
     beside: SideBySide
+    prompt_set: PromptSet
+    """Of one prompt."""
     session: UserSession
     """Of Alice's."""
     invitation: Invitation
@@ -81,12 +86,14 @@ class Scene:
     """A file of one judgment, looked through."""
     delivery: WebhookDelivery
     """Of a test, to a webhook that is told of nothing else here."""
+    comment: Comment
+    """Alice's, on what she judged."""
     token_id: int
     """Of a token of Alice's."""
 
     def address(self, path: str) -> str:
         """An address of the OpenAPI document with this scene's rows."""
-        first, _, rest = path.removeprefix("/api/v1/").partition("/")
+        kind = path.partition("/{id}")[0].rpartition("/")[2]
         ids = {
             "assignments": self.assignment.pk,
             "comparisons": self.comparison.pk,
@@ -99,15 +106,16 @@ class Scene:
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
             "imports": self.upload.pk,
+            "prompt-sets": self.prompt_set.pk,
             "arenas": self.ballot.pair.arena_id,
             "invitations": self.invitation.pk,
             "sessions": self.session.pk,
+            "comments": self.comment.pk,
         }
-        kinds = [part for part in (first, *rest.split("/")) if part in ids]
         return path.format(
             slug=self.project.slug,
             number=1,
-            id=ids[kinds[-1]] if kinds else 0,
+            id=ids.get(kind, 0),
             name=self.starter.name,
             digest=self.snapshot.digest,
             username="bob",
@@ -160,6 +168,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         starter=round_.policy,
         ballot=_ballot(project, comparison, alice),
         beside=_beside(project, round_.policy, carol),
+        prompt_set=_prompt_set(project, prompt, carol),
         session=UserSession.objects.create(
             user=alice, ip="127.0.0.1", session_key="alice", user_agent="Tests"
         ),
@@ -170,6 +179,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             project=project, upload=SimpleUploadedFile("votes.csv", VOTES.encode()), user=carol
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
+        comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
     )
 
@@ -182,6 +192,13 @@ def _ballot(project: Project, comparison: Comparison, voter: User) -> ArenaBallo
         arena=arena, comparison=comparison, left=left, right=right, models_key="1:2"
     )
     return ArenaBallot.objects.create(pair=pair, voter=voter, display_order=[left.pk, right.pk])
+
+
+def _prompt_set(project: Project, prompt: Prompt, manager: User) -> PromptSet:
+    """A set of one prompt."""
+    made = PromptSet.objects.create(project=project, name="Everyday questions", created_by=manager)
+    made.prompts.add(prompt)
+    return made
 
 
 def _beside(project: Project, checkpoint: Checkpoint, manager: User) -> SideBySide:

@@ -14,6 +14,7 @@ from django.core.wsgi import get_wsgi_application
 from standardwebhooks import Webhook
 
 from annotation.choices import ImportState
+from annotation.exchange import uploads
 from annotation.models import (
     FileImport,
     Judgment,
@@ -24,11 +25,10 @@ from annotation.models import (
     WebhookDelivery,
     WebhookMessage,
 )
-from annotation.services import uploads
-from annotation.services.tokens import create_token
+from annotation.services.people.tokens import create_token
 from tests import factories
 from tests.api.scene import Scene
-from webapp.client import Problem, Rondo, SignatureError, verified
+from webapp.api.client import Problem, Rondo, SignatureError, verified
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -83,10 +83,10 @@ def test_the_readmes_program_labels_all_there_is(
     for _number in range(3):
         factories.make_comparison(project, texts=["short", "much longer"])
     readme = (Path(settings.BASE_DIR) / "README.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(from webapp\.client import Rondo\n.*?)```", readme, re.S)
+    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", readme, re.S)
     rondo = connect(alice)
     # All of the program is the README's, but for the way to the server.
-    monkeypatch.setattr("webapp.client.Rondo", lambda address, token: rondo)
+    monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
     exec(compile(snippet, "README.md", "exec"), {})
     best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
     assert best == ["much longer"] * 3

@@ -8,12 +8,12 @@ import pytest
 from annotation.models import Judgment, Project, User
 from tests import factories
 from tests.api.scene import Asker, Scene
-from tests.training.fake_server import FakeServer
-from tests.training.registry_rows import make_trained
+from tests.training.engine.fake_server import FakeServer
+from tests.training.registry.registry_rows import make_trained
 from training.engine import Engine, Engines
 from training.models import ArenaLink, Checkpoint
-from training.services import side_by_side
-from training.services.arena import prepare_arena
+from training.services.comparing import side_by_side
+from training.services.comparing.arena import prepare_arena
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from django.conf import settings
 
 from annotation.models import Project, User
 from tests.api.scene import Asker, Scene
-from tests.training.registry_rows import make_trained
-from training.decision_reasons import reason
+from tests.training.registry.registry_rows import make_trained
 from training.models import CheckpointExport, Round
+from training.models.decision_reasons import reason
 
 
 def content(answer) -> bytes:
@@ -50,7 +50,7 @@ def test_a_finished_export_is_downloaded(project: Project, as_carol: Asker):
 
 
 @pytest.mark.parametrize(
-    ("language", "sentence"), [("en", "3 of 5 judgments by people are in."), ("de", "von 5")]
+    ("language", "sentence"), [("en", "3 of 5 annotations by people are in."), ("de", "von 5")]
 )
 def test_a_decision_is_said_in_the_language_of_the_request(
     scene: Scene, carol: User, as_carol: Asker, language: str, sentence: str

@@ -1,10 +1,17 @@
 """Who joins, where one is signed in, and what a project asks, by way of the API."""
 
 import json
+import re
 
-from annotation.configuration import configuration_of
-from annotation.models import AuditEntry, Category, Criterion, Membership, Project, User
-from annotation.personal_data import personal_data
+import pytest
+from django.core import mail
+from pytest_django import Settings
+
+from annotation.choices import TaskName
+from annotation.models import AuditEntry, Category, Criterion, Invitation, Membership, Project, User
+from annotation.selectors.configuration import configuration_of
+from annotation.selectors.personal_data import personal_data
+from annotation.services.inbox.mail import send_invitation
 from tests import factories
 from tests.annotation.test_admin import judge_everything
 from tests.api.scene import Asker
@@ -31,6 +38,38 @@ def test_a_link_is_made_followed_and_revoked(project: Project, as_carol: Asker, 
     other = as_carol.post(INVITATIONS, {"role": "annotator"}).json()
     assert as_carol("DELETE", f"{INVITATIONS}{other['id']}/").status_code == 204
     assert as_carol.get(INVITATIONS).json()["results"][0]["is_good"] is False
+
+
+def test_an_invitation_is_sent_by_e_mail_and_its_link_is_in_no_response(
+    project: Project, as_carol: Asker, settings: Settings, sent, django_capture_on_commit_callbacks
+):
+    settings.RONDO_EMAIL = True
+    settings.RONDO_ADDRESS = "https://rondo.example.org"
+    with django_capture_on_commit_callbacks(execute=True):
+        made = as_carol.post(INVITATIONS, {"role": "reviewer", "email": "oscar@example.org"})
+    assert made.status_code == 201
+    told = made.json()
+    assert (told["email"], told["mail"], told["secret"], told["link"]) == (
+        "oscar@example.org", "waiting", "", "",
+    )  # fmt: skip
+    assert sent == [(TaskName.SEND_INVITATION, [told["id"]])]
+    assert send_invitation(told["id"])
+    (message,) = mail.outbox
+    assert message.to == ["oscar@example.org"]
+    [listed] = as_carol.get(INVITATIONS).json()["results"]
+    assert (listed["email"], listed["mail"]) == ("oscar@example.org", "sent")
+    [secret] = re.findall(r"https://rondo.example.org/invitations/([^/\s]+)/", str(message.body))
+    joined = Asker(factories.make_user("oscar")).post("/invitations/accept/", {"secret": secret})
+    assert (joined.status_code, joined.json()["role"]) == (200, "reviewer")
+
+
+@pytest.mark.parametrize("email", ["oscar@example.org", "nobody"])
+def test_an_address_is_refused_where_no_e_mail_is_sent_or_it_is_none(
+    project: Project, as_carol: Asker, email: str
+):
+    refused = as_carol.post(INVITATIONS, {"role": "reviewer", "email": email})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "email")
+    assert not Invitation.objects.exists()
 
 
 def test_a_person_sees_their_sessions_and_ends_them(alice: User):

@@ -9,8 +9,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from pytest_django import Settings
 
 from annotation.choices import Verdict
+from annotation.exchange import uploads
 from annotation.models import FileImport, Judgment, Project, User
-from annotation.services import uploads
 from tests import factories
 from tests.api.scene import Asker
 
@@ -161,6 +161,17 @@ def test_judgments_are_downloaded_by_round_in_the_format_that_is_asked_for(judge
     assert content(as_carol.get("/projects/tea/exports/jsonl/?rounds=3")) == b""
 
 
+def test_an_export_is_narrowed_by_annotator_day_and_tag(judged: Project, as_carol: Asker):
+    address = "/projects/tea/exports/jsonl/"
+
+    def rows(query: str) -> int:
+        return len(content(as_carol.get(f"{address}?{query}")).splitlines())
+
+    annotators = [json.loads(line)["annotator"] for line in content(as_carol.get(address)).splitlines()]
+    assert rows(f"annotator={annotators[0]}") == annotators.count(annotators[0])
+    assert (rows("since=2001-01-01"), rows("until=2001-01-01"), rows("tag=nothing")) == (2, 0, 0)
+
+
 def test_a_parquet_file_comes_whole(judged: Project, as_carol: Asker, tmp_path):
     answer = as_carol.get("/projects/tea/exports/openrlhf/")
     assert answer["Content-Type"] == "application/vnd.apache.parquet"
@@ -189,6 +200,11 @@ def test_what_a_format_cannot_carry_is_counted_and_listed(judged: Project, as_ca
         ("jsonl/?split=half", 422),
         ("jsonl/?round=1", 422),
         ("jsonl/dropped/?rounds=x", 422),
+        ("jsonl/?since=yesterday", 422),
+        ("jsonl/?since=2026-03-05&until=2026-03-01", 422),
+        ("jsonl/?category=nonsense", 422),
+        ("jsonl/?annotator=alice", 422),
+        ("jsonl/?annotator=00000000-0000-0000-0000-000000000000", 422),
     ],
 )
 def test_what_cannot_be_exported_is_told_as_a_problem(

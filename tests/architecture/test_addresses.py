@@ -15,6 +15,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from annotation.choices import ReviewReason
 from annotation.models import (
+    Criterion,
     FileImport,
     Project,
     User,
@@ -23,17 +24,17 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.sealed import seal
-from annotation.services.invitations import create_invitation
-from annotation.services.reviews import open_review
-from annotation.services.tokens import create_token
+from annotation.models.encryption import seal
+from annotation.services.inbox.comments import post_comment
+from annotation.services.people.tokens import create_token
+from annotation.services.projects.invitations import create_invitation
+from annotation.services.quality.reviews import open_review
 from tests import factories
-from training import doorbell
-from training.models import ArenaBallot, ArenaLink, ArenaPair, SideBySide
+from training.models import ArenaBallot, ArenaLink, ArenaPair, PromptSet, SideBySide
 from training.recipe import Recipe, default_recipe
-from training.services.judges import create_judge
+from training.services.judges.judges import create_judge
 from training.services.rounds import open_first_round
-from training.services.runs import create_run
+from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
 ROLES = ("anonymous", "oscar", "alice", "bob", "carol", "admin")
@@ -48,7 +49,9 @@ NOBODY = (401,) * 6
 # Carol did not judge what is reviewed; there is no plain reviewer in the cast.
 REVIEWERS = MANAGERS
 
-WHO = re.compile(r"\bFor (everyone|members|annotators|reviewers|managers|the annotator|who)\b")
+WHO = re.compile(
+    r"\bFor (everyone|members|annotators|reviewers|managers|superusers|administrators|the annotator|who)\b"
+)
 
 # name: (method, what each gets)
 TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -61,6 +64,18 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "account_signup": ("GET", (200, *(302,) * 5)),
     "account_inactive": ("GET", (200,) * 6),
     "account": ("GET", EVERYONE),
+    # An empty form takes the address away, which needs a recent sign-in.
+    "mail-choice": ("POST", (302,) * 6),
+    "account_reset_password": ("GET", (200,) * 6),
+    "account_reset_password_done": ("GET", (200,) * 6),
+    # A link that opens nothing says so.
+    "account_reset_password_from_key": ("GET", (200,) * 6),
+    "account_reset_password_from_key_done": ("GET", (200,) * 6),
+    "inbox": ("GET", EVERYONE),
+    "inbox-count": ("GET", EVERYONE),
+    "inbox-read": ("POST", (302,) * 6),
+    # Alice's own.
+    "notification": ("POST", (302, 404, 302, 404, 404, 404)),
     # There is no such session; one's own are ended in tests/webapp/test_sessions.py.
     "session-end": ("POST", (302,) * 6),
     "sessions-end-others": ("POST", (302,) * 6),
@@ -106,6 +121,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "metrics": ("GET", (302, 403, 403, 403, 403, 200)),
     "status": ("GET", (302, 403, 403, 403, 403, 200)),
     "projects": ("GET", EVERYONE),
+    "project-new": ("GET", (302, 403, 403, 403, 403, 200)),
     "keys": ("GET", EVERYONE),
     "tokens": ("GET", EVERYONE),
     # Only one's own tokens are there.
@@ -122,6 +138,10 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "submit": ("POST", (302, 404, 422, 404, 404, 404)),
     "skip": ("POST", (302, 404, 422, 404, 404, 404)),
     "flag": ("POST", (302, 404, 422, 404, 404, 404)),
+    "ask": ("GET", ALICE_ALONE),
+    "comments": ("GET", REVIEWERS),
+    # Alice wrote it; not even a manager edits what others wrote.
+    "comment-edit": ("GET", ALICE_ALONE),
     # An empty request is no draft.
     "draft": ("POST", (302, 404, 400, 404, 404, 404)),
     # The lease of what is submitted cannot be renewed.
@@ -133,7 +153,25 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "review-decide": ("POST", (302, 404, 403, 403, 422, 422)),
     "statistics": ("GET", MANAGERS),
     "statistics-items": ("GET", MANAGERS),
+    # Reviewers may open it, too, where they may open its review: tests/annotation/comparison/.
     "statistics-item": ("GET", MANAGERS),
+    "my-work": ("GET", MEMBERS),
+    "annotators": ("GET", MANAGERS),
+    "annotator": ("GET", MANAGERS),
+    "project-settings": ("GET", MANAGERS),
+    "project-archive": ("POST", (302, 404, 403, 403, 302, 302)),
+    "project-preview": ("GET", MANAGERS),
+    "project-questions": ("GET", MANAGERS),
+    "criterion-add": ("GET", MANAGERS),
+    "criterion": ("GET", MANAGERS),
+    "criterion-change": ("POST", (302, 404, 403, 403, 302, 302)),
+    "project-categories": ("GET", MANAGERS),
+    "category-add": ("GET", MANAGERS),
+    "category": ("GET", MANAGERS),
+    "category-change": ("POST", (302, 404, 403, 403, 302, 302)),
+    "guidelines-edit": ("GET", MANAGERS),
+    "members": ("GET", MANAGERS),
+    "member": ("POST", (302, 404, 403, 403, 302, 302)),
     "invitations": ("GET", MANAGERS),
     "invitation-revoke": ("POST", (302, 404, 403, 403, 302, 302)),
     # Whoever has the link.
@@ -143,8 +181,15 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "withheld": ("GET", MANAGERS),
     # Neither release nor discard is said: back to the list, with a message.
     "withheld-decide": ("POST", (302, 404, 403, 403, 302, 302)),
+    **dict.fromkeys(
+        ("data-prompts", "data-comparisons", "data-annotations", "data-responses"), ("GET", MANAGERS)
+    ),
+    **dict.fromkeys(("prompt", "prompt-new"), ("GET", MANAGERS)),
+    # Nothing is chosen: back to the table, with a message.
+    "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
     "transfers": ("GET", MANAGERS),
     "transfer": ("GET", MANAGERS),
+    "export-choose": ("GET", MANAGERS),
     "export": ("GET", MANAGERS),
     "webhooks": ("GET", MANAGERS),
     "webhook": ("GET", MANAGERS),
@@ -156,6 +201,16 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "webhook-delivery": ("GET", MANAGERS),
     "gold": ("GET", MANAGERS),
     "gold-make": ("POST", (302, 404, 403, 403, 422, 422)),
+    "search": ("GET", EVERYONE),
+    "design": ("GET", EVERYONE),
+    "dashboard": ("GET", MANAGERS),
+    "dashboard-quality": ("GET", MANAGERS),
+    "rounds": ("GET", MANAGERS),
+    "runs": ("GET", MANAGERS),
+    "runs-compare": ("GET", MANAGERS),
+    "run-log": ("GET", MANAGERS),
+    # Nothing is said, and nothing changes.
+    "run-describe": ("POST", (302, 404, 403, 403, 302, 302)),
     "round": ("GET", MANAGERS),
     "round-progress": ("GET", MANAGERS),
     "round-recipe": ("GET", MANAGERS),
@@ -205,7 +260,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # The form again, with what is missing.
     "arena-create": ("POST", (302, 404, 403, 403, 422, 422)),
     "arena-close": ("POST", (302, 404, 403, 403, 302, 302)),
-    # An arena without guests; what guests may is tested in tests/training/test_arena_guests.py.
+    # An arena without guests; what guests may is tested in tests/training/comparing/test_arena_guests.py.
     "arena": ("GET", MEMBERS),
     "arena-begin": ("POST", (302, 404, 302, 302, 302, 302)),
     "arena-ballot": ("GET", ALICE_ALONE),
@@ -230,6 +285,18 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "compare-vote": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-reveal": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-continue": ("POST", (302, 404, 403, 403, 302, 302)),
+    "compare-prompts": ("GET", MANAGERS),
+    # Without settings nothing is generated, and the page belongs to no set: back to the page, with a message.
+    "compare-again": ("POST", (302, 404, 403, 403, 302, 302)),
+    "compare-next": ("POST", (302, 404, 403, 403, 302, 302)),
+    "prompt-sets": ("GET", MANAGERS),
+    # The form again, with what is missing.
+    "prompt-set-create": ("POST", (302, 404, 403, 403, 422, 422)),
+    "prompt-set": ("GET", MANAGERS),
+    # Nothing is said, and nothing changes.
+    "prompt-set-change": ("POST", (302, 404, 403, 403, 302, 302)),
+    # Gone for whoever comes second.
+    "prompt-set-delete": ("POST", (302, 404, 403, 403, 302, 404)),
     # The operations of the API have a table of their own, in tests/api/test_who_may.py.
     "api-docs": ("GET", EVERYONE),
     "api-schema": ("GET", (401, 200, 200, 200, 200, 200)),
@@ -267,7 +334,6 @@ def parts(
     project: Project, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, dict[str, Any]]:
     """A round in labelling, judged by Alice, with a snapshot and a run: the parts of every address."""
-    monkeypatch.setattr(doorbell, "ring", lambda *_: None)
     round_ = open_first_round(project=project)
     prompt = factories.make_prompt(project, "How long should tea steep?", split="train")
     comparison = factories.make_comparison(project, prompt=prompt)
@@ -283,6 +349,7 @@ def parts(
         seed=1,
     )
     in_project = {"slug": project.slug}
+    Criterion.objects.create(project=project, key="helpful", label="Helpful")
     in_assignment = {**in_project, "pk": judgment.assignment_id}
     in_round = {**in_project, "number": 1}
     withheld = Withholding.objects.create(
@@ -300,6 +367,7 @@ def parts(
     beside = SideBySide.objects.create(
         project=project, messages=prompt.messages, sampling={}, seed=0, created_by=alice
     )
+    prompt_set = PromptSet.objects.create(project=project, name="Everyday", created_by=carol)
     invited = create_invitation(project=project, created_by=carol, role="annotator", days=7)
     webhook = WebhookEndpoint.objects.create(
         project=project,
@@ -312,16 +380,27 @@ def parts(
         endpoint=webhook,
         state="delivered",
     )
+    asked = post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?")
+    post_comment(assignment=judgment.assignment, author=carol, text="Yes.")
+    told = alice.notifications.get()
     ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
-        **dict.fromkeys(("submit", "draft", "skip", "flag", "renew", "revise"), in_assignment),
+        **dict.fromkeys(("submit", "draft", "skip", "flag", "ask", "renew", "revise"), in_assignment),
+        "comment-edit": {**in_project, "pk": asked.pk},
+        "notification": {"pk": told.pk},
+        "account_reset_password_from_key": {"uidb36": "1", "key": "wrong"},
         "guidelines-read": in_project,
+        **{name: in_project for name in TABLE if name.startswith("data-")},
+        "data-act": {**in_project, "table": "prompts"},
+        "prompt-new": in_project,
+        "prompt": {**in_project, "pk": prompt.pk},
         "transfers": in_project,
         "transfer": {
             **in_project,
             "pk": FileImport.objects.create(project=project, name="x.csv", digest="0" * 64).pk,
         },
+        "export-choose": in_project,
         "export": {**in_project, "format_name": "jsonl"},
         "webhooks": in_project,
         **{
@@ -332,10 +411,23 @@ def parts(
         **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
         **dict.fromkeys(("review", "review-decide"), in_review),
-        **dict.fromkeys(("statistics", "statistics-items"), in_project),
-        "statistics-item": {**in_project, "pk": comparison.pk},
+        **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),
+        "annotator": {**in_project, "pk": alice.pk},
+        **{key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments")},
         **{name: in_round for name in TABLE if name == "round" or name.startswith("round-")},
         "round-draft": in_project,
+        "dashboard": in_project,
+        "project-settings": in_project,
+        **dict.fromkeys(("project-archive", "project-preview", "project-questions"), in_project),
+        **dict.fromkeys(("project-categories", "category-add", "criterion-add"), in_project),
+        **{name: {**in_project, "key": "untruthful"} for name in ("category", "category-change")},
+        **{name: {**in_project, "key": "helpful"} for name in ("criterion", "criterion-change")},
+        "guidelines-edit": in_project,
+        "members": in_project,
+        "member": in_project | {"pk": project.memberships.get(user__username="bob").pk},
+        "dashboard-quality": in_project,
+        "rounds": in_project,
+        **dict.fromkeys(("runs", "runs-compare"), in_project),
         "session-end": {"pk": 1},
         **{key: {"pk": 1} for key in ("mfa_remove_webauthn", "mfa_edit_webauthn")},
         **{key: {"provider_id": "openid"} for key in ("openid_connect_login", "openid_connect_callback")},
@@ -358,7 +450,12 @@ def parts(
         **{name: in_project for name in TABLE if name.startswith("leaderboard")},
         **{
             f"compare-{name}": {"slug": beside.slug}
-            for name in ("shown", "write", "vote", "reveal", "continue")
+            for name in ("shown", "write", "vote", "reveal", "continue", "again", "next")
+        },
+        **dict.fromkeys(("prompt-sets", "prompt-set-create"), in_project),
+        **{
+            name: {**in_project, "pk": prompt_set.pk}
+            for name in ("prompt-set", "prompt-set-change", "prompt-set-delete")
         },
         **dict.fromkeys(("arenas", "arena-create"), in_project),
         "arena-close": {**in_project, "pk": arena.pk},

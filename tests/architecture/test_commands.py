@@ -15,35 +15,44 @@ from tests.architecture.test_house import README, ROOT, rows_of
 # The command → the test that runs it.
 RUN_BY = {
     "make run": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
-    "make reverse": ("tests/rlhf/test_reverse_runs.py", "test_one_command_trains_both_runs"),
+    "make reverse": ("tests/rlhf/policy_gradient/test_reverse_runs.py", "test_one_command_trains_both_runs"),
     "up": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
-    "import_prompts": ("tests/annotation/test_import_prompts.py", "test_the_command_imports_a_file"),
-    "import_judgments": ("tests/annotation/test_import_judgments.py", "test_the_real_file_comes_in_whole"),
-    "export_judgments": ("tests/annotation/test_export_judgments.py", "test_a_file_appears_whole"),
-    "agreement": ("tests/annotation/test_statistics_pages.py", "test_the_command_gives_json_of_one_round"),
+    "import_prompts": ("tests/annotation/exchange/test_import_prompts.py", "test_the_command_imports_a_file"),
+    "import_judgments": (
+        "tests/annotation/exchange/test_import_judgments.py",
+        "test_the_real_file_comes_in_whole",
+    ),
+    "export_judgments": ("tests/annotation/exchange/test_export_judgments.py", "test_a_file_appears_whole"),
+    "agreement": (
+        "tests/annotation/statistics/test_statistics_pages.py",
+        "test_the_command_gives_json_of_one_round",
+    ),
     "evaluation_report": (
-        "tests/training/test_evaluation_report.py",
+        "tests/training/evaluation/test_evaluation_report.py",
         "test_the_command_writes_the_same_file",
     ),
-    "verify_checkpoints": ("tests/training/test_registry.py", "test_the_command_names_damaged_checkpoints"),
-    "retention": ("tests/training/test_registry.py", "test_the_newest_that_nothing_needs"),
+    "verify_checkpoints": (
+        "tests/training/registry/test_registry.py",
+        "test_the_command_names_damaged_checkpoints",
+    ),
+    "retention": ("tests/training/registry/test_registry.py", "test_the_newest_that_nothing_needs"),
     "backup": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),
     "restore": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),
-    "share_files": ("tests/training/test_shared_files.py", "test_an_installation_that_gets_a_store"),
+    "share_files": ("tests/training/runs/test_shared_files.py", "test_an_installation_that_gets_a_store"),
     "count_votes": (
-        "tests/training/test_leaderboard_counts.py",
+        "tests/training/comparing/test_leaderboard_counts.py",
         "test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning",
     ),
     "doctor": ("tests/operations/test_status.py", "test_the_doctor_says_the_same"),
     "check": ("tests/webapp/test_headers.py", "test_a_production_set_up_passes_every_check"),
     "training.rlhf": ("tests/loop/test_once_around.py", "test_a_tiny_model_goes_once_around_the_loop"),
     "training.rlhf.policy_gradient.sweep": (
-        "tests/rlhf/test_sweep.py",
+        "tests/rlhf/policy_gradient/test_sweep.py",
         "test_the_command_reads_weights_and_tells_refusals",
     ),
-    "training.rlhf.export": ("tests/rlhf/test_plain_loading.py", "test_an_export_with_merged_weights"),
+    "training.rlhf.export": ("tests/rlhf/model/test_plain_loading.py", "test_an_export_with_merged_weights"),
     "training.rlhf.examples.cart_pole": (
-        "tests/rlhf/test_policy_gradient_examples.py",
+        "tests/rlhf/policy_gradient/test_examples.py",
         "test_both_methods_solve_cart_pole",
     ),
     "training.serving": ("tests/serving/test_life.py", "test_it_does_not_start_without_a_key"),
@@ -52,7 +61,12 @@ RUN_BY = {
 HERE = {"changepassword", "make help"}
 BY_CI = {"make test", "make lint", "make install"}
 """`.ci/run` is made of these."""
-LAID_OUT = {"make format": "ruff format", "make bench": "tests.benchmarks.first_comparison"}
+LAID_OUT = {
+    "make format": "ruff format",
+    "make bench": "tests.benchmarks.first_comparison",
+    "make test-fast": ".ci/test.py --fast",
+    "make test-faults": ".ci/test.py --faults",
+}
 """What writes files, and what measures for minutes: make is asked what it would do."""
 
 
@@ -102,8 +116,8 @@ def test_each_snippet_of_the_readme_has_a_test_that_runs_it():
     snippets = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.M | re.S)
     assert [(language, text.splitlines()[0]) for language, text in snippets] == [
         # tests/api/test_client.py, test_the_readmes_program_labels_all_there_is
-        ("python", "from webapp.client import Rondo"),
-        # tests/rlhf/test_plain_loading.py, test_the_readmes_snippet_computes_the_same_without_rondo
+        ("python", "from webapp.api.client import Rondo"),
+        # tests/rlhf/model/test_plain_loading.py, test_the_readmes_snippet_computes_the_same_without_rondo
         ("python", "import torch"),
     ]
 

@@ -12,7 +12,7 @@ from django.core.management import get_commands
 from django.db import models
 from packaging.requirements import Requirement
 
-from webapp.environment_table import TABLE
+from webapp.environment.table import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -48,6 +48,31 @@ def test_the_web_process_loads_no_torch_and_stays_under_150_megabytes(tmp_path: 
     assert found["rss"] < 150 * MEGABYTE
 
 
+_COMPUTE_STATISTICS_WITHOUT_SPANS = """
+import sys
+import webapp.wsgi
+import annotation.statistics.compute
+from annotation.agreement.shares import binomial_test, wilson_interval
+from training.figures.win_rate_interval import prompts_needed
+
+wilson_interval(3, 4), binomial_test(3, 4), prompts_needed(win_rate=0.7)
+print([name for name in ("scipy.stats", "scipy.optimize", "scipy.sparse") if name in sys.modules])
+"""
+
+
+def test_statistics_without_spans_load_only_a_small_part_of_scipy(tmp_path: Path):
+    finished = subprocess.run(
+        [sys.executable, "-c", _COMPUTE_STATISTICS_WITHOUT_SPANS],
+        cwd=ROOT,
+        env={"RONDO_HOME": str(tmp_path), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_module_that_imports_torch_imports_no_django():
     """import-linter reads imports; this one also sees what a module loads by a roundabout way."""
     script = (

@@ -20,9 +20,9 @@ from django.utils import translation
 from django.views import defaults
 
 from annotation.models import User
+from annotation.statistics.plots import Dot, Line, scatter
 from tests.architecture.test_addresses import TABLE, everybody, parts  # noqa: F401 - fixtures
 from tests.architecture.test_house import ROOT, tracked
-from training.curves import curve
 
 GERMAN = ROOT / "webapp" / "locale" / "de" / "LC_MESSAGES"
 
@@ -137,12 +137,13 @@ def test_every_error_page_is_there_in_german(code: str, rf: RequestFactory):
     assert_german(answer)
 
 
-def test_a_curve_is_drawn_with_points_whatever_the_language_writes():
-    rows = [{"step": 0, "loss": 1.25}, {"step": 1, "loss": 0.5}, {"step": 3, "loss": 0.75}]
+def test_a_plot_is_drawn_with_points_whatever_the_language_writes():
+    drawn = scatter([Line(kind=0, dots=(Dot(x=1.0, y=0.25), Dot(x=4.0, y=0.5), Dot(x=2.5, y=0.75)))])
     with translation.override("de"):
-        drawn = render_to_string("training/curve.html", {"curve": curve(rows, "loss", total_steps=7)})
-    (end,) = re.findall(r'class="curve__end" d="M([^"]*)h0"', drawn)
-    assert re.fullmatch(r"-?\d+(\.\d+)?,-?\d+(\.\d+)?", end)
+        page = render_to_string("training/scatter.html", {"plot": drawn, "label": "Plot"})
+    (points,) = re.findall(r'points="([^"]*)"', page)
+    assert points == "0.0,160.0 320.0,80.0 160.0,0.0"
+    assert 'd="M160.0,0.0h0"' in page
 
 
 # ── Who decides ───────────────────────────────────────────────────────────────────────

@@ -29,10 +29,13 @@ class Test:
 @pytest.mark.parametrize(
     ("test", "shares"),
     [
-        (Test("tests/rlhf/test_losses.py::test_a"), {"sqlite"}),
-        (Test("tests/rlhf/test_runs.py::test_a", marks=("slow",)), {"sqlite"}),
+        (Test("tests/rlhf/losses/test_losses.py::test_a"), {"sqlite"}),
+        (Test("tests/rlhf/loop/test_runs.py::test_a", marks=("slow",)), {"sqlite"}),
         (Test("tests/annotation/test_leases.py::test_a", ("db",)), {"sqlite", "postgresql"}),
-        (Test("tests/annotation/test_storm.py::test_a", marks=("postgres", "slow")), {"postgresql"}),
+        (
+            Test("tests/annotation/assignments/test_storm.py::test_a", marks=("postgres", "slow")),
+            {"postgresql"},
+        ),
         (Test("tests/loop/test_once_around.py::test_a", marks=("django_db", "slow")), {"postgresql"}),
         (Test("tests/browser/test_drafts.py::test_a", ("live_server",)), {"postgresql"}),
         (Test("tests/browser/test_journey.py::test_a", ("browser",), ("slow",)), {"sqlite"}),

@@ -5,7 +5,7 @@ python -m tests.benchmarks.fine_grained var/models/SmolLM2-135M-Instruct \\
 
 Heads for every category of which there are more than 100 flags, and for the groups of Wu et al. 2023:
 sub-sentences for irrelevant, redundant and incoherent, sentences for unverifiable and wrong grounding, the
-whole answer for completeness. The first 300 questions train, the last 50 test. `--context` puts the passages
+whole response for completeness. The first 300 questions train, the last 50 test. `--context` puts passages
 into the prompt. With `--folder` a run that `--seconds` stopped goes on where it was.
 """
 
@@ -37,15 +37,21 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.backbone import Backbone
-from training.rlhf.classification import average_precision, best_threshold, cohen_kappa, f1_at, log_loss
-from training.rlhf.config import resolve_dtype
-from training.rlhf.data import Example, Wanted, build_examples
+from training.rlhf.data import Wanted, build_examples
+from training.rlhf.measures.classification import (
+    average_precision,
+    cohen_kappa,
+    f1_at,
+    precision_recall_curve,
+)
+from training.rlhf.methods.objectives.segment_scores import cut, segment_rewards
 from training.rlhf.methods.reward import encode
-from training.rlhf.packing import pack, passes
-from training.rlhf.segment_rewards import cut, segment_rewards
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.config import resolve_dtype
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.spans import segment_labels, trim_spans
-from training.rlhf.stopping import StopRequest
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import pack, passes
 from training.rlhf.train import train_run
 
 TRAIN, TEST = 300, 50
@@ -176,7 +182,7 @@ def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: 
 
 def labels_of(head: SegmentHead, example: Example, segments: Sequence[tuple[int, int]]) -> list[int]:
     """1 for each segment of an answer that a flag of the head's categories touches."""
-    flags = [(one.start, one.end, one.category) for one in example.labels.flags]
+    flags = [(one.start, one.end, one.category) for _, one in example.labels.flags]
     counted = [flag for flag in trim_spans(example.labels.texts[0], flags) if flag[2] in head.categories]
     found: list[int] = segment_labels(segments, [(start, end) for start, end, _ in counted]).tolist()
     return found
@@ -187,7 +193,9 @@ def prior_of(head: SegmentHead, examples: Sequence[Example]) -> float:
     labels = [
         label
         for example in examples
-        for label in labels_of(head, example, cut(example.labels.texts[0], head.granularity))
+        for label in labels_of(
+            head, example, cut(example.labels.texts[0], head.granularity, example.answers[0])
+        )
     ]
     return sum(labels) / len(labels)
 
@@ -250,10 +258,13 @@ def table(
     )
     for head in heads:
         seen, new = train[head.name], test[head.name]
-        lost = log_loss(new.faults, new.faulty)
+        lost = float(torch.nn.functional.binary_cross_entropy_with_logits(new.faults, new.faulty))
         better, low, high = gain(new, priors[head.name])
         share = float(new.faulty.mean())
-        threshold = best_threshold(seen.faults, seen.faulty).threshold
+        threshold = max(
+            precision_recall_curve(seen.faults, seen.faulty).thresholds,
+            key=lambda at: (f1_at(seen.faults, seen.faulty, at), at),
+        )
         marked = new.faults >= threshold
         hits = float(new.faulty[marked].sum())
         precision = hits / max(1, int(marked.sum()))

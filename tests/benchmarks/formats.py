@@ -5,7 +5,7 @@
 Each size is a process of its own with a database of its own: made pairs of about 400 characters come in as
 TRL preference pairs, then go out as Rondo's JSON Lines, as CSV and as Parquet. Peak memory is the process's
 own (`ru_maxrss`), told for the import and after each export. On SQLite it grows until the page cache of an
-import is full, 64 MB (`annotation.bulk`), and no further.
+import is full, 64 MB (`annotation.models.bulk`), and no further.
 """
 
 import argparse
@@ -51,9 +51,10 @@ def measure(size: int) -> dict[str, float]:
     django.setup()
     from django.core.management import call_command
 
-    from annotation.services.file_exports import WRITERS, Export, write_parquet
-    from annotation.services.file_imports import import_file
-    from annotation.services.projects import create_project
+    from annotation.exchange.file_exports import Export, write_parquet
+    from annotation.exchange.file_imports import import_file
+    from annotation.exchange.formats.registry import WRITERS
+    from annotation.services.projects.projects import create_project
 
     call_command("migrate", verbosity=0)
     folder = Path(os.environ["RONDO_HOME"])

@@ -21,7 +21,7 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.rollout.limits import end_tokens
 

@@ -51,7 +51,7 @@ def _measure(told: argparse.Namespace, home: Path) -> None:
     call_command("migrate", verbosity=0)
     from annotation.models import User
     from tests.factories import make_project
-    from tests.training.registry_rows import make_trained
+    from tests.training.registry.registry_rows import make_trained
 
     carol = User.objects.create_superuser("carol", password="x")
     project = make_project(managers=[carol])

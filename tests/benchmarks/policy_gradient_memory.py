@@ -21,9 +21,9 @@ from training.contract import (
     RunSpec,
     settings_from_json,
 )
-from training.rlhf.backbone import SCORE, Backbone
-from training.rlhf.checkpoints import save_checkpoint
-from training.rlhf.methods.policy_gradient import PolicyGradient
+from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.model.backbone import SCORE, Backbone
+from training.rlhf.policy_gradient.method import PolicyGradient
 
 
 def weights_of(backbone: Backbone) -> int:

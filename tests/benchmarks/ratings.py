@@ -12,11 +12,9 @@ import choix
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.training.ratings.votes import count_votes, ratings_of_votes
 from training.ratings import (
     bradley_terry_ratings,
-    count_votes,
-    length_difference,
-    ratings_with_covariates,
 )
 
 Floats = NDArray[np.float64]
@@ -38,7 +36,7 @@ def drawn(items: int, votes: int) -> tuple[Floats, Votes, Floats]:
     wins, _ = count_votes(left, right, np.where(generator.random(votes) < 1 / (1 + np.exp(-gaps)), 1, -1))
     covariates = np.stack(
         [
-            length_difference(*generator.lognormal(5, 0.5, (2, votes))),
+            generator.integers(-5, 6, votes) / 10,
             generator.choice([-1.0, 1.0], votes),
         ],
         axis=1,
@@ -87,7 +85,7 @@ def main() -> None:
             CALLS_OF_POINT_ESTIMATES,
         )
         many = f"{RESAMPLES:,} resamples"
-        control = partial(ratings_with_covariates, *cast, covariates, bootstrap=RESAMPLES)
+        control = partial(ratings_of_votes, *cast, covariates, items=items, bootstrap=RESAMPLES)
         report(
             {
                 f"ties, {many}": partial(bradley_terry_ratings, decided, ties, bootstrap=RESAMPLES),

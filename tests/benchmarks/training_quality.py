@@ -36,13 +36,14 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.backbone import Backbone
-from training.rlhf.config import resolve_dtype
-from training.rlhf.data import Example, build_examples
+from training.rlhf.data import build_examples
 from training.rlhf.losses import plackett_luce
 from training.rlhf.methods.reward import read_rewards
-from training.rlhf.packing import pack
-from training.rlhf.stopping import StopRequest
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.config import resolve_dtype
+from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import pack
 from training.rlhf.train import train_run
 
 ARMS: dict[str, dict[str, Any]] = {

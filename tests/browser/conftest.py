@@ -32,7 +32,11 @@ _MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
 # What the browser reports although it is meant: a refused form, a conflict, a draft that comes after its
 # submit, a network that a test took away.
-_MEANT = ("status of 422", "status of 409", "status of 410", "ERR_INTERNET_DISCONNECTED", "ERR_FAILED")
+_MEANT = (
+    *("status of 422", "status of 409", "status of 410", "ERR_INTERNET_DISCONNECTED", "ERR_FAILED"),
+    # A part of the page that was still loading when the page was left.
+    *("htmx:sendAbort", "htmx:afterRequest"),
+)
 
 Open = Callable[..., Page]
 Axe = Callable[[Page], list[str]]

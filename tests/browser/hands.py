@@ -185,6 +185,6 @@ class Hands:
         self.page.get_by_label("Second").select_option(label=second)
         self.page.get_by_label("Or type one").fill(question)
         self.page.get_by_label("Show names before the vote").check()
-        self.page.get_by_role("button", name="Ask all").click()
+        self.page.get_by_role("button", name="Generate").click()
         expect(self.page.get_by_role("heading", name="Which is better?")).to_be_visible(timeout=PATIENCE)
         return self.page.locator(".stat__value").all_inner_texts()

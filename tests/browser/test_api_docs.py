@@ -18,7 +18,7 @@ def test_an_operation_unfolds_by_keyboard_and_leads_to_what_it_answers(
     operation = page.locator("#assignments_judge")
     operation.locator("summary").focus()
     page.keyboard.press("Enter")
-    expect(operation.get_by_text("Submit a judgment, whole or not at all.")).to_be_visible()
+    expect(operation.get_by_text("Submit a judgment completely or not at all.")).to_be_visible()
     expect(operation.get_by_text("Idempotency-Key", exact=True)).to_be_visible()
     expect(operation.get_by_role("link", name="Submitted")).to_have_attribute("href", "#object-Submitted")
     assert axe(page) == []

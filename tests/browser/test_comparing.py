@@ -12,16 +12,15 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Project, User
-from annotation.services.answers import JudgmentAnswer
-from annotation.services.votes import record_vote, voted_comparison
+from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.votes import record_vote, voted_comparison
 from tests import factories
-from tests.training.arena_scene import engines_of, make_checkpoints
-from tests.training.streaming_server import StreamingServer
-from training import doorbell
+from tests.training.comparing.arena_scene import engines_of, make_checkpoints
+from tests.training.engine.streaming_server import StreamingServer
 from training.engine import Engine
 from training.models import ArenaBallot, ArenaLink, Checkpoint, SideBySide
-from training.services.arena import create_arena, prepare_arena
-from training.services.leaderboard import count_votes
+from training.services.comparing.arena import create_arena, prepare_arena
+from training.services.comparing.leaderboard import count_votes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Open = Callable[..., Page]
@@ -42,9 +41,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     found = StreamingServer()
     found.text = lambda body: TEXTS[body["model"]]
     client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
-    monkeypatch.setattr("training.services.side_by_side.engine_for", client)
-    monkeypatch.setattr("training.views.compare.asking.Engine", client)
-    monkeypatch.setattr(doorbell, "send", lambda *_: None)
+    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
+    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
     return found
 
 
@@ -60,7 +58,7 @@ def arena(project: Project, carol: User, checkpoints: list[Checkpoint], server: 
     made = create_arena(
         project=project,
         created_by=carol,
-        name="Which answer is better?",
+        name="Which response is better?",
         checkpoints=checkpoints[:2],
         prompts=3,
         for_guests=True,
@@ -110,7 +108,7 @@ def asked(page: Page, *, unblinded: bool = False) -> None:
     page.get_by_label("Or type one").fill("How long should green tea steep?")
     if unblinded:
         page.get_by_label("Show names before the vote").check()
-    page.get_by_role("button", name="Ask all").click()
+    page.get_by_role("button", name="Generate").click()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -142,6 +140,11 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
     expect(page.locator("ins").first).to_be_visible()
     page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
     sound("beside")
+    for position, rank in enumerate("213", start=1):
+        page.get_by_label(f"Response {position}").select_option(rank)
+    page.get_by_role("button", name="Submit ranking").click()
+    expect(page.get_by_text("Your vote: 2 > 1 > 3.")).to_be_visible()
+    sound("beside-voted")
     origin = page.evaluate("location.origin")
     for name, address in {
         "board": f"/projects/{project.slug}/leaderboard/",
@@ -166,19 +169,19 @@ def test_answers_appear_as_they_are_written_and_are_compared_at_the_end(
     expect(page).to_have_url(re.compile(r"/compare/[\w-]{20,}/$"))
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     expect(page.locator("ins").first).to_be_visible()
-    page.get_by_label("Answer 1").select_option("2")
-    page.get_by_label("Answer 2").select_option("1")
-    page.get_by_label("Answer 3").select_option("1")
-    page.get_by_role("button", name="Vote by these ranks").click()
-    expect(page.get_by_text("Voted: ranked.")).to_be_visible()
+    page.get_by_label("Response 1").select_option("2")
+    page.get_by_label("Response 2").select_option("1")
+    page.get_by_label("Response 3").select_option("1")
+    page.get_by_role("button", name="Submit ranking").click()
+    expect(page.get_by_text("Your vote: 2 = 3 > 1.")).to_be_visible()
     address = page.url
-    page.get_by_label("What you say next").fill("And black tea?")
+    page.get_by_label("Your next message").fill("And black tea?")
     page.get_by_label("after").select_option("2")
-    page.get_by_role("button", name="Ask all").click()
+    page.get_by_role("button", name="Generate").click()
     expect(page.get_by_text("And black tea?")).to_be_visible()
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     assert SideBySide.objects.count() == 2
-    page.get_by_role("link", name="The turn before").click()
+    page.get_by_role("link", name="Previous turn").click()
     expect(page).to_have_url(address)
 
 
@@ -198,12 +201,12 @@ def test_a_guest_votes_by_keyboard_without_an_account(arena: ArenaLink, open_as:
     page.get_by_role("button", name="Begin").focus()
     page.keyboard.press("Enter")
     for _ in range(3):
-        expect(page.get_by_role("button", name="Answer 1 is better")).to_be_visible()
+        expect(page.get_by_role("button", name="Response 1 is better")).to_be_visible()
         assert "policy" not in page.content()
         # The buttons are there before the script that hears the keys.
         page.wait_for_load_state("load")
         page.keyboard.press("1")
-        expect(page.get_by_text("You said: ranked.")).to_be_visible()
+        expect(page.get_by_text("Your vote: response 1 is better.")).to_be_visible()
         assert "round-1-policy" in page.content()
         page.get_by_role("link", name="Next pair").press("Enter")
     expect(page.get_by_text("You have seen every pair. Thank you.")).to_be_visible()
@@ -217,7 +220,7 @@ def test_without_a_script_side_by_side_and_arena_do_the_same(
     asked(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     page.get_by_role("button", name="All good").click()
-    expect(page.get_by_text("Voted: both good.")).to_be_visible()
+    expect(page.get_by_text("Your vote: all good.")).to_be_visible()
     page.goto(page.url.split("/compare/")[0] + arena.get_absolute_url())
     page.get_by_role("button", name="Both bad").click()
-    expect(page.get_by_text("You said: both bad.")).to_be_visible()
+    expect(page.get_by_text("Your vote: both bad.")).to_be_visible()

@@ -179,7 +179,7 @@ def two_versions(alice: User, open_as: Open) -> tuple[Page, Page]:
     saved(first)
     second.keyboard.press("8")
     second.locator("#comment").fill("from the second")
-    dialog = second.get_by_role("dialog", name="Two versions of one answer")
+    dialog = second.get_by_role("dialog", name="Two versions of one annotation")
     expect(dialog).to_contain_text("from the first")
     expect(dialog).to_contain_text("A is better")
     expect(dialog).to_contain_text("from the second")
@@ -221,7 +221,7 @@ def test_two_pages_that_submit_leave_the_choice_to_the_person(items, alice: User
     expect(first.get_by_text("2 of 2")).to_be_visible()
     second.keyboard.press("-")
     second.keyboard.press("Control+Enter")
-    dialog = second.get_by_role("dialog", name="Two versions of one answer")
+    dialog = second.get_by_role("dialog", name="Two versions of one annotation")
     expect(dialog).to_contain_text("Both bad")
     expect(dialog).to_contain_text("A is better")
     assert Judgment.objects.get().verdict == Verdict.RANKED
@@ -240,7 +240,7 @@ def test_axe_finds_nothing_while_a_conflict_is_shown(theme: str, items, alice: U
     first.locator("#comment").fill("from the first")
     saved(first)
     second.locator("#comment").fill("from the second")
-    expect(second.get_by_role("dialog", name="Two versions of one answer")).to_be_visible()
+    expect(second.get_by_role("dialog", name="Two versions of one annotation")).to_be_visible()
     assert axe(second) == []
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert second.evaluate(overflow) <= 0
@@ -322,7 +322,7 @@ def test_the_next_comparison_is_there_before_the_submit_is_answered(items, alice
     taken(page, held).continue_()
     page.keyboard.press("z")
     # Undo waits for the answer to be stored, and opens it.
-    expect(page.get_by_text("changing an answer")).to_be_visible()
+    expect(page.get_by_text("changing an annotation")).to_be_visible()
     expect(page.locator('[data-key="2"]')).to_be_checked()
     # What was begun of the next one was saved.
     page.get_by_role("link", name="Discard changes").click()

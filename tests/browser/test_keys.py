@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from annotation.models import Project, User
-from annotation.services.keys import change_keys
+from annotation.services.people.shortcuts import change_keys
 from tests.browser.conftest import Axe, Open
 from tests.browser.content import make_items
 
@@ -86,8 +86,53 @@ def test_the_page_of_keys_is_accessible_and_fits_on_a_phone(theme: str, alice: U
 
 def test_keys_are_changed_without_javascript(alice: User, open_as: Open):
     page = open_as(alice, "/account/keys/", java_script_enabled=False)
-    page.get_by_label("Change the last answer").fill("Insert")
+    page.get_by_label("Change the last annotation").fill("Insert")
     page.get_by_role("button", name="Store my keys").click()
     expect(page.get_by_text("Your keys are stored.")).to_be_visible()
     alice.refresh_from_db()
     assert alice.keys == {"undo": "Insert"}
+
+
+def test_after_a_skip_the_next_comparison_has_the_focus(items, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.wait_for_load_state("load")
+    page.keyboard.press("s")
+    expect(page.get_by_label("The prompt is unclear")).to_be_focused()
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    expect(page.locator(".candidate")).to_have_count(4)
+    expect(page.get_by_role("heading", name="Prompt", exact=True)).to_be_focused()
+
+
+def test_after_a_report_the_comparison_has_the_focus_again(items, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.wait_for_load_state("load")
+    page.keyboard.press("x")
+    expect(page.get_by_label("The prompt has an error")).to_be_focused()
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Reported to the reviewers")
+    expect(page.locator('[data-menu="flag"]')).not_to_have_attribute("open", "")
+    expect(page.get_by_role("heading", name="Prompt", exact=True)).to_be_focused()
+    # The comparison stays, and its keys are heard.
+    page.keyboard.press("1")
+    expect(page.get_by_label("A is much better")).to_be_checked()
+
+
+def test_a_key_asks_the_managers_and_the_help_tells_of_it(items, alice: User, open_as: Open, axe: Axe):
+    page = open_as(alice, LABEL)
+    page.wait_for_load_state("load")
+    page.keyboard.press("?")
+    row = page.get_by_role("dialog", name="Keys").locator("dl > div")
+    expect(row.filter(has_text="ask the managers")).to_contain_text("Q")
+    expect(row.filter(has_text="report a problem")).to_contain_text("X")
+    assert axe(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("q")
+    expect(page.get_by_label("Ask the managers")).to_be_focused()
+    page.keyboard.type("Is iced tea meant?")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Sent. The answer arrives here")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator('[data-menu="ask"] > summary')).to_be_focused()

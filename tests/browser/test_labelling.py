@@ -126,15 +126,15 @@ def test_typed_order_rank_buttons_and_keys_update_each_other(items, alice: User,
     page.keyboard.press("r")
     page.keyboard.type("d>a=b")
     assert pressed.evaluate_all("found => found.map(b => b.getAttribute('aria-label'))") == [
-        "Rank answer A 2",
-        "Rank answer B 2",
-        "Rank answer D 1",
+        "Rank response A 2",
+        "Rank response B 2",
+        "Rank response D 1",
     ]
     page.keyboard.type("x")
-    expect(page.locator("#submit-status")).to_contain_text("“X” is no answer here")
+    expect(page.locator("#submit-status")).to_contain_text("“X” is no response here")
     page.keyboard.press("Backspace")
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="Rank answer C 1", exact=True).click()
+    page.get_by_role("button", name="Rank response C 1", exact=True).click()
     expect(order).to_have_value("C = D > A = B")
     page.locator("[data-answer]").nth(1).focus()
     page.keyboard.press("4")
@@ -302,7 +302,7 @@ def test_the_last_answer_can_be_opened_again_with_all_that_was_entered(
         page.keyboard.press("Control+Enter")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     page.keyboard.press("z")
-    expect(page.get_by_text("changing an answer")).to_be_visible()
+    expect(page.get_by_text("changing an annotation")).to_be_visible()
     expect(page.locator(".flag")).to_have_text("Boil the water")
     expect(page.locator("#comment")).to_have_value("Short\nand clear")
     expect(page.locator('[data-key="1"]')).to_be_checked()
@@ -362,7 +362,7 @@ def test_skipping_asks_for_a_reason(items, alice: User, open_as: Open):
 def test_work_that_arrives_opens_by_itself(project: Project, alice: User, open_as: Open):
     factories.make_prompt(project, "Still being answered?")
     page = open_as(alice, LABEL)
-    expect(page.get_by_role("heading", name="The model is still answering")).to_be_visible()
+    expect(page.get_by_role("heading", name="The model is still generating")).to_be_visible()
     factories.make_comparison(project)
     expect(page.locator(".candidate")).to_have_count(2)
 
@@ -408,10 +408,10 @@ def test_pairs_and_rankings_are_judged_without_javascript(items, alice: User, op
     assert pair.missing_info.get().text == "the temperature"
     shown = shown_order()
     for letter, rank in (("A", "2"), ("B", "1"), ("C", "2")):
-        page.locator(f'select[aria-label="Rank of answer {letter}"]').select_option(rank)
+        page.locator(f'select[aria-label="Rank of response {letter}"]').select_option(rank)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("Rank D too.")
-    page.locator('select[aria-label="Rank of answer D"]').select_option("4")
+    page.locator('select[aria-label="Rank of response D"]').select_option("4")
     with page.expect_response("**/submit/"):
         page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
@@ -435,7 +435,8 @@ def test_the_screen_is_light_and_asks_for_little(items, alice: User, open_as: Op
 
     page.on("requestfinished", keep)
     page.goto(page.url.replace("guidelines/", "label/"), wait_until="networkidle")
-    assert len(bodies) <= 10
+    # The typeface and the frame are two of them.
+    assert len(bodies) <= 11
     # WhiteNoise sends static files as collectstatic has compressed them; pages go as they are.
     sent = [gzip.compress(body) if "/static/" in url else body for url, body in bodies.items()]
     assert sum(map(len, sent)) < 100_000

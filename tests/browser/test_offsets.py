@@ -8,13 +8,13 @@ import pytest
 from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect
 
-from annotation.content import text_hash
 from annotation.models import Assignment, Completion, Project, User
-from annotation.rendering import render_answer
 from annotation.services.assignments import tokens_of
+from annotation.text.identity import text_hash
+from annotation.text.rendering import render_answer
 from tests import factories
-from tests.annotation.browser_model import Page, span_of, units
-from tests.annotation.texts import markdown_text, plain_text
+from tests.annotation.labelling.texts import markdown_text, plain_text
+from tests.annotation.text.browser_model import Page, span_of, units
 from tests.browser.conftest import Axe, Open
 
 LABEL = "/projects/tea/label/"

@@ -154,7 +154,7 @@ def test_a_submit_refused_in_other_words_than_the_pages_own_is_kept(items, alice
     page.route("**/submit/", lambda route: route.fulfill(status=422, body="<p>Blocked by a firewall"))
     page.keyboard.press("2")
     submit_leaves(page)
-    expect(page.locator("#outbox")).to_contain_text("An answer was not taken: the server answered 422")
+    expect(page.locator("#outbox")).to_contain_text("An annotation was not accepted: the server returned 422")
     expect(page.locator(".candidate")).to_have_count(4)
     page.unroute("**/submit/")
     with page.expect_response("**/submit/"):

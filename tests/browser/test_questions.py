@@ -5,7 +5,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import RatingScale, Verdict
 from annotation.models import Assignment, Completion, Criterion, ItemFlag, Judgment, Membership, Project, User
-from annotation.services.projects import publish_guideline
+from annotation.services.projects.projects import publish_guideline
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.browser.content import ANSWERS, PASSAGES, QUESTION
@@ -120,9 +120,7 @@ def test_critiques_and_an_answer_of_ones_own_are_written(project: Project, alice
     asks(project, ask_critique=True, ask_demonstration=True, ask_verdict=False)
     offer(project, *ANSWERS[:2])
     page = open_as(alice, LABEL)
-    expect(page.locator("#submit-status")).to_have_text(
-        "Write your own answer, or say that you cannot judge."
-    )
+    expect(page.locator("#submit-status")).to_have_text("Write your own response, or choose “cannot judge”.")
     _, second = shown()
     press(page, "w")
     page.keyboard.type("Two minutes.")
@@ -252,19 +250,19 @@ def test_without_javascript_every_question_but_marks_is_answered(
     offer(project, "Steep it ten minutes.\r\nNo more.", "No.")
     page = open_as(alice, LABEL, java_script_enabled=False)
     first, second = shown()
-    page.get_by_label("Your own answer").fill("Two minutes.\nNot more.")
-    for name, value in (("Helpful, answer A", "5"), ("Helpful, answer B", "1")):
+    page.get_by_label("Your own response").fill("Two minutes.\nNot more.")
+    for name, value in (("Helpful, response A", "5"), ("Helpful, response B", "1")):
         page.get_by_role("radiogroup", name=name).get_by_role("radio", name=value, exact=True).check(
             force=True
         )
-    page.get_by_role("radiogroup", name="Tone, answer A").get_by_role("radio", name="thumb up").check(
+    page.get_by_role("radiogroup", name="Tone, response A").get_by_role("radio", name="thumb up").check(
         force=True
     )
-    page.get_by_label("Critique of answer B").fill("Says nothing.")
+    page.get_by_label("Critique of response B").fill("Says nothing.")
     for edit in page.locator(".correction summary").all():
         edit.click()
     letter = "A" if "Steep" in first.text else "B"
-    field = page.get_by_label(f"Text of answer {letter}, to be edited")
+    field = page.get_by_label(f"Text of response {letter}, to edit")
     field.fill(field.input_value().replace("ten", "two"))
     page.get_by_role("radio", name="A is better").check(force=True)
     page.get_by_role("button", name="Submit").click()
@@ -272,7 +270,7 @@ def test_without_javascript_every_question_but_marks_is_answered(
     # One rating is left out: the page comes back with all that was entered, and with the difference.
     expect(page.get_by_role("alert")).to_contain_text("Still to be rated: Tone (B).")
     expect(page.locator(".diff del")).to_have_text("ten")
-    page.get_by_role("radiogroup", name="Tone, answer B").get_by_role("radio", name="thumb down").check(
+    page.get_by_role("radiogroup", name="Tone, response B").get_by_role("radio", name="thumb down").check(
         force=True
     )
     with page.expect_response("**/submit/"):

@@ -60,10 +60,10 @@ def test_letters_are_dragged_into_order_with_the_mouse(four, alice: User, open_a
     drag(page, "D", place(2))
     expect(order).to_have_value("B = C > D > A")
     assert pressed_ranks(page) == [
-        "Rank answer A 3",
-        "Rank answer B 1",
-        "Rank answer C 1",
-        "Rank answer D 2",
+        "Rank response A 3",
+        "Rank response B 1",
+        "Rank response C 1",
+        "Rank response D 2",
     ]
     # From a tie into a tier of its own, and out of the order altogether.
     drag(page, "C", place(6))
@@ -89,7 +89,7 @@ def test_what_is_typed_or_pressed_moves_the_letters_on_the_board(four, alice: Us
     page.keyboard.type("a=d>b>c")
     expect(tiers).to_have_text(["AD", "B", "C"])
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="Rank answer B 1", exact=True).click()
+    page.get_by_role("button", name="Rank response B 1", exact=True).click()
     expect(tiers).to_have_text(["ABD", "C"])
     # Several good, one bad: two keys.
     page.keyboard.press("Shift+B")
@@ -115,7 +115,7 @@ def test_a_digit_is_the_rank_of_the_response_that_has_the_focus_and_nothing_else
     page.locator("[data-answer]").nth(0).focus()
     page.keyboard.press("1")
     expect(order).to_have_value("A > C")
-    assert pressed_ranks(page) == ["Rank answer A 1", "Rank answer C 2"]
+    assert pressed_ranks(page) == ["Rank response A 1", "Rank response C 2"]
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     keys = page.locator("#keys")
@@ -141,7 +141,7 @@ def test_letters_are_moved_with_arrow_keys_alone(four, alice: User, open_as: Ope
     expect(order).to_have_value("A > C")
     page.keyboard.press("ArrowLeft")
     expect(order).to_have_value("A > C")
-    expect(chip(page, "A")).to_have_attribute("aria-label", "Answer A, rank 1")
+    expect(chip(page, "A")).to_have_attribute("aria-label", "Response A, rank 1")
     page.keyboard.press("Delete")
     expect(order).to_have_value("C")
     expect(chip(page, "A")).to_be_focused()
@@ -152,7 +152,9 @@ def test_an_order_is_never_there_by_itself(four, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     expect(page.locator(place(-1))).to_have_text("ABCD")
     page.keyboard.press("Enter")
-    expect(page.locator("#submit-status")).to_have_text("Rank the answers, or choose why none wins.")
+    expect(page.locator("#submit-status")).to_have_text(
+        "Rank the responses, or choose a no-preference option."
+    )
     # A press without a drag ranks the letter as its key does; a drag that comes back changes nothing.
     chip(page, "B").click()
     expect(page.locator("#order")).to_have_value("B")
@@ -221,3 +223,57 @@ def test_nothing_moves_for_who_asked_for_less_motion(four, alice: User, open_as:
     assert moving == 0
     drag(page, "B", place(0))
     expect(page.locator("#order")).to_have_value("B")
+
+
+def drag_card(page: Page, letter: str, other: str, part: float, *, finish: bool = True) -> None:
+    """Drag a card by its head onto another, so far across that one's width."""
+    page.mouse.move(*middle(page, f'[data-letter="{letter}"] [data-grip]'))
+    page.mouse.down()
+    box = page.locator(f'[data-letter="{other}"]').bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2, steps=8)
+    if finish:
+        page.mouse.up()
+
+
+def test_whole_cards_are_dragged_before_behind_and_onto_each_other(four, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    order = page.locator("#order")
+    # A has no rank yet: what is put before it is first, and it comes next.
+    drag_card(page, "B", "A", 0.1)
+    expect(order).to_have_value("B > A")
+    drag_card(page, "C", "B", 0.5)
+    expect(order).to_have_value("B = C > A")
+    drag_card(page, "D", "C", 0.9)
+    expect(order).to_have_value("B = C > D > A")
+    drag_card(page, "A", "B", 0.1)
+    expect(order).to_have_value("A > B = C > D")
+    # The cards themselves stay where they are: a letter keeps its place on the screen.
+    letters = page.locator(".candidate").evaluate_all("found => found.map(card => card.dataset.letter)")
+    assert letters == ["A", "B", "C", "D"]
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    assert sorted(Judgment.objects.get().ranks.values_list("rank", flat=True)) == [1, 2, 2, 3]
+
+
+def test_a_card_is_dropped_on_the_board_or_put_back_with_escape(four, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    order = page.locator("#order")
+    page.mouse.move(*middle(page, '[data-letter="C"] [data-grip]'))
+    page.mouse.down()
+    page.mouse.move(*middle(page, place(0)), steps=8)
+    page.mouse.up()
+    expect(order).to_have_value("C")
+    drag_card(page, "A", "C", 0.1, finish=False)
+    expect(page.locator('[data-letter="C"]')).to_have_attribute("data-drop", "before")
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    expect(order).to_have_value("C")
+    expect(page.locator("[data-drop], .candidate--dragged")).to_have_count(0)
+
+
+def test_a_click_on_the_head_of_a_card_lets_a_digit_rank_it(four, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.locator('[data-letter="B"] [data-grip]').click()
+    page.keyboard.press("2")
+    expect(page.locator('[data-letter="B"] .rank__select')).to_have_value("2")

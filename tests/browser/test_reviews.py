@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from annotation.choices import ReviewReason, Role, Verdict
 from annotation.models import ItemFlag, Membership, Project, Review, User
-from annotation.services.reviews import open_review
+from annotation.services.quality.reviews import open_review
 from tests import factories
 from tests.browser.conftest import Axe, Open
 
@@ -98,7 +98,7 @@ def test_a_review_is_decided_without_javascript(busy: Project, rita: User, open_
 def test_a_ranking_is_decided_with_the_keyboard_alone(busy: Project, rita: User, open_as: Open):
     review = Review.objects.get(reason=ReviewReason.FLAGGED)
     page = open_as(rita, f"/projects/{busy.slug}/reviews/{review.pk}/")
-    first = page.get_by_label("Rank of answer A")
+    first = page.get_by_label("Rank of response A")
     first.focus()
     for rank in ("1", "3", "2", "2"):
         page.keyboard.type(rank)
@@ -116,4 +116,4 @@ def test_a_withheld_text_is_released_by_a_button_that_says_what_it_is_about(
     expect(page.locator("mark")).to_contain_text("SmolLM2")
     page.get_by_role("button", name="Release").click()
     expect(page.get_by_role("status")).to_contain_text("Released")
-    expect(page.get_by_text("No text is withheld.")).to_be_visible()
+    expect(page.get_by_text("No response is quarantined.")).to_be_visible()

@@ -4,12 +4,13 @@ import json
 import math
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import expect
 
 from annotation.models import Project, User
 from tests import factories
 from tests.browser.conftest import Axe, Open
-from tests.training.registry_rows import make_starter, make_trained
+from tests.training.registry.registry_rows import make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, StepKind
 from training.contract import MachineUse, append_machine_use
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Round, RoundStep, Run
@@ -22,7 +23,7 @@ def write_steps(run: Run, first: int, last: int, *, speed: float = 1.0) -> None:
         for step in range(first, last + 1):
             row = {
                 "step": step, "loss": 2 / step**0.5 + 0.1 * math.sin(step * speed), "kl": step * 0.01 * speed,
-                "reward": math.log(step * speed + 1), "gradient_norm": 1.0,
+                "reward": math.log(step * speed + 1), "gradient_norm": 1.0, "margin": step * 0.01 - 0.5,
                 "entropy": None if 40 < step < 60 else 2.0 - step / 200,
             }  # fmt: skip
             if step % 20 == 0:
@@ -83,26 +84,91 @@ def test_curves_grow_while_the_run_goes_on_and_tell_their_values(
     other = "tea-round-1-policy"
     page = open_as(carol, f"{run.get_absolute_url()}?with={other}")
     loss = page.locator('[data-metric="loss"]')
-    expect(loss.locator("svg[role=img] > .curve__drawn > path.curve__line")).to_have_count(2)
-    expect(loss.locator("polyline")).to_have_count(0)  # what the server drew has made room
-    expect(loss.locator("[data-line='0'] strong")).to_have_text("0.1025")
-    # A step is chosen from the keyboard: every curve tells its value there.
-    slider = page.get_by_label("Values at step")
-    slider.focus()
+    values, plot = loss.locator(".curve__values strong"), loss.get_by_role("slider")
+    expect(loss.locator("canvas")).to_have_count(1)
+    expect(values).to_have_text(["0.1025", "0.1521"])
+    expect(page.get_by_role("table", name="Last values")).to_have_count(0)
+    expect(page.get_by_role("slider", name="kl, nats")).to_be_visible()
+    # A step is chosen from the keyboard: every chart tells its value there.
+    plot.focus()
     page.keyboard.press("Home")
-    expect(loss.locator("[data-line='0'] strong")).to_have_text("2.1")
-    assert slider.get_attribute("aria-valuetext").startswith("Step 1; reward 0.9163; kl 0.015")
+    expect(values.first).to_have_text("2.1")
+    expect(plot).to_have_attribute("aria-valuetext", f"Step 1; {run.name} 2.1; {other} 2.048")
+    expect(page.locator('[data-metric="kl"] figcaption')).to_have_text("klStep 10.0150.005")
+    page.keyboard.press("ArrowRight")
+    expect(plot).to_have_attribute("aria-valuenow", "2")
+    page.keyboard.press("Escape")
+    expect(values.first).to_have_text("0.1025")
+    # The mouse tells values, too, and a drag zooms in, of all charts at once.
+    box = plot.locator(".u-over").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 10, box["y"] + 40)
+    expect(loss.locator("figcaption")).to_contain_text("Step 4")
+    page.mouse.move(box["x"] + 10, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 40, steps=4)
+    page.mouse.up()
+    plot.focus()
     page.keyboard.press("End")
-    expect(loss.locator("[data-line='0'] strong")).to_have_text("0.1025")
+    assert int(plot.get_attribute("aria-valuenow") or "0") in range(90, 105)
+    page.get_by_role("button", name="Zoom out").click(click_count=6)
+    plot.focus()
+    page.keyboard.press("End")
+    expect(plot).to_have_attribute("aria-valuenow", "120")
+    page.keyboard.press("Escape")
     # What the trainer adds appears without a reload, and so does the log.
     write_steps(run, 121, 200, speed=1.5)
     (run.path / "log.txt").write_text("2026-01-01 00:00:00 Step 200 of 400\n")
     expect(page.locator("#run-log")).to_contain_text("Step 200 of 400")
-    expect(slider).to_have_attribute("max", "200")
+    expect(values.first).to_have_text("0.04145")
     page.get_by_label("Log scale").check()
     page.get_by_label("Smoothing").select_option("0.9")
-    expect(loss.locator("path.curve__line--faint")).to_have_count(2)
+    expect(page.locator('[data-metric="margin"]').get_by_text("drawn on a linear scale")).to_be_visible()
+    expect(loss.get_by_text("drawn on a linear scale")).to_be_hidden()
+    page.locator("details[data-more] > summary").click()
+    expect(page.locator('[data-metric="gradient_norm"] canvas')).to_have_count(1)
     assert axe(page) == []
+
+
+def test_without_scripts_a_table_has_the_last_values(
+    policy: Checkpoint, carol: User, open_as: Open, axe: Axe
+):
+    page = open_as(carol, policy.run.get_absolute_url(), java_script_enabled=False)
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="kl nats"))
+    # A request reads as much of a long file as a moment allows; the next one goes on.
+    for _ in range(20):
+        if "step 120" in row.get_by_role("cell").inner_text():
+            break
+        page.reload()
+    expect(row.get_by_role("cell")).to_have_text("1.8 step 120, between 0.015 and 1.8")
+    expect(page.get_by_label("Log scale")).to_be_hidden()
+
+
+def test_charts_of_a_round_outlive_the_parts_that_are_swapped(
+    policy: Checkpoint, project: Project, carol: User, open_as: Open, axe: Axe
+):
+    Round.objects.filter(project=project, number=3).update(state=RoundState.TRAINING_POLICY)
+    RoundStep.objects.filter(run=policy.run).update(state="running", worker="w", heartbeat_at=timezone.now())
+    Run.objects.filter(pk=policy.run.pk).update(state="running", step=120, total_steps=400)
+    page = open_as(carol, f"/projects/{project.slug}/rounds/3/")
+    plot = page.locator('[data-metric="loss"]').get_by_role("slider")
+    expect(plot.locator("canvas")).to_be_visible()
+    plot.focus()
+    page.keyboard.press("Home")
+    (policy.run.path / "log.txt").write_text("2026-01-01 00:00:00 Step 121 of 400\n")
+    expect(page.locator("pre.log").first).to_contain_text("Step 121 of 400")
+    expect(plot).to_be_focused()
+    expect(plot).to_have_attribute("aria-valuenow", "1")
+    assert axe(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_fit_a_phone(policy: Checkpoint, carol: User, open_as: Open, scheme: str):
+    page = open_as(
+        carol, policy.run.get_absolute_url(), viewport={"width": 360, "height": 800}, color_scheme=scheme
+    )
+    expect(page.locator('[data-metric="loss"] canvas')).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_pages_of_checkpoints_hold_what_axe_asks_and_fit_a_phone(

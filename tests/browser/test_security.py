@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Error, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from annotation.models import Project, User
-from annotation.services.invitations import create_invitation
+from annotation.services.projects.invitations import create_invitation
 from tests.browser.conftest import Axe, Gate, Open
 from tests.factories import PASSWORD
 

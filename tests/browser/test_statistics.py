@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.models import Comparison, Project, User
 from tests import factories
-from tests.annotation.statistics_scene import busy_project
+from tests.annotation.statistics.statistics_scene import busy_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Open = Callable[..., Page]
@@ -30,6 +30,9 @@ def addresses(project: Project) -> list[str]:
         f"{home}/statistics/",
         f"{home}/statistics/items/?show=disagree",
         f"{home}/items/{judged.pk}/",
+        f"{home}/items/{judged.pk}/?view=side",
+        f"{home}/annotators/",
+        f"{home}/annotators/{judged.judgments.first().annotator_id}/",
     ]
 
 
@@ -61,7 +64,7 @@ def test_a_manager_goes_from_a_number_to_a_comparison_with_the_keyboard(
     expect(page.locator("#id_show")).to_have_value("disagree")
     page.locator("table a").first.focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Judgments")).to_be_visible()
+    expect(page.get_by_role("heading", name="Annotations")).to_be_visible()
 
 
 def test_the_selectors_work_without_javascript(busy: Project, carol: User, open_as: Open):
@@ -82,3 +85,67 @@ def test_a_wide_table_can_be_reached_and_scrolled_with_the_keyboard(
     assert table.evaluate("one => one.scrollWidth > one.clientWidth")
     page.keyboard.press("ArrowRight")
     page.wait_for_function("one => one.scrollLeft > 0", arg=table.element_handle())
+
+
+def test_the_letters_of_one_annotator_are_chosen_with_the_keyboard_and_without_javascript(
+    busy: Project, alice: User, carol: User, open_as: Open
+):
+    comparison = Comparison.objects.filter(judgments__annotator=alice, size=2, purpose="work").first()
+    address = f"/projects/{busy.slug}/items/{comparison.pk}/"
+    page = open_as(carol, address)
+    entry = page.get_by_role("link", name="alice", exact=True)
+    entry.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".switch [aria-current]")).to_have_text("alice")
+    expect(page).to_have_url(re.compile(f"view=a{alice.pk}$"))
+    # The part of the page was replaced; the focus stays on the entry.
+    expect(page.locator(f"#view-a{alice.pk}")).to_be_focused()
+    expect(page.locator("#responses .letter")).to_have_text(["A", "B"])
+    plain = open_as(carol, address, java_script_enabled=False)
+    plain.get_by_role("link", name="alice", exact=True).click()
+    expect(plain.locator("#responses .letter")).to_have_text(["A", "B"])
+
+
+def test_a_manager_goes_from_the_heat_map_to_a_person_and_their_annotation_with_the_keyboard(
+    busy: Project, alice: User, carol: User, open_as: Open
+):
+    page = open_as(carol, f"/projects/{busy.slug}/annotators/")
+    heat = page.get_by_role("region", name="Agreement two by two")
+    heat.get_by_role("row", name="alice").get_by_role("link", name="alice").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/annotators/{alice.pk}/$"))
+    page.get_by_role("region", name="Annotations", exact=True).get_by_role("link").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".switch [aria-current]")).to_have_text("alice")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_own_work_leads_to_the_labelling_screen_with_the_keyboard(
+    width: int, busy: Project, alice: User, open_as: Open, axe: Axe
+):
+    busy.gold_feedback = True
+    busy.save()
+    page = open_as(
+        alice,
+        f"/projects/{busy.slug}/my-work/",
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if width == 768 else "light",
+    )
+    assert axe(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("link", name="Change the annotation of").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("form#judgment")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["statistics", "annotators"])
+def test_the_figures_of_a_large_project_come_after_the_page(
+    path: str, busy: Project, carol: User, open_as: Open, axe: Axe, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
+    page = open_as(carol, f"/projects/{busy.slug}/{path}/")
+    # The page that waits has put the figures in its place, and the address is the same.
+    expect(page.get_by_role("region", name="Annotators", exact=True)).to_be_visible()
+    expect(page.get_by_text("Computing figures")).to_have_count(0)
+    expect(page).to_have_url(re.compile(f"/{path}/$"))
+    assert axe(page) == []

@@ -6,14 +6,14 @@ from playwright.sync_api import expect
 from annotation.models import FileImport, Project, User
 from tests.browser.conftest import Axe, Open
 from training.models import Worker
-from webapp.operations import conditions, reach
-from webapp.operations.findings import fine
+from webapp.operations import health, reach
+from webapp.operations.health import fine
 
 
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "model_server", lambda: fine("model_server", "It answers."))
-    monkeypatch.setattr(conditions, "_LOOPBACK", (*conditions._LOOPBACK, "testserver", "localhost"))
+    monkeypatch.setattr(health, "_LOOPBACK", (*health._LOOPBACK, "testserver", "localhost"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -25,7 +25,7 @@ def test_the_page_has_no_barrier(
     FileImport.objects.update(created_at="2026-01-01T00:00:00Z")
     page = open_as(admin, "/status/", color_scheme=scheme, viewport={"width": width, "height": 900})
     expect(page.get_by_role("heading", name="Does not work")).to_be_visible()
-    expect(page.get_by_role("heading", name="Wants a look")).to_be_visible()
+    expect(page.get_by_role("heading", name="Warning")).to_be_visible()
     assert axe(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -49,9 +49,9 @@ def test_it_looks_again_without_taking_the_focus(project: Project, admin: User, 
 
 def test_it_can_be_kept_still(admin: User, open_as: Open):
     page = open_as(admin, "/status/")
-    page.get_by_role("link", name="Keep this page still").click()
+    page.get_by_role("link", name="Pause refresh").click()
     expect(page.get_by_role("link", name="Look again every 15 seconds")).to_be_visible()
-    assert page.locator("[hx-trigger]").count() == 0
+    assert page.locator("main [hx-trigger]").count() == 0
 
 
 def test_without_a_script_it_says_the_same(admin: User, open_as: Open):

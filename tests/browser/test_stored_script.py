@@ -17,7 +17,6 @@ from django.urls import reverse
 from playwright.sync_api import Browser, Error, Page
 from pytest_django.live_server_helper import LiveServer
 
-from annotation.content import text_hash
 from annotation.models import (
     ApiToken,
     Category,
@@ -33,6 +32,7 @@ from annotation.models import (
     Withholding,
 )
 from annotation.services.audit import record
+from annotation.text.identity import text_hash
 from tests import factories
 from tests.architecture.test_addresses import TABLE, everybody, parts  # noqa: F401 - fixtures
 from tests.browser.conftest import Gate

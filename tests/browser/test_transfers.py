@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from annotation.exchange import uploads
 from annotation.models import FileImport, Judgment, Project, User
-from annotation.services import uploads
 from tests.browser.conftest import Axe, Open
 
 VOTES = (
@@ -37,16 +37,16 @@ def test_a_manager_brings_a_table_in(
     width: int,
 ):
     settings.RONDO_IMPORTS = tmp_path / "imports"
-    monkeypatch.setattr(uploads, "send", lambda *message: None)
     path = tmp_path / "votes.csv"
     path.write_text(VOTES, encoding="utf-8")
-    page = open_as(carol, "/projects/tea/", color_scheme=scheme, viewport={"width": width, "height": 900})
-    page.get_by_role("link", name="Import and export").click()
+    page = open_as(
+        carol, "/projects/tea/transfers/", color_scheme=scheme, viewport={"width": width, "height": 900}
+    )
     page.get_by_label("File", exact=True).set_input_files(path)
     look(page, f"transfers-{scheme}-{width}")
     assert axe(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_role("button", name="Look it through").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="votes.csv")).to_be_visible()
     # The guess found the answers; what was asked and the verdict have names that nobody can guess.
     page.get_by_text("Columns under other names").scroll_into_view_if_needed()
@@ -59,7 +59,7 @@ def test_a_manager_brings_a_table_in(
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Waiting for a worker")).to_be_visible()
     uploads.do_import(FileImport.objects.get().pk)
-    expect(page.get_by_text("3 judgments and 3 prompts were added")).to_be_visible()
+    expect(page.get_by_text("3 annotations and 3 prompts were added")).to_be_visible()
     look(page, f"transfer-done-{scheme}-{width}")
     assert axe(page) == []
     assert Judgment.objects.count() == 3

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from annotation.models import Project, User, WebhookAttempt, WebhookEndpoint
 from annotation.services.webhooks.endpoints import send_test
-from tests.annotation.webhook_scene import make_webhook
+from tests.annotation.webhooks.webhook_scene import make_webhook
 from tests.browser.conftest import Axe, Open
 
 NARROW = {"width": 360, "height": 780}

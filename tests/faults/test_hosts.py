@@ -38,7 +38,7 @@ def is_training(team: Team, kind: str, method: str) -> Host:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.fault
 @pytest.mark.servers
 @pytest.mark.namespaces
 @pytest.mark.timeout(900)

@@ -11,19 +11,19 @@ import pytest
 from django.core.management import call_command
 
 from annotation.models import Project, User
+from annotation.services.jobs.claims import claim
 from tests import factories
 from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import running_model_server
 from tests.tiny import tiny_model_folder
-from tests.training.machines import Machines, machines_in
-from training import doorbell
+from tests.training.jobs.machines import Machines, machines_in
 from training.choices import StepKind
 from training.contract import read_metrics
-from training.models import Checkpoint, Round
-from training.services.claims import Pulse, claim_step
+from training.models import Checkpoint, Round, RoundStep
+from training.services.jobs.step_heartbeat import StepHeartbeat
 from training.services.rounds import (
     advance_round,
-    carrying_out,
+    executor,
     open_first_round,
     pause_round,
     resume_round,
@@ -42,7 +42,7 @@ def machine(tmp_path: Path, s3_url: str) -> Iterator[Machines]:
 
 def started(project: Project, alice: User, carol: User) -> Round:
     from annotation.services.assignments import assign_next
-    from annotation.services.judgments import JudgmentAnswer, submit_judgment
+    from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 
     for number in range(4):
         prompt = factories.make_prompt(project, f"What is {number} and {number}?", split="train")
@@ -67,7 +67,6 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     s3_url: str,
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(doorbell, "ring", lambda round_id: None)
     monkeypatch.setattr("django.conf.settings.RONDO_STARTER_MODEL_NAME", TINY)
     # Every look at the trainer is a heartbeat, so that it hears of the pause within a few steps.
     monkeypatch.setattr("django.conf.settings.RONDO_HEARTBEAT_SECONDS", 0)
@@ -76,15 +75,15 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     round_ = started(project, alice, carol)
 
     # The first machine is paused after some steps, as one is that is to be switched off.
-    def pause_after_three(pulse: Pulse, *, current: int | None = None, **progress: Any) -> bool:
-        trains = pulse.step.kind == StepKind.TRAIN_REWARD_MODEL
+    def pause_after_three(heartbeat: StepHeartbeat, *, current: int | None = None, **progress: Any) -> bool:
+        trains = heartbeat.job.kind == StepKind.TRAIN_REWARD_MODEL
         if trains and (current or 0) >= 3 and not Round.objects.get(pk=round_.pk).pause_requested:
             pause_round(round_=round_, actor=carol)
-        return real(pulse, current=current, **progress)
+        return real(heartbeat, current=current, **progress)
 
-    real = Pulse.__call__
+    real = StepHeartbeat.__call__
     with monkeypatch.context() as patch:
-        patch.setattr(Pulse, "__call__", pause_after_three)
+        patch.setattr(StepHeartbeat, "__call__", pause_after_three)
         advance_round(round_.pk)
     step = round_.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
     assert (step.state, step.error) == ("waiting", "")
@@ -101,7 +100,7 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     kinds = (StepKind.TRAIN_REWARD_MODEL, StepKind.TRAIN_POLICY, StepKind.REGISTER_CHECKPOINTS)
     for step in round_.steps.filter(kind__in=kinds).order_by("position"):
         # Not the whole round: nobody answers its prompts here.
-        assert carrying_out._carry_out(claim_step(step.pk))
+        assert executor._carry_out(claim(RoundStep.objects.all(), step.pk))
     done = round_.steps.filter(kind__in=kinds)
     assert [(one.state, one.error) for one in done] == [("finished", "")] * 3
     log = (two / "runs" / name / "log.txt").read_text()

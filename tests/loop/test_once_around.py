@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
+from annotation.exchange.prompts import import_prompts
 from annotation.models import Comparison, Completion, Project, User
-from annotation.services.prompts import import_prompts
 from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import RunningServer, running_model_server
 from tests.training.conftest import judge_all
-from training import doorbell
 from training.choices import RoundState
 from training.contract import read_manifest, read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint, Round
-from training.selectors import request_of
+from training.selectors.projects import request_of
 from training.services.rounds import advance_round, open_first_round, promote_round, start_round
 
 QUESTIONS = (
@@ -53,7 +52,6 @@ def test_a_tiny_model_goes_once_around_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(doorbell, "ring", lambda round_id: None)
 
     # Prompts are imported, and the starter answers them.
     lines = [json.dumps({"prompt": question}) for question in QUESTIONS]

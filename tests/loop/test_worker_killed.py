@@ -84,7 +84,9 @@ class Workshop:
             process.wait()
 
 
-@pytest.fixture(params=["filesystem", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(
+    params=["filesystem", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.fault])]
+)
 def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) -> Iterator[Workshop]:
     """With Redis the tests of faults do the same."""
     rabbitmq = RabbitMQ(tmp_path) if request.param == "rabbitmq" else None

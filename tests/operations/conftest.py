@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from training.models import Worker
-from webapp.operations import conditions, reach
-from webapp.operations.findings import Finding, fine
+from webapp.operations import health, reach
+from webapp.operations.health import Finding, fine
 
 MakeWorker = Callable[..., Worker]
 
@@ -17,7 +17,7 @@ MakeWorker = Callable[..., Worker]
 @pytest.fixture(autouse=True)
 def only_this_machine_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name that Django's test client calls is one of this machine."""
-    monkeypatch.setattr(conditions, "_LOOPBACK", (*conditions._LOOPBACK, "testserver"))
+    monkeypatch.setattr(health, "_LOOPBACK", (*health._LOOPBACK, "testserver"))
 
 
 @pytest.fixture
@@ -37,6 +37,6 @@ def model_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody starts a model server for these tests."""
 
     def answers() -> Finding:
-        return fine("model_server", "The model server answers for 1 model.")
+        return fine("model_server", "The model server serves 1 model.")
 
     monkeypatch.setattr(reach, "model_server", answers)

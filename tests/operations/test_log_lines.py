@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from training import log_lines
-from training.log_lines import Blotter, JsonLines, TextLines
+from training.contract import log_lines
+from training.contract.log_lines import Blotter, JsonLines, TextLines
 
 # The secret, and lines in which it stands. Each was written by some library at some time, or looks like it.
 CORPUS = [

@@ -17,9 +17,10 @@ from tests import factories
 from tests.operations.conftest import MakeWorker
 from training.contract import MachineUse
 from training.models import Run, Snapshot
-from webapp.operations import counting, exposition, figures, queues, reach
-from webapp.operations.counting import SharedCounts, key_of
-from webapp.operations.findings import wrong
+from webapp.operations import metrics as metrics_page
+from webapp.operations import queues, reach, request_counts
+from webapp.operations.health import wrong
+from webapp.operations.request_counts import SharedCounts, key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = {"Host": "127.0.0.1:8000"}
@@ -146,7 +147,7 @@ def test_requests_are_counted_by_route_method_and_status_and_never_by_path(
 def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, client: Client):
     # 19 of 0.02 s and one of 0.4 s: the 95th percentile is at the end of the bucket to 0.025 s.
     for seconds in [0.02] * 19 + [0.4]:
-        figures.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
+        request_counts.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
     found = scrape(client)
     labels = (("method", "GET"), ("route", "label"))
     buckets = {
@@ -162,8 +163,7 @@ def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, cli
 _COUNT = """
 import sys
 from pathlib import Path
-from webapp.operations.counting import SharedCounts, key_of
-from webapp.operations.findings import wrong
+from webapp.operations.request_counts import SharedCounts, key_of
 counts = SharedCounts(Path(sys.argv[1]), "counter")
 for _ in range(1000):
     counts.add(key_of("rondo_web_requests", "rondo_web_requests_total", {"route": "label"}, "Help."), 1.0)
@@ -186,7 +186,7 @@ def counting_process(folder: Path, what: str) -> "subprocess.Popen[str]":
 
 
 def total(folder: Path) -> float:
-    return sum(sample.value for metric in counting.collect(folder) for sample in metric.samples)
+    return sum(sample.value for metric in request_counts.collect(folder) for sample in metric.samples)
 
 
 def test_processes_add_up_and_what_the_dead_counted_stays_in_one_file(tmp_path: Path):
@@ -210,7 +210,7 @@ def test_a_file_that_is_full_takes_no_new_series_and_counts_on_with_the_old(tmp_
     keys = [key_of("many", "many_total", {"number": str(n), "pad": "x" * 500}, "Help.") for n in range(2000)]
     for key in [*keys, keys[0]]:
         counts.add(key, 1.0)
-    (metric,) = counting.collect(tmp_path)
+    (metric,) = request_counts.collect(tmp_path)
     assert 100 < len(metric.samples) < 2000
     assert next(one.value for one in metric.samples if one.labels["number"] == "0") == 2
     counts.close()
@@ -268,7 +268,7 @@ def test_a_run_tells_its_pace(project: Project, client: Client, monkeypatch: pyt
         tokens_per_second=512.5,
         gpu_memory_bytes=7,
     )
-    monkeypatch.setattr(exposition, "machine_of", lambda run: use)
+    monkeypatch.setattr(metrics_page, "machine_of", lambda run: use)
     found = scrape(client)
     of_run = (("run", "policy-1"),)
     assert found["rondo_training_tokens_per_second", of_run] == 512.5

@@ -10,7 +10,7 @@ from pytest_django import Settings
 
 from webapp.operations import deadlines, probes, reach
 from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.findings import Finding, fine, wrong
+from webapp.operations.health import Finding, fine, wrong
 
 READY = "/health/ready"
 

@@ -44,7 +44,8 @@ def test_a_program_without_django_writes_them_too():
         [
             sys.executable,
             "-c",
-            "import logging; from training.log_lines import log_to_stderr; log_to_stderr(logging.INFO); "
+            "import logging; from training.contract.log_lines import log_to_stderr; "
+            "log_to_stderr(logging.INFO); "
             "logging.getLogger('training.serving').info('the key is %s', 'opensesame')",
         ],
         cwd=ROOT,

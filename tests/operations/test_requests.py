@@ -16,7 +16,7 @@ from django.test import Client, RequestFactory
 from django.utils.functional import SimpleLazyObject
 
 from annotation.models import Project, User
-from training import log_lines
+from training.contract import log_lines
 from webapp.operations.requests import RequestLine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +172,7 @@ import django
 django.setup()
 from celery import shared_task
 from celery.contrib.testing.worker import start_worker
-from training import log_lines
+from training.contract import log_lines
 from webapp.celery import app
 
 done = threading.Event()

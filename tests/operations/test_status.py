@@ -14,15 +14,16 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
+from annotation.choices import JobState
 from annotation.models import FileImport, Project, User
 from tests import factories
 from tests.operations.conftest import MakeWorker
-from training import doorbell
-from training.choices import JobState, RoundState, StepState
+from training.choices import RoundState, StepState
+from training.engine import EngineError
 from training.models import DriftMeasurement, Round, RoundStep
 from training.services.rounds import open_first_round
-from webapp.operations import conditions, queues, reach, state, work
-from webapp.operations.findings import Level
+from webapp.operations import health, queues, reach, state, work
+from webapp.operations.health import Level
 from webapp.operations.state import look
 
 pytestmark = pytest.mark.django_db
@@ -36,19 +37,19 @@ def said(found) -> list[str]:
 
 
 def test_without_a_worker_something_is_wrong():
-    (only,) = conditions.workers()
+    (only,) = health.workers()
     assert only.is_wrong
     assert "No worker is at work" in str(only.says)
 
 
 def test_a_worker_that_lives_says_what_it_takes(make_worker: MakeWorker):
     make_worker("box:1:abc", queues=["celery", "gpu"])
-    assert said(conditions.workers()) == ["Worker box:1:abc does 4 jobs at once from celery, gpu."]
+    assert said(health.workers()) == ["Worker box:1:abc does 4 jobs at once from celery, gpu."]
 
 
 def test_a_silent_worker_is_told_and_counts_for_nothing(make_worker: MakeWorker):
     make_worker(silent=120)
-    found = conditions.workers()
+    found = health.workers()
     assert [one.level for one in found] == [Level.WRONG, Level.ATTENTION]
     assert "last heard of 12" in said(found)[1]
 
@@ -59,7 +60,7 @@ def test_a_queue_in_which_messages_wait_for_nobody_is_wrong(
     make_worker(queues=["celery"])
     monkeypatch.setattr(queues, "known_queues", lambda: {"celery", "gpu"})
     monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3, "gpu": 2})
-    of_celery, of_gpu = conditions.waiting_messages()
+    of_celery, of_gpu = health.waiting_messages()
     assert of_celery.level is Level.FINE
     assert str(of_celery.says) == "3 messages wait in the queue celery."
     assert of_gpu.is_wrong
@@ -71,36 +72,36 @@ def test_a_broker_that_fails_leaves_the_rest_of_the_page(monkeypatch: pytest.Mon
         raise ConnectionRefusedError
 
     monkeypatch.setattr(queues, "depths", refuse)
-    assert [one.level for one in conditions.waiting_messages()] == [Level.ATTENTION]
+    assert [one.level for one in health.waiting_messages()] == [Level.ATTENTION]
 
 
 def test_a_worker_of_another_commit_is_told(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(conditions, "_commit", lambda: "a" * 40)
+    monkeypatch.setattr(health, "_commit", lambda: "a" * 40)
     make_worker("old:1:abc", version="b" * 40)
     make_worker("new:1:abc", version="a" * 40)
-    assert said(conditions.other_versions()) == ["Worker old:1:abc runs Rondo bbbbbbbbbbbb."]
+    assert said(health.other_versions()) == ["Worker old:1:abc runs Rondo bbbbbbbbbbbb."]
 
 
 # ── Jobs and leases ───────────────────────────────────────────────────────────────────
 
 
 def test_jobs_that_failed_wait_or_fell_silent_are_told_with_their_list(project: Project):
-    assert said(conditions.jobs()) == ["No job failed in the last 24 hours, and none waits for long."]
+    assert said(health.jobs()) == ["No job failed in the last 24 hours, and none waits for long."]
     now = timezone.now()
     drift = DriftMeasurement.objects.create(project=project)
     DriftMeasurement.objects.update(created_at=now - timedelta(hours=1))
-    (waits,) = conditions.jobs()
+    (waits,) = health.jobs()
     assert "has waited for 1\xa0hour" in str(waits.says)
     assert waits.link == "/admin/training/driftmeasurement/?state__exact=waiting"
 
     DriftMeasurement.objects.update(state=JobState.RUNNING, heartbeat_at=now - timedelta(minutes=5))
-    assert said(conditions.jobs()) == [
+    assert said(health.jobs()) == [
         "Measurements of drift: 1 run by their row, but their worker has fallen silent."
     ]
     DriftMeasurement.objects.filter(pk=drift.pk).update(state=JobState.FAILED, finished_at=now)
-    assert said(conditions.jobs()) == ["Measurements of drift: 1 failed in the last 24 hours."]
+    assert said(health.jobs()) == ["Measurements of drift: 1 failed in the last 24 hours."]
     DriftMeasurement.objects.update(finished_at=now - timedelta(hours=25))
-    assert [one.level for one in conditions.jobs()] == [Level.FINE]
+    assert [one.level for one in health.jobs()] == [Level.FINE]
 
 
 def test_every_list_that_a_finding_leads_to_opens(
@@ -115,7 +116,6 @@ def test_every_list_that_a_finding_leads_to_opens(
 
 
 def test_a_step_waits_since_the_one_before_it_ended(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doorbell, "ring", lambda *_: None)
     round_ = open_first_round(project=project)
     round_.steps.all().delete()
     began = timezone.now() - timedelta(hours=3)
@@ -138,11 +138,11 @@ def test_a_step_waits_since_the_one_before_it_ended(project: Project, monkeypatc
 def test_leases_are_counted_and_those_that_ran_out_told(project: Project, alice: User, bob: User):
     for user in (alice, bob):
         factories.lease_to(factories.make_comparison(project), user)
-    assert said(conditions.leases()) == ["Annotators hold 2 items."]
+    assert said(health.leases()) == ["Annotators hold 2 items."]
     alice.assignments.update(lease_expires_at=timezone.now() - timedelta(hours=1))
     assert work.leases().overdue == 1
     assert 3590 < work.leases().oldest_overdue_seconds < 3700
-    assert "1 lease has run out" in said(conditions.leases())[0]
+    assert "1 lease has run out" in said(health.leases())[0]
 
 
 def test_an_import_that_waits_is_a_job(project: Project):
@@ -157,15 +157,13 @@ def test_an_import_that_waits_is_a_job(project: Project):
     ("ahead", "level"), [(0.5, Level.FINE), (-3.0, Level.ATTENTION), (31.0, Level.WRONG)]
 )
 def test_clocks_that_part_are_told(ahead: float, level: Level, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(conditions, "clock_ahead", lambda: ahead)
-    assert [one.level for one in conditions.clock()] == [level]
+    monkeypatch.setattr(health, "clock_ahead", lambda: ahead)
+    assert [one.level for one in health.clock()] == [level]
 
 
 def test_a_workers_clock_is_looked_at_too(make_worker: MakeWorker):
     make_worker(clock_ahead=-12.25)
-    assert said(conditions.clock()) == [
-        "The clock of worker box:1:abc is 12.2 seconds off that of the database."
-    ]
+    assert said(health.clock()) == ["The clock of worker box:1:abc is 12.2 seconds off that of the database."]
 
 
 def test_what_the_deployment_checks_complain_of_stands_there_once_others_reach_it(
@@ -173,23 +171,23 @@ def test_what_the_deployment_checks_complain_of_stands_there_once_others_reach_i
 ):
     # Tests in a browser set it for their process; Django complains of it without a hint.
     monkeypatch.delenv("DJANGO_ALLOW_ASYNC_UNSAFE", raising=False)
-    assert [one.level for one in conditions.deployment()] == [Level.FINE]
+    assert [one.level for one in health.deployment()] == [Level.FINE]
     settings.ALLOWED_HOSTS = ["rondo.example.org"]
-    told = conditions.deployment()
+    told = health.deployment()
     assert any(one.is_wrong and "cross the network in the clear" in str(one.says) for one in told)
     assert all(one.remedy for one in told if one.is_wrong)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
 def test_the_age_of_the_last_backup_is_told(rondo_home: Path, as_list: bool):
-    assert "No back-up was ever made" in said(conditions.backups())[0]
+    assert "No back-up was ever made" in said(health.backups())[0]
     stamp = rondo_home / "backups.json"
     for age, level in ((timedelta(hours=3), Level.FINE), (timedelta(days=3), Level.ATTENTION)):
         one = {"time": (timezone.now() - age).isoformat(), "files": 3}
         stamp.write_text(json.dumps([{"time": "2020-01-01T00:00:00+00:00"}, one] if as_list else one))
-        assert conditions.backups().level is level
+        assert health.backups().level is level
     stamp.write_text("no JSON")
-    assert conditions.backups().level is Level.ATTENTION
+    assert health.backups().level is Level.ATTENTION
 
 
 # ── The page ──────────────────────────────────────────────────────────────────────────
@@ -275,7 +273,7 @@ def test_without_the_database_the_rest_is_still_told(
     monkeypatch.setattr(reach, "_asked_of_database", refuse)
     told, status = doctor()
     assert status == 1
-    assert "The database does not answer: connection refused" in told
+    assert "The database is unavailable: connection refused" in told
     assert "hunter2secret" not in told
     assert "Workers, jobs and leases cannot be looked at." in told
     assert "No back-up was ever made" in told
@@ -303,3 +301,13 @@ def test_a_database_that_hangs_is_told_in_time(monkeypatch: pytest.MonkeyPatch):
     found = reach.database()
     assert found.is_wrong
     assert connection.vendor == "postgresql"
+
+
+def test_a_model_server_with_another_key_is_a_finding(monkeypatch: pytest.MonkeyPatch):
+    def refuse() -> None:
+        raise EngineError("Wrong or missing key. Send 'Authorization: Bearer KEY'.")
+
+    monkeypatch.setattr(reach, "_ask_model_server", refuse)
+    finding = reach.model_server()
+    assert "cannot respond: Wrong or missing key" in str(finding.says)
+    assert "RONDO_MODEL_SERVER_KEY" in str(finding.remedy)

@@ -11,7 +11,14 @@ from django.utils import timezone
 
 from tests.operations.conftest import MakeWorker
 from training.models import Worker
-from training.services.workers import Pulse, clock_ahead, forget_worker, gpus, machine_use, note_worker
+from training.services.jobs.workers import (
+    WorkerHeartbeat,
+    clock_ahead,
+    forget_worker,
+    gpus,
+    machine_use,
+    note_worker,
+)
 
 
 def note(name: str = "box:1:abc", **fields: Any) -> None:
@@ -41,7 +48,9 @@ def test_rows_that_were_silent_for_a_day_go_when_another_begins(make_worker: Mak
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_pulse_writes_until_it_is_stopped_and_then_its_row_goes(settings, monkeypatch: pytest.MonkeyPatch):
+def test_a_heartbeat_is_written_until_it_is_stopped_and_its_row_goes(
+    settings, monkeypatch: pytest.MonkeyPatch
+):
     settings.RONDO_HEARTBEAT_SECONDS = 0.01
     beats = []
     written = note_worker
@@ -53,12 +62,12 @@ def test_a_pulse_writes_until_it_is_stopped_and_then_its_row_goes(settings, monk
         if len(beats) == 3:
             often_enough.set()
 
-    monkeypatch.setattr("training.services.workers.note_worker", counted)
-    pulse = Pulse(queues=["gpu", "celery"], concurrency=2)
-    pulse.start()
+    monkeypatch.setattr("training.services.jobs.workers.note_worker", counted)
+    heartbeat = WorkerHeartbeat(queues=["gpu", "celery"], concurrency=2)
+    heartbeat.start()
     assert often_enough.wait(60)
     assert Worker.objects.get().queues == ["celery", "gpu"]
-    pulse.stop()
+    heartbeat.stop()
     assert not Worker.objects.exists()
     assert beats == sorted(beats)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.tiny import tiny_model_folder
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.starter import ensure
 
 

@@ -29,7 +29,7 @@ from training.contract import (
     write_spec,
 )
 from training.contract.snapshot import Verdict
-from training.rlhf.stopping import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from tests.model_server import RunningServer, running_model_server
 from tests.serving.conftest import BASE, Folders, connect
 from tests.serving.figures import figures
 from tests.serving.test_life import LONG, begin_long_stream, wait_for
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
 
 MODELS = (BASE, "warm", "hot", "reward")

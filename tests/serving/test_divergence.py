@@ -10,7 +10,7 @@ import torch
 
 from tests.model_server import RunningServer
 from tests.serving.conftest import BASE, Folders
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 
 CHAT = [{"role": "user", "content": "What is the sun?"}]
 ANSWER = "A star 🌞, the sun rises."

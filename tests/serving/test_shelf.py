@@ -13,7 +13,7 @@ import torch
 from tests.serving.conftest import Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError

@@ -11,36 +11,35 @@ from pytest_django import Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
 from annotation.services.assignments import assign_next
-from annotation.services.judgments import JudgmentAnswer, submit_judgment
+from annotation.services.jobs import claims
+from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 from tests import factories
-from tests.training.fake_server import FakeServer
-from tests.training.fake_trainer import train
-from training import launcher
-from training.choices import RoundState
+from tests.training.engine.fake_server import FakeServer
+from tests.training.runs.fake_trainer import train
+from training.choices import RoundState, TaskName
 from training.contract import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
-from training.services import claims
 from training.services.rounds import advance_round, open_first_round, start_round, steps
+from training.services.runs import launcher
 
 
 @pytest.fixture
 def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Ids of the rounds for which a worker was told to look. No message leaves the test."""
-    heard: list[int] = []
+    """Ids of the rounds for which a message was sent."""
+    found: list[int] = []
 
-    class Broker:
-        def send_task(self, name: str, args: list[int]) -> None:
-            assert name == "training.tasks.advance_round"
-            heard.extend(args)
+    def send_task(task: str, args: list[int]) -> None:
+        if task == TaskName.ADVANCE_ROUND:
+            found.extend(args)
 
-    monkeypatch.setattr("annotation.doorbell.current_app", Broker())
-    return heard
+    monkeypatch.setattr("annotation.services.jobs.messages.current_app.send_task", send_task)
+    return found
 
 
 @pytest.fixture(autouse=True)
-def quick_heartbeats(settings: Settings, rings: list[int]) -> Iterator[None]:
-    """A pulse writes at every call, so that no test waits for a heartbeat."""
+def quick_heartbeats(settings: Settings) -> Iterator[None]:
+    """A heartbeat writes at every call, so that no test waits for a heartbeat."""
     settings.RONDO_HEARTBEAT_SECONDS = 0
     claims.worker_is_stopping.clear()
     yield
@@ -49,8 +48,10 @@ def quick_heartbeats(settings: Settings, rings: list[int]) -> Iterator[None]:
 
 @pytest.fixture
 def fake_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tests.training.fake_trainer` in place of the real one."""
-    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-m", "tests.training.fake_trainer"))
+    """`tests.training.runs.fake_trainer` in place of the real one."""
+    monkeypatch.setattr(
+        launcher, "TRAINER_COMMAND", (sys.executable, "-m", "tests.training.runs.fake_trainer")
+    )
     monkeypatch.setattr(launcher, "_POLL_SECONDS", 0.02)
 
 
@@ -83,7 +84,7 @@ def prompts(project: Project) -> list[Prompt]:
 
 @pytest.fixture
 def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
-    """Round 1 with its prompts answered and all of its comparisons judged by Alice."""
+    """Round 1 with its prompts answered and all of its comparisons annotated by Alice."""
     round_ = open_first_round(project=project)
     advance_round(round_.pk)
     judge_all(project, alice)

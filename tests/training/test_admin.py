@@ -7,26 +7,16 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from annotation.models import Project, Prompt, User
+from annotation.models import Project, User
 from tests import factories
-from tests.training.conftest import judge_all
-from tests.training.fake_server import FakeServer
 from training.choices import RoundState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.round_actions import ACTIONS
 from training.services.rounds import advance_round, open_first_round
+from training.services.rounds.actions import ACTIONS
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 SignIn = Callable[[User], Client]
-
-
-@pytest.fixture
-def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
-    round_ = open_first_round(project=project)
-    advance_round(round_.pk)
-    judge_all(project, alice)
-    return round_
 
 
 def address(name: str, round_: Round) -> str:
@@ -38,7 +28,7 @@ def test_the_admin_starts_a_round_after_a_question(labelled: Round, admin: User,
     page = client.get(address("change", labelled)).content.decode()
     assert f'href="{address("start", labelled)}"' in page
     question = client.get(address("start", labelled)).content.decode()
-    assert "4 judgments will be frozen into a snapshot" in question
+    assert "The snapshot will hold 4 annotations" in question
     labelled.refresh_from_db()
     assert labelled.state == RoundState.LABELLING
 
@@ -53,7 +43,7 @@ def test_the_admin_starts_a_round_after_a_question(labelled: Round, admin: User,
     page = client.get(address("progress", labelled)).content.decode()
     assert "hx-get" not in page
     assert page.count('data-state="done"') == 7
-    assert "<polyline" in page
+    assert "data-curves=" in page
 
 
 def test_a_refusal_stands_on_the_page(project: Project, admin: User, client_of: SignIn):
@@ -98,7 +88,7 @@ def test_the_recipe_can_be_changed_until_training_and_is_checked(
     client = client_of(admin)
     inline = {"steps-TOTAL_FORMS": "0", "steps-INITIAL_FORMS": "0"}
     wrong = client.post(address("change", labelled), {"recipe": '{"sampling": {"temperature": 9}}', **inline})
-    assert "sampling, temperature: must be a number from 0 to 2" in wrong.content.decode()
+    assert "sampling, temperature: must be at most 2, not 9" in wrong.content.decode()
     client.post(address("change", labelled), {"recipe": '{"sampling": {"temperature": 1.5}}', **inline})
     labelled.refresh_from_db()
     assert labelled.parsed_recipe.sampling.temperature == 1.5
@@ -145,3 +135,18 @@ def test_what_services_wrote_is_read_only(labelled: Round, admin: User, client_o
     assert client.get(reverse(f"admin:training_{name}_add")).status_code == 403
     assert client.post(reverse(f"admin:training_{name}_change", args=[row.pk]), {}).status_code == 403
     assert client.post(reverse(f"admin:training_{name}_delete", args=[row.pk]), {}).status_code == 403
+
+
+def test_the_index_of_the_admin_begins_with_rounds_and_projects(admin: User, client_of):
+    groups = client_of(admin).get("/admin/").context["app_list"]
+    assert [model["object_name"] for model in groups[0]["models"][:2]] == ["Round", "Project"]
+    assert [str(group["name"]) for group in groups[:4]] == [
+        "Rounds and projects",
+        "Data",
+        "Questions and quality",
+        "People",
+    ]
+    named = [model["object_name"] for group in groups for model in group["models"]]
+    # Every model once, also those that no group names.
+    assert len(named) == len(set(named))
+    assert {"Round", "CompletionScore", "EmailAddress"} <= set(named)

@@ -23,9 +23,9 @@ from annotation.errors import Refusal
 from annotation.models import ApiToken, AuditEntry, Draft, Judgment, Membership, Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.audit import record
-from annotation.services.drafts import save_draft
-from annotation.services.invitations import create_invitation
-from annotation.services.tokens import create_token
+from annotation.services.judgments.drafts import save_draft
+from annotation.services.people.tokens import create_token
+from annotation.services.projects.invitations import create_invitation
 from tests import factories
 from tests.factories import PASSWORD
 from webapp.security.accounts import delete_account

@@ -384,11 +384,11 @@ def test_the_command_says_what_is_there_and_what_of_it_is_damaged(
 def test_files_of_a_store_are_backed_up_from_there_and_come_back_into_it(
     database: FakeDatabase, target: Target, rondo_home: Path, tmp_path: Path, settings: Settings
 ):
-    from training import files
+    from training.files import shared as shared_files
 
     settings.RONDO_STORE_URL = f"memory://{uuid.uuid4().hex}"
     put(rondo_home, "checkpoints/one/weights.bin", "weights")
-    files.publish(rondo_home / "checkpoints" / "one")
+    shared_files.publish(rondo_home / "checkpoints" / "one")
     # This machine has nothing of it, and something that the store has not.
     home = elsewhere(settings, tmp_path)
     put(home, "runs/mine/log.txt", "step 1")
@@ -398,8 +398,8 @@ def test_files_of_a_store_are_backed_up_from_there_and_come_back_into_it(
     settings.RONDO_STORE_URL = f"memory://{uuid.uuid4().hex}"
     elsewhere(settings, tmp_path)
     restore_backup(target)
-    assert files.shared().read("checkpoints/one", "weights.bin") == b"weights"
-    assert files.shared().names("runs") == ["mine"]
+    assert shared_files.shared().read("checkpoints/one", "weights.bin") == b"weights"
+    assert shared_files.shared().names("runs") == ["mine"]
 
 
 @pytest.mark.django_db

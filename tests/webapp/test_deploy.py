@@ -14,7 +14,7 @@ from django.core.management import get_commands
 from django.urls import resolve
 from pytest_django import Settings
 
-from webapp.environment_table import TABLE
+from webapp.environment.table import TABLE
 from webapp.supervision import programs
 
 ROOT = Path(__file__).resolve().parents[2]

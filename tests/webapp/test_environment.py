@@ -11,7 +11,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from webapp.environment import documentation, read_environment
-from webapp.environment_table import TABLE, Kind, Setting
+from webapp.environment.table import TABLE, Kind, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = {
@@ -40,7 +40,8 @@ def test_a_wrong_value_of_any_setting_is_named_in_one_line_with_a_remedy(setting
         with pytest.raises(ImproperlyConfigured) as refused:
             read_environment({setting.name: value})
         [line] = str(refused.value).splitlines()
-        assert line.startswith(f"{setting.name} is {value!r}. Write ")
+        shown = "a value that is not shown here" if setting.is_secret else repr(value)
+        assert line.startswith(f"{setting.name} is {shown}. Write ")
 
 
 @pytest.mark.parametrize("setting", TABLE, ids=lambda setting: setting.name)
@@ -119,3 +120,10 @@ def test_no_program_starts_with_wrong_settings_nor_shows_a_traceback_of_them(wor
     assert "Rondo is not set up right" in done.stderr
     if "gunicorn" not in words:
         assert "Traceback" not in done.stderr
+
+
+def test_a_misspelt_variable_is_reported_with_the_name_that_is_meant():
+    with pytest.raises(ImproperlyConfigured, match=r"^RONDO_TIMEZONE is no setting"):
+        read_environment({"RONDO_TIMEZONE": "Europe/Berlin"})
+    # Tools around Rondo have variables of their own.
+    read_environment({"RONDO_OF_ANOTHER_TOOL": "1"})

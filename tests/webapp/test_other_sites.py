@@ -20,7 +20,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import Membership, Project, User
-from annotation.services.invitations import create_invitation
+from annotation.services.projects.invitations import create_invitation
 from tests.factories import PASSWORD
 from webapp.security.providers import providers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.private_files import make_private_folder
+from training.contract.private_files import make_private_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

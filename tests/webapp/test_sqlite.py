@@ -12,7 +12,7 @@ PRELUDE = """
 import os, sys
 import django
 from django.conf import settings
-settings.configure(DATABASES={"default": {"ENGINE": "webapp.sqlite", "NAME": sys.argv[1],
+settings.configure(DATABASES={"default": {"ENGINE": "webapp.database.sqlite", "NAME": sys.argv[1],
     "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20}}})
 django.setup()
 from django.db import connection, transaction

@@ -12,22 +12,22 @@ from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation import selectors
 from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
+from annotation.selectors import access
+from training.api.beside import named_checkpoints
 from training.models import ArenaBallot, ArenaLink
-from training.selectors import checkpoints_of
-from training.services.arena import (
+from training.services.comparing.arena import (
     MOST_CHECKPOINTS,
     MOST_PROMPTS,
-    VOTES,
     TooFast,
     close_arena,
     create_arena,
     next_ballot,
-    vote,
+    vote_in_arena,
 )
+from training.services.comparing.voting import VOTES
 
 _PLACES = ("first", "second")
 
@@ -145,12 +145,7 @@ class ArenasView(ListView, ProjectView):
     def post(self, request: Request, slug: str) -> Response:
         """Open an arena. A worker has its answers written; voting begins with the first pair."""
         told = read_body(NewArenaSerializer, request)
-        found = {one.name: one for one in checkpoints_of(self.project, writing=True)}
-        if unknown := [name for name in told["checkpoints"] if name not in found]:
-            raise serializers.ValidationError(
-                {"checkpoints": [f"This project has no checkpoint {unknown[0][:60]!r} that writes text."]}
-            )
-        told["checkpoints"] = [found[name] for name in told["checkpoints"]]
+        told["checkpoints"] = named_checkpoints(self.project, told["checkpoints"])
         made = create_arena(project=self.project, created_by=self.user, **told)
         return Response(ArenaSerializer(made).data, status=201)
 
@@ -179,7 +174,7 @@ class VotingView(ApiView):
         if not arena.isascii():
             raise Http404
         found = get_object_or_404(ArenaLink.objects.select_related("project"), slug=arena)
-        if not selectors.may(self.user, found.project, Role.ANNOTATOR):
+        if not access.may(self.user, found.project, Role.ANNOTATOR):
             raise Http404
         return found
 
@@ -225,5 +220,6 @@ class VoteView(VotingView):
     def post(self, request: Request, arena: str, ballot: uuid.UUID) -> Response:
         """Vote, once; who wrote what is in the answer. A second vote changes nothing."""
         found = self.ballot(arena, ballot)
-        vote(ballot=found, voter=self.user, said=read_body(VoteSerializer, request)["vote"])
+        choice = read_body(VoteSerializer, request)["vote"]
+        vote_in_arena(ballot=found, voter=self.user, vote=VOTES[choice])
         return Response(BallotSerializer(self.ballot(arena, ballot)).data)

@@ -1,25 +1,28 @@
 """Checkpoints that answer beside each other, and the votes on that."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body, storable
+from annotation.api.base import ListView, ProjectView, read_body
 from annotation.choices import Verdict
 from annotation.errors import Refusal
-from annotation.models import Prompt
+from annotation.models import Project, Prompt
 from training.engine import EngineError
-from training.forms import LONGEST_PROMPT
-from training.models import Checkpoint, SideBySide
-from training.selectors import checkpoints_of
-from training.services.side_by_side import (
+from training.forms.comparing import DEFAULT_TOP_P, LONGEST_PROMPT
+from training.models import Checkpoint, PromptSet, SideBySide
+from training.selectors.projects import checkpoints_of
+from training.selectors.prompt_sets import progress_on
+from training.services.comparing.next_pages import next_of_set, regenerate_beside
+from training.services.comparing.side_by_side import (
     Sampling,
     ask_beside,
     continue_beside,
@@ -27,14 +30,27 @@ from training.services.side_by_side import (
     vote_beside,
     write_answers,
 )
-from training.views.compare.access import trouble_of
-from training.views.compare.columns import columns_of
+from training.services.comparing.voting import Vote
+from training.views.comparing.responses import responses_of
+from training.views.comparing.side_by_side import trouble_of
 
 _SAID = (Verdict.RANKED, Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE)
 
 
 def _text(**more: Any) -> serializers.CharField:
     return serializers.CharField(max_length=LONGEST_PROMPT, trim_whitespace=False, **more)
+
+
+def named_checkpoints(
+    project: Project, names: Sequence[str], *, writing: bool = True, field: str = "checkpoints"
+) -> list[Checkpoint]:
+    """Return the checkpoints with these names. Raises `ValidationError` for one that the project lacks."""
+    known = {one.name: one for one in checkpoints_of(project, writing=writing)}
+    if unknown := [name for name in names if name not in known]:
+        raise serializers.ValidationError(
+            {field: [f"This project has no such checkpoint: {unknown[0][:60]!r}."]}
+        )
+    return [known[name] for name in names]
 
 
 class BesideAnswerSerializer(serializers.Serializer[Any]):
@@ -53,6 +69,7 @@ class BesideSerializer(serializers.Serializer[Any]):
 
     page = serializers.CharField(help_text="Its part of addresses.")
     messages = serializers.ListField(child=serializers.DictField())
+    prompt_set = serializers.IntegerField(allow_null=True, help_text="The set whose prompts are asked.")
     blind = serializers.BooleanField(help_text="Whether names are hidden until the vote.")
     hidden = serializers.BooleanField(help_text="Whether names are hidden now.")
     seed = serializers.IntegerField()
@@ -72,6 +89,7 @@ class BesideSerializer(serializers.Serializer[Any]):
         return {
             "page": shown.slug,
             "messages": shown.messages,
+            "prompt_set": shown.prompt_set_id,
             "blind": shown.blind,
             "hidden": shown.is_hidden,
             "seed": shown.seed,
@@ -85,7 +103,7 @@ class BesideSerializer(serializers.Serializer[Any]):
                     "score": one.answer.score if one.answer else None,
                     "seconds": one.answer.seconds if one.answer else None,
                 }
-                for one in columns_of(shown)
+                for one in responses_of(shown)
             ],
             "judgment": shown.judgment_id,
             "comparison": shown.judgment.comparison_id if shown.judgment else None,
@@ -94,7 +112,24 @@ class BesideSerializer(serializers.Serializer[Any]):
         }
 
 
-class AskSerializer(serializers.Serializer[Any]):
+class SettingsSerializer(serializers.Serializer[Any]):
+    """Settings of a generation."""
+
+    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
+    top_p = serializers.FloatField(min_value=0.01, max_value=1, required=False, default=DEFAULT_TOP_P)
+    max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
+    system = _text(
+        required=False, default="", allow_blank=True, help_text="Replaces the system prompt; empty keeps it."
+    )
+
+    @staticmethod
+    def sampling(told: Mapping[str, Any]) -> Sampling:
+        """Return the sampling settings of a read body."""
+        names = ("temperature", "top_p", "max_tokens")
+        return Sampling(**{name: told[name] for name in names})
+
+
+class AskSerializer(SettingsSerializer):
     """What is asked of whom: a prompt of the project, or a text."""
 
     checkpoints = serializers.ListField(
@@ -103,8 +138,12 @@ class AskSerializer(serializers.Serializer[Any]):
     prompt = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
     text = _text(required=False, help_text="Goes before `prompt`.")
     scorer = serializers.CharField(required=False, max_length=100, help_text="A reward model.")
-    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
+    prompt_set = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=2**63 - 1,
+        help_text="A prompt set: the next prompt without a vote on these checkpoints. Goes before `text`.",
+    )
     seed = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False, default=0)
     blind = serializers.BooleanField(
         required=False,
@@ -114,7 +153,7 @@ class AskSerializer(serializers.Serializer[Any]):
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         """Something there must be to ask."""
-        if "prompt" not in values and not values.get("text", "").strip():
+        if not {"prompt", "prompt_set"} & set(values) and not values.get("text", "").strip():
             raise serializers.ValidationError({"text": ["Name a prompt of the project, or type one."]})
         return values
 
@@ -175,36 +214,44 @@ class BesidesView(ListView, ProjectView):
     def post(self, request: Request, slug: str) -> Response:
         """Write a question down for two to four checkpoints; `write` has it answered."""
         told = read_body(AskSerializer, request)
-        if not storable(told.get("text", "")):
-            raise serializers.ValidationError({"text": ["It holds a character that no text has."]})
-        question: Prompt | str = told.get("text", "").strip()
-        if not question:
-            question = self._prompt(told["prompt"])
+        scorers = [told["scorer"]] if "scorer" in told else []
+        rewards = named_checkpoints(self.project, scorers, writing=False, field="scorer")
+        checkpoints = named_checkpoints(self.project, told["checkpoints"])
+        prompt_set = self._prompt_set(told["prompt_set"]) if "prompt_set" in told else None
         made = ask_beside(
             project=self.project,
             created_by=self.user,
-            checkpoints=[self._checkpoint(name, writing=True) for name in told["checkpoints"]],
-            question=question,
-            sampling=Sampling(temperature=told["temperature"], max_tokens=told["max_tokens"]),
+            checkpoints=checkpoints,
+            question=self._question(told, checkpoints, prompt_set),
+            sampling=SettingsSerializer.sampling(told),
+            system=told["system"],
+            prompt_set=prompt_set,
             seed=told["seed"],
-            scorer=self._checkpoint(told["scorer"], writing=False) if "scorer" in told else None,
+            scorer=rewards[0] if rewards else None,
             blind=told["blind"],
         )
         return Response(BesideSerializer(made).data, status=201)
+
+    def _question(
+        self, told: Mapping[str, Any], checkpoints: Sequence[Checkpoint], prompt_set: PromptSet | None
+    ) -> Prompt | str:
+        if prompt_set is None:
+            return str(told.get("text", "").strip()) or self._prompt(told["prompt"])
+        left = progress_on(prompt_set, checkpoints).next
+        if left is None:
+            raise Refusal(_("No prompt of the set is left for these checkpoints."), field="prompt_set")
+        return left
+
+    def _prompt_set(self, pk: int) -> PromptSet:
+        found = self.project.prompt_sets.filter(pk=pk).first()
+        if found is None:
+            raise serializers.ValidationError({"prompt_set": ["This project has no such prompt set."]})
+        return found
 
     def _prompt(self, pk: int) -> Prompt:
         found = self.project.prompts.filter(pk=pk).first()
         if found is None:
             raise serializers.ValidationError({"prompt": ["This project has no such prompt."]})
-        return found
-
-    def _checkpoint(self, name: str, *, writing: bool) -> Checkpoint:
-        found = next((one for one in checkpoints_of(self.project, writing=writing) if one.name == name), None)
-        if found is None:
-            field = "checkpoints" if writing else "scorer"
-            raise serializers.ValidationError(
-                {field: [f"This project has no such checkpoint: {name[:60]!r}."]}
-            )
         return found
 
 
@@ -215,7 +262,9 @@ class OfBeside(ProjectView):
         """The page in the address."""
         if not page.isascii():
             raise Http404
-        rows = self.project.side_by_sides.select_related("project", "scorer", "continues", "judgment")
+        rows = self.project.side_by_sides.select_related(
+            "project", "scorer", "continues", "judgment", "prompt_set", "base_prompt"
+        )
         return get_object_or_404(rows, slug=page)
 
 
@@ -260,7 +309,7 @@ class BesideVoteView(OfBeside):
         """Vote: a judgment like any other. Names are in the answer. A second vote changes nothing."""
         found = self.shown(page)
         told = read_body(BesideVoteSerializer, request)
-        vote_beside(shown=found, voter=self.user, verdict=told["verdict"], ranks=told["ranks"])
+        vote_beside(shown=found, voter=self.user, vote=Vote(told["verdict"], told["ranks"]))
         return Response(BesideSerializer(found).data)
 
 
@@ -289,9 +338,56 @@ class ContinueView(OfBeside):
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Say what comes next, after one of the answers or each after its own; a page of its own."""
         told = read_body(ContinueSerializer, request)
-        if not storable(told["text"]):
-            raise serializers.ValidationError({"text": ["It holds a character that no text has."]})
         made = continue_beside(
             shown=self.shown(page), created_by=self.user, text=told["text"], position=told["position"]
         )
+        return Response(BesideSerializer(made).data, status=201)
+
+
+class AgainSerializer(SettingsSerializer):
+    """Settings of the same chat again."""
+
+    seed = serializers.IntegerField(
+        min_value=0,
+        max_value=2**31 - 1,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A new random one when left out.",
+    )
+    blind = serializers.BooleanField(required=False, default=True)
+
+
+class AgainView(OfBeside):
+    """The same chat again. For managers."""
+
+    @extend_schema(
+        operation_id="beside_regenerate",
+        tags=["checkpoints"],
+        request=AgainSerializer,
+        responses={201: BesideSerializer},
+    )
+    def post(self, request: Request, slug: str, page: str) -> Response:
+        """Have the same checkpoints answer the same chat on a page of its own, with other settings."""
+        told = read_body(AgainSerializer, request)
+        made = regenerate_beside(
+            shown=self.shown(page),
+            created_by=self.user,
+            sampling=SettingsSerializer.sampling(told),
+            seed=told["seed"],
+            system=told["system"],
+            blind=told["blind"],
+        )
+        return Response(BesideSerializer(made).data, status=201)
+
+
+class NextView(OfBeside):
+    """The next prompt of a set. For managers."""
+
+    @extend_schema(
+        operation_id="beside_next", tags=["checkpoints"], request=None, responses={201: BesideSerializer}
+    )
+    def post(self, request: Request, slug: str, page: str) -> Response:
+        """Create the page of the next prompt of the set for the same checkpoints, blind. 422 at its end."""
+        made = next_of_set(shown=self.shown(page), created_by=self.user)
         return Response(BesideSerializer(made).data, status=201)

@@ -17,14 +17,15 @@ from annotation.api.base import ApiView, Filters, ListView, read_body
 from annotation.models import Project
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
-from training.model_card import model_card
+from training.figures.model_card import model_card
 from training.models import Checkpoint, CheckpointExport
-from training.selectors import checkpoints_for
-from training.selectors_checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
-from training.services.exports import request_export
-from training.services.registry import delete_files, describe_checkpoint
-from training.services.served_models import register_served_model
-from training.services.verification import check_files
+from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
+from training.selectors.projects import checkpoints_for
+from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_checkpoint
+from training.services.registry.exports import request_export
+from training.services.registry.registry import delete_files
+from training.services.registry.served_models import register_served_model
+from training.services.registry.verification import check_files
 from training.views.access import require_manager
 
 
@@ -73,14 +74,24 @@ class CheckpointFilters(Filters):
     tag = serializers.CharField(required=False)
     kind = serializers.ChoiceField(choices=CheckpointKind.choices, required=False)
     project = serializers.SlugField(required=False)
+    round = serializers.IntegerField(
+        required=False, min_value=1, max_value=2**31 - 1, help_text="Number of the round that trained it."
+    )
+    evaluated = serializers.BooleanField(required=False, help_text="Only those with a finished evaluation.")
 
 
 class DescriptionSerializer(serializers.Serializer[Any]):
     """What people say of a checkpoint."""
 
-    tags = serializers.ListField(child=serializers.CharField(), required=False)
+    tags = serializers.ListField(
+        child=serializers.RegexField(rf"^{TAG.pattern}$"), max_length=MOST_TAGS, required=False
+    )
     notes = serializers.CharField(
-        required=False, allow_blank=True, trim_whitespace=False, help_text="Markdown."
+        required=False,
+        allow_blank=True,
+        max_length=LONGEST_NOTE,
+        trim_whitespace=False,
+        help_text="Markdown.",
     )
 
 
@@ -166,10 +177,15 @@ class CheckpointsView(ListView, ApiView):
     filters = CheckpointFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By text, tag, kind and project."""
+        """By text, tag, kind, round, evaluation and project."""
         require_manager(self.user, None)
         wanted = {name: asked.get(name, "") for name in ("text", "tag", "kind")}
-        found = found_checkpoints(checkpoints_for(self.user), **wanted)
+        found = found_checkpoints(
+            checkpoints_for(self.user),
+            **wanted,
+            round_number=asked.get("round"),
+            evaluated=bool(asked.get("evaluated")),
+        )
         return found.filter(project__slug=asked["project"]) if "project" in asked else found
 
     @extend_schema(

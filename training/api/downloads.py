@@ -7,14 +7,14 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
 from annotation.api.downloads import FileView, attachment
+from annotation.choices import JobState
 from training.api.checkpoints import OfCheckpoint
 from training.api.runs import OfRun
-from training.archives import zip_of_folder
-from training.choices import JobState
-from training.evaluation_report import report_of
-from training.files import fetched
-from training.run_downloads import archive_of, events_of
-from training.services.exports import archive_name
+from training.files.shared import fetched
+from training.selectors.evaluation_report import report_of
+from training.services.registry.exports import archive_name
+from training.services.runs.archives import zip_of_folder
+from training.services.runs.run_downloads import archive_of, events_of
 from training.views.evaluations import report_file
 
 _ZIP = "application/zip"

@@ -15,15 +15,15 @@ from rest_framework.response import Response
 from annotation.api.base import Cursor, Filters, ListView, ProjectView, read_body, storable
 from annotation.api.problems import InvalidValues
 from training.choices import RoundState, StepKind
-from training.evaluation_words import summary_of
 from training.models import Round, RoundStep
 from training.recipe import Recipe
-from training.round_actions import ACTIONS, offered_actions
-from training.selectors_evaluation import evaluation_of
-from training.selectors_rounds import material_of, round_view
-from training.services.dry_run import dry_run
-from training.services.recipes import change_recipe
+from training.selectors.evaluation_words import summary_of
+from training.selectors.evaluations import evaluation_of
+from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
+from training.services.rounds.actions import ACTIONS, offered_actions
+from training.services.rounds.dry_run import dry_run
+from training.services.rounds.recipes import change_recipe
 
 
 class StepSerializer(serializers.ModelSerializer[RoundStep]):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
@@ -15,15 +16,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
-from annotation.api.base import ApiView, Filters, ListView, ProjectView
+from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body
 from annotation.models import Judgment
-from annotation.selectors import projects_for
-from training.choices import Method, RunState
+from annotation.selectors.access import projects_for
+from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
-from training.metrics import standing_rows
+from training.figures.folded_metrics import standing_rows
+from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
-from training.run_folders import folder_of
-from training.selectors_runs import folded_of, is_interrupted, log_of, machine_of
+from training.selectors import run_table
+from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
+from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
 from training.views.access import require_manager
 
 _MOST_ROWS = 1000
@@ -45,12 +48,20 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         "next worker resumes it from the last saved step."
     )
 
+    summary = serializers.DictField(
+        child=serializers.FloatField(),
+        allow_null=True,
+        help_text="The last number of each metric; null before it was read.",
+    )
+    tags = serializers.ListField(child=serializers.CharField())
+
     class Meta:
         model = Run
         fields: tuple[str, ...] = (
             *("id", "name", "method", "state", "interrupted", "step", "total_steps", "seconds_left"),
             *("message", "error"),
-            *("snapshot", "parent", "checkpoint", "created_at", "started_at", "finished_at"),
+            *("snapshot", "parent", "checkpoint", "summary", "tags", "notes"),
+            *("created_at", "started_at", "finished_at"),
         )
 
     def get_interrupted(self, run: Run) -> bool:
@@ -78,6 +89,12 @@ class RunFilters(Filters):
 
     state = serializers.ChoiceField(choices=RunState.choices, required=False)
     method = serializers.ChoiceField(choices=Method.choices, required=False)
+    kind = serializers.ChoiceField(
+        choices=[CheckpointKind.POLICY.value, CheckpointKind.REWARD.value], required=False
+    )
+    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    tag = serializers.CharField(required=False, max_length=200)
+    text = serializers.CharField(required=False, max_length=200, help_text="Part of the name or the notes.")
 
 
 class MetricsFilters(Filters):
@@ -96,6 +113,29 @@ class MetricsSerializer(serializers.Serializer[Any]):
     )
     next_after = serializers.IntegerField(
         allow_null=True, help_text="`after` of the next rows; null at the end."
+    )
+
+
+class RunDescriptionSerializer(serializers.Serializer[Any]):
+    """Tags and notes of a run."""
+
+    tags = serializers.ListField(
+        child=serializers.RegexField(rf"^{TAG.pattern}$"), max_length=MOST_TAGS, required=False
+    )
+    notes = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=LONGEST_NOTE,
+        trim_whitespace=False,
+        help_text="Markdown.",
+    )
+
+
+class LogFilters(Filters):
+    """Which lines."""
+
+    text = serializers.CharField(
+        required=False, max_length=200, help_text="Only the last lines that contain this text, in any case."
     )
 
 
@@ -138,8 +178,8 @@ class RunsView(ListView, ProjectView):
     filters = RunFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state and method."""
-        found = Run.objects.filter(snapshot__project=self.project, **asked)
+        """By state, method, kind, round, tag and text."""
+        found = run_table.runs_of_project(self.project, run_table.RunFilters(**asked))
         return found.select_related("snapshot", "parent", "checkpoint", "round_step")
 
     @extend_schema(
@@ -169,6 +209,28 @@ class RunView(OfRun):
         """Read where a run is and what it was told."""
         return Response(WholeRunSerializer(self.run(pk)).data)
 
+    @extend_schema(
+        operation_id="runs_describe",
+        tags=["runs"],
+        request=RunDescriptionSerializer,
+        responses=WholeRunSerializer,
+    )
+    def patch(self, request: Request, pk: int) -> Response:
+        """Change the tags and notes of a run. What is not sent stays."""
+        self.run(pk)
+        asked = read_body(RunDescriptionSerializer, request)
+        with transaction.atomic():
+            Run.objects.select_for_update(of=("self",)).get(pk=pk)
+            found = self.run(pk)
+            self.require_match(WholeRunSerializer(found).data)
+            describe_run(
+                run=found,
+                tags=asked.get("tags", found.tags),
+                notes=asked.get("notes", found.notes),
+                described_by=self.user,
+            )
+        return Response(WholeRunSerializer(found).data)
+
 
 class MetricsView(OfRun):
     """The metrics of a run. For managers."""
@@ -190,10 +252,11 @@ class MetricsView(OfRun):
 class LogView(OfRun):
     """The log of a run. For managers."""
 
-    @extend_schema(operation_id="runs_log", tags=["runs"], responses=LogSerializer)
+    @extend_schema(operation_id="runs_log", tags=["runs"], parameters=[LogFilters], responses=LogSerializer)
     def get(self, request: Request, pk: int) -> Response:
-        """Read the last 200 lines of a run's log."""
-        return Response({"lines": log_of(self.run(pk)).splitlines()})
+        """Read the last 200 lines of a run's log, or the last 200 that contain a text."""
+        found = self.run(pk)
+        return Response({"lines": log_lines_of(found, _asked(LogFilters, request).get("text", "")).lines})
 
 
 class SamplesView(OfRun):

@@ -16,11 +16,11 @@ from annotation.models import Judgment
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
-from training.selectors import checkpoints_for
-from training.selectors_drift import Item, items_behind, items_of, matrix_of
-from training.selectors_leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
-from training.services.drift import request_measurement
-from training.services.judges import create_judge, set_judge
+from training.selectors.drift import Item, items_behind, items_of, matrix_of
+from training.selectors.leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
+from training.selectors.projects import checkpoints_for
+from training.services.evaluation.drift import request_measurement
+from training.services.judges.judges import create_judge, set_judge
 
 
 class StandingSerializer(serializers.Serializer[Any]):
@@ -28,8 +28,14 @@ class StandingSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     checkpoint = serializers.CharField(help_text="Empty for what is no checkpoint.")
-    rank = serializers.IntegerField()
-    rating = serializers.FloatField(help_text="Points of Elo about 1000, by the Bradley-Terry model.")
+    rated = serializers.BooleanField(
+        help_text="False with too few votes: the interval is wider than 400 points. Such lines come last."
+    )
+    rank = serializers.IntegerField(allow_null=True, help_text="Null with too few votes.")
+    rating = serializers.FloatField(
+        allow_null=True,
+        help_text="Points of Elo about 1000, by the Bradley-Terry model; null with too few votes.",
+    )
     low = serializers.FloatField()
     high = serializers.FloatField()
     votes = serializers.IntegerField()
@@ -153,7 +159,7 @@ class DriftItemSerializer(serializers.Serializer[Any]):
 class ActivitySerializer(serializers.Serializer[Any]):
     """Whether it goes on."""
 
-    is_active = serializers.BooleanField()
+    is_active = serializers.BooleanField(required=False)
 
 
 class LeaderboardView(ProjectView):
@@ -181,8 +187,10 @@ class LeaderboardView(ProjectView):
                     "checkpoint": names[one.source][1],
                     **{
                         part: getattr(one, part)
-                        for part in ("rank", "rating", "low", "high", "votes", "win_rate", "elo", "p_next")
+                        for part in ("rank", "low", "high", "votes", "win_rate", "elo", "p_next")
                     },
+                    "rated": one.is_rated,
+                    "rating": one.rating if one.is_rated else None,
                 }
                 for one in board.standings
             ],
@@ -279,7 +287,8 @@ class JudgeView(ProjectView):
         found = self.project.judges.select_related("checkpoint", "project").filter(pk=pk).first()
         if found is None:
             raise Http404
-        set_judge(judge=found, active=read_body(ActivitySerializer, request)["is_active"], by=self.user)
+        if values := read_body(ActivitySerializer, request):
+            set_judge(judge=found, active=values["is_active"], by=self.user)
         found.refresh_from_db()
         return Response(JudgeSerializer(found).data)
 

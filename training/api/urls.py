@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from training.api import arenas, beside, checkpoints, downloads, rounds, runs, standings
+from training.api import arenas, beside, checkpoints, downloads, prompt_sets, rounds, runs, standings
 
 _PROJECT = "projects/<slug:slug>/"
 _ROUND = f"{_PROJECT}rounds/<int:number>/"
@@ -52,6 +52,10 @@ urlpatterns: list[URLPattern] = [
     path(f"{_BESIDE}vote/", beside.BesideVoteView.as_view(), name="api-beside-vote"),
     path(f"{_BESIDE}reveal/", beside.RevealView.as_view(), name="api-beside-reveal"),
     path(f"{_BESIDE}continue/", beside.ContinueView.as_view(), name="api-beside-continue"),
+    path(f"{_BESIDE}regenerate/", beside.AgainView.as_view(), name="api-beside-regenerate"),
+    path(f"{_BESIDE}next/", beside.NextView.as_view(), name="api-beside-next"),
+    path(f"{_PROJECT}prompt-sets/", prompt_sets.PromptSetsView.as_view(), name="api-prompt-sets"),
+    path(f"{_PROJECT}prompt-sets/<int:pk>/", prompt_sets.PromptSetView.as_view(), name="api-prompt-set"),
     path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
     path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),
     path(

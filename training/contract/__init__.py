@@ -1,4 +1,4 @@
-"""What the web application and the trainer tell each other: files, and nothing else.
+"""The contract of files between the web application and the trainer.
 
     snapshot folder   snapshot.json, judgments.jsonl,
                       prompts.jsonl                             web → trainer
@@ -9,7 +9,7 @@
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
 
-Dataclasses on the standard library alone, so that a web process reads them without
+Dataclasses on the standard library and pydantic, so that a web process reads them without
 torch and a trainer reads them without Django. Every reader refuses what it does not
 understand and names the row and the field.
 """
@@ -27,7 +27,6 @@ from training.contract.checkpoint import (
 )
 from training.contract.files import (
     FORMAT_VERSION,
-    ContractError,
     canonical_json,
     sha256_of_file,
     write_atomically,
@@ -48,34 +47,30 @@ from training.contract.machine import (
     append_machine_use,
     read_machine_use,
 )
-from training.contract.methods import (
+from training.contract.methods import SETTINGS, Method, Settings, settings_from_json
+from training.contract.methods.common import (
     BASE,
     PARENT,
-    SETTINGS,
-    AdvantageSettings,
-    CompletenessHead,
-    KlSettings,
-    KtoSettings,
+    JudgedSettings,
     LoraSettings,
-    Method,
     MethodSettings,
     OptimiserSettings,
+)
+from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.policy_gradient import (
+    AdvantageSettings,
+    KlSettings,
     PolicyGradientSettings,
-    PreferenceSettings,
-    RatingHead,
     RewardPart,
-    RewardSettings,
     RolloutServerSettings,
     RolloutSettings,
-    SegmentHead,
-    Settings,
-    SftSettings,
     UpdateSettings,
     WatchSettings,
-    settings_from_json,
 )
+from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
 from training.contract.parts import JudgmentPart, part_of_prompt
 from training.contract.prompts import SnapshotPrompt
+from training.contract.record import ContractError
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -86,6 +81,7 @@ from training.contract.run import (
     EXIT_STOPPED,
     LOG_FILE,
     METRICS_FILE,
+    OUTPUT_FILE,
     SPEC_FILE,
     STATE_FOLDER,
     STATUS_FILE,
@@ -157,6 +153,7 @@ __all__ = [
     "MACHINE_FILE",
     "MANIFEST_FILE",
     "METRICS_FILE",
+    "OUTPUT_FILE",
     "PARENT",
     "SAMPLES_FILE",
     "SETTINGS",
@@ -173,6 +170,7 @@ __all__ = [
     "ContractError",
     "EvaluationReport",
     "FolderReport",
+    "JudgedSettings",
     "JudgmentPart",
     "KlSettings",
     "KtoSettings",

@@ -1,15 +1,15 @@
-"""The one way in which a prompt's context passages become part of its chat."""
+"""Context passages as part of a prompt's chat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from training.contract.files import ContractError
+from training.contract.record import ContractError
 from training.contract.snapshot import Message, Passage
 
 
 def with_context(messages: Sequence[Message], context: Sequence[Passage]) -> list[Message]:
-    """The chat with its context passages put before the text of the last user message."""
+    """Return the chat with its context passages before the text of the last user message."""
     if not context:
         return list(messages)
     passages = "\n\n".join(f"{passage.title}\n{' '.join(passage.sentences)}".strip() for passage in context)

@@ -1,23 +1,21 @@
-"""Checkpoint folder: adapter, heads, and a manifest of how they came to be."""
+"""Checkpoint folder: adapter, heads, and a manifest of their provenance."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 from training.contract.files import (
     FORMAT_VERSION,
-    known_fields,
-    read_json,
-    require,
-    require_format,
+    read_record,
     sha256_of_file,
     write_atomically,
 )
+from training.contract.record import Figure, record, require
 
 MANIFEST_FILE = "manifest.json"
 HEADS_FILE = "heads.safetensors"
@@ -34,9 +32,9 @@ CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 CheckpointKind = Literal["starter", "policy", "reward"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Manifest:
-    """How a checkpoint came to be. Holds no time and no machine: equal runs write equal bytes."""
+    """The provenance of a checkpoint. Holds no time and no machine: equal runs write equal bytes."""
 
     kind: CheckpointKind
     name: str
@@ -50,10 +48,11 @@ class Manifest:
     seed: int
     commit: str
     steps: int
-    metrics: dict[str, float]
+    metrics: dict[str, Figure]
     """Held-out figures at the end."""
     dropped: list[dict[str, str]]
-    """What the run could not learn from, and why: the first of them; `dropped.jsonl` of the run has all."""
+    """The first examples that the run could not learn from, with reasons; the run's `dropped.jsonl` has
+    all."""
     heads: list[str]
     """Names of the scalar heads in `heads.safetensors`."""
     files: dict[str, str]
@@ -62,14 +61,14 @@ class Manifest:
     """Versions of torch, transformers and peft."""
     parent_digest: str | None = None
     dropped_counts: dict[str, int] = field(default_factory=dict)
-    """How much it could not learn from, by reason."""
+    """Number of examples that it could not learn from, by reason."""
     warnings: list[str] = field(default_factory=list)
-    """What was odd about its settings and judgments."""
+    """Warnings about its settings and judgments."""
     format: int = FORMAT_VERSION
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Write `manifest.json`, last of a checkpoint's files; return its digest."""
+    """Write `manifest.json`, the last of a checkpoint's files; return its digest."""
     path = folder / MANIFEST_FILE
     write_atomically(path, json.dumps(dataclasses.asdict(manifest), indent=2, sort_keys=True) + "\n")
     return sha256_of_file(path)
@@ -78,9 +77,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> str:
 def read_manifest(folder: Path, *, verify: bool = False) -> Manifest:
     """Read a checkpoint's manifest; with `verify` check every file it names."""
     path = folder / MANIFEST_FILE
-    found = read_json(path)
-    require_format(found, str(path))
-    manifest = Manifest(**known_fields(Manifest, found, str(path)))
+    manifest = read_record(Manifest, path)
     if verify:
         for name, expected in manifest.files.items():
             file = folder / name
@@ -91,5 +88,5 @@ def read_manifest(folder: Path, *, verify: bool = False) -> Manifest:
 
 
 def manifest_digest(folder: Path) -> str:
-    """A checkpoint's identity: the digest of its manifest, which names the digest of all else."""
+    """Return a checkpoint's identity: the digest of its manifest, which lists the digests of all files."""
     return sha256_of_file(folder / MANIFEST_FILE)

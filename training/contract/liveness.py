@@ -1,4 +1,4 @@
-"""Liveness of a run's folder: a trainer that works in it against one that was killed.
+"""Liveness of a run's folder: a working trainer, or one that was killed.
 
 A trainer holds a lock on `lock` and touches that file every few seconds. The system releases the lock when
 the trainer dies, so on the trainer's machine the lock decides. On another machine, where locks may not reach,
@@ -20,7 +20,7 @@ from training.contract.run import RunStatus, read_status
 LOCK_FILE = "lock"
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
-"""A trainer on another machine that has not touched its lock for so long is taken for dead."""
+"""A trainer on another machine that has not touched its lock for this long counts as dead."""
 
 Liveness = Literal["waiting", "starting", "running", "interrupted", "finished", "stopped", "failed"]
 """`RunState`, `waiting` before the first start, and `interrupted`: unfinished, and no trainer works on it."""
@@ -28,18 +28,18 @@ Liveness = Literal["waiting", "starting", "running", "interrupted", "finished", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockHolder:
-    """The trainer that wrote the lock file last."""
+    """The trainer that last wrote the lock file."""
 
     pid: str
     host: str
     """Empty where an older version of Rondo wrote the file."""
     seen_at: float
-    """Seconds since the epoch of its last sign of life."""
+    """Time of its last heartbeat, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderReport:
-    """The state of a run's folder, a dead trainer told from a live one."""
+    """The state of a run's folder, with live and dead trainers distinguished."""
 
     state: Liveness
     status: RunStatus | None
@@ -47,7 +47,7 @@ class FolderReport:
 
     @property
     def sentence(self) -> str:
-        """The report in one line, the state first."""
+        """Return the report in one line, the state first."""
         step = f"step {self.status.step} of {self.status.total_steps}" if self.status else "no step yet"
         if self.state == "interrupted":
             return (
@@ -63,12 +63,12 @@ class FolderReport:
 
 
 def lock_content() -> str:
-    """What a trainer writes into its lock: process and host, a line each."""
+    """Return the content of a trainer's lock: process and host, a line each."""
     return f"{os.getpid()}\n{socket.gethostname()}\n"
 
 
 def read_holder(folder: Path) -> LockHolder | None:
-    """The trainer that locked the folder last; None before the first."""
+    """Return the trainer that last locked the folder; None before the first."""
     path = folder / LOCK_FILE
     try:
         lines = path.read_text(encoding="utf-8").split()
@@ -80,7 +80,7 @@ def read_holder(folder: Path) -> LockHolder | None:
 
 
 def has_trainer(folder: Path) -> bool:
-    """Return whether a trainer works in the folder now."""
+    """Return whether a trainer works in the folder."""
     holder = read_holder(folder)
     if holder is None:
         return False
@@ -91,7 +91,7 @@ def has_trainer(folder: Path) -> bool:
 
 
 def report_of(folder: Path) -> FolderReport:
-    """Report on the run in a folder. Raises `ContractError` where `status.json` cannot be read."""
+    """Report on the run in a folder. Raises `ContractError` if `status.json` cannot be read."""
     status = read_status(folder)
     holder = read_holder(folder)
     if has_trainer(folder):
@@ -106,7 +106,7 @@ def report_of(folder: Path) -> FolderReport:
 def is_locked_here(folder: Path) -> bool:
     """Return whether a trainer of this machine holds the folder.
 
-    Asks for a shared lock, which is refused exactly while a trainer holds the folder alone.
+    Tries a shared lock, which fails exactly while a trainer holds the folder exclusively.
     """
     try:
         with (folder / LOCK_FILE).open("rb") as stream:

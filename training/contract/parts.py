@@ -9,10 +9,10 @@ JudgmentPart = Literal["policy", "evaluator"]
 
 
 def part_of_prompt(prompt: str) -> JudgmentPart:
-    """Return the part on which all judgments of a prompt are, by the hash of the prompt's id.
+    """Return the part of all judgments of a prompt, by the hash of the prompt's id.
 
-    Without a seed: a prompt stays in its part in all rounds, so that a policy that goes on from round to
-    round never learns from what its evaluator learns from.
+    Unseeded, so that a prompt stays in its part in all rounds: a policy trained over several rounds never
+    learns from its evaluator's judgments.
     """
     first = hashlib.sha256(f"part/{prompt}".encode()).digest()[0]
     return "policy" if first % 2 == 0 else "evaluator"

@@ -1,4 +1,4 @@
-"""Run folder: what a trainer is told, and what it tells while it works."""
+"""Run folder: the trainer's input, and its output while it works."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from training.contract.files import (
     FORMAT_VERSION,
     canonical_json,
-    known_fields,
     read_json,
-    require,
     require_format,
-    require_types,
     write_atomically,
 )
 from training.contract.methods import Method, Settings, settings_from_json
+from training.contract.record import Figure, decode, record, require
 
 SPEC_FILE = "spec.json"
 STATUS_FILE = "status.json"
@@ -28,7 +27,9 @@ METRICS_FILE = "metrics.jsonl"
 EVALUATION_FILE = "evaluation.json"
 LOG_FILE = "log.txt"
 DROPPED_FILE = "dropped.jsonl"
-"""What the run could not learn from, one line each: judgment, completion (empty for all), reason."""
+"""Examples that the run could not learn from, one line each: judgment, completion (empty for all), reason."""
+OUTPUT_FILE = "output.txt"
+"""Output of the trainer's process apart from its log: warnings of libraries, a traceback."""
 CANCEL_FILE = "cancel"
 STATE_FOLDER = "state"
 CHECKPOINT_FOLDER = "checkpoint"
@@ -41,9 +42,15 @@ EXIT_STOPPED = 3
 RunState = Literal["starting", "running", "finished", "stopped", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def _settings_of_method(values: Any, info: ValidationInfo) -> Any:
+    """Decode settings as those of the method before them; refuse an unknown method."""
+    is_json = isinstance(values, Mapping) and "method" in info.data
+    return settings_from_json(info.data["method"], values) if is_json else values
+
+
+@record
 class RunSpec:
-    """All that a trainer is told. `spec.json` in the run's folder."""
+    """The trainer's input: `spec.json` in the run's folder."""
 
     method: Method
     base_model: str
@@ -52,7 +59,9 @@ class RunSpec:
     """Folder of the snapshot; a relative path starts at the run's folder."""
     snapshot_digest: str
     """What the snapshot must hash to; the run refuses another."""
-    settings: Settings
+    settings: Annotated[
+        Settings, BeforeValidator(_settings_of_method), AfterValidator(lambda settings: settings.resolved())
+    ]
     seed: int = 0
     """Seeds initialisation, order and dropout."""
     parent: str | None = None
@@ -80,7 +89,6 @@ class RunSpec:
     format: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        require_types(self, "spec")
         require(
             self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
         )
@@ -90,24 +98,20 @@ class RunSpec:
             "only a frozen base can be cut; set it to 'none', or settings, adapter to 'lora'",
         )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
-        require(self.device in ("auto", "cpu", "cuda", "mps"), "spec", f"device {self.device!r} is not known")
-        require(self.dtype in ("auto", "float32", "bfloat16"), "spec", f"dtype {self.dtype!r} is not known")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Build a spec from decoded JSON, settings resolved."""
         require_format(values, SPEC_FILE)
-        known = known_fields(cls, values, SPEC_FILE)
-        known["settings"] = settings_from_json(known["method"], known["settings"])
-        return cls(**known)
+        return decode(cls, values, SPEC_FILE)
 
     def to_json(self) -> dict[str, Any]:
-        """The resolved spec, every default written out."""
+        """Return the resolved spec, every default written out."""
         return dataclasses.asdict(self)
 
 
 def write_spec(run_folder: Path, spec: RunSpec) -> None:
-    """Write `spec.json`: from now on the folder is a run that can be started."""
+    """Write `spec.json`, which makes the folder a run that can be started."""
     write_atomically(run_folder / SPEC_FILE, json.dumps(spec.to_json(), indent=2, sort_keys=True) + "\n")
 
 
@@ -116,17 +120,17 @@ def read_spec(run_folder: Path) -> RunSpec:
     return RunSpec.from_json(read_json(run_folder / SPEC_FILE))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class RunStatus:
-    """Where a trainer is; `status.json`, replaced as a whole after every step."""
+    """A trainer's progress; `status.json`, replaced as a whole after every step."""
 
     state: RunState
     step: int = 0
     total_steps: int = 0
-    seconds_left: float | None = None
+    seconds_left: Figure | None = None
     message: str = ""
     """What it is doing, or why it failed and what to do, in words for people."""
-    updated_at: float = 0.0
+    updated_at: Figure = 0.0
     """Seconds since the epoch, by the trainer's clock."""
 
 
@@ -136,20 +140,20 @@ def write_status(run_folder: Path, status: RunStatus) -> None:
 
 
 def read_status(run_folder: Path) -> RunStatus | None:
-    """The status, or None before the trainer has written one."""
+    """Return the status; None before the trainer has written one."""
     path = run_folder / STATUS_FILE
     if not path.is_file():
         return None
-    return RunStatus(**known_fields(RunStatus, read_json(path), str(path)))
+    return decode(RunStatus, read_json(path), str(path))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class EvaluationReport:
     """The last evaluation whose state would have become the checkpoint. `evaluation.json`."""
 
     step: int
     """Optimiser steps that the evaluated state had taken."""
-    figures: dict[str, float]
+    figures: Mapping[str, Figure | None]
     """The held-out figures that its line of `metrics.jsonl` has too."""
     details: dict[str, Any]
     """What is no single number, by the name of the head or part that it is of. Of pairs (`score`,
@@ -161,17 +165,17 @@ class EvaluationReport:
 
 
 def write_evaluation(run_folder: Path, report: EvaluationReport) -> None:
-    """Replace the report. What is not finite is written as null."""
+    """Replace the report. Numbers that are not finite are written as null."""
     values = _finite(dataclasses.asdict(report))
     write_atomically(run_folder / EVALUATION_FILE, canonical_json(values) + "\n")
 
 
 def read_evaluation(run_folder: Path) -> EvaluationReport | None:
-    """The report, or None before the first evaluation. Numbers that were not finite are None."""
+    """Return the report, numbers that were not finite as None; None before the first evaluation."""
     path = run_folder / EVALUATION_FILE
     if not path.is_file():
         return None
-    return EvaluationReport(**known_fields(EvaluationReport, read_json(path), str(path)))
+    return decode(EvaluationReport, read_json(path), str(path))
 
 
 def _finite(value: Any) -> Any:
@@ -183,10 +187,10 @@ def _finite(value: Any) -> Any:
 
 
 def read_metrics(run_folder: Path, *, after_step: int = -1) -> list[dict[str, Any]]:
-    """Rows of `metrics.jsonl` with a later step than `after_step`, one per step, in order.
+    """Return the rows of `metrics.jsonl` after `after_step`, one per step, in order.
 
-    A last line that is still being written is left for the next call. Where a resumed run
-    took a step again, the newer row stands.
+    A last line that is still being written is left for the next call. For a step repeated by a resumed run,
+    the newer row counts.
     """
     path = run_folder / METRICS_FILE
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""Where the sentences and the sub-sentences of an answer end.
+"""Boundaries of the sentences and sub-sentences of an answer.
 
-No model decides: the same text gives the same segments in the trainer, in the sampler and on every machine,
-and a language that the rules do not know is still cut at its marks and lines.
+Rules, no model: the same text gives the same segments in the trainer, in the sampler and on every machine,
+and unknown languages are still cut at punctuation and lines.
 """
 
 from __future__ import annotations
@@ -62,23 +62,22 @@ _OPENING_WORDS = _words(
 def segment(text: str, granularity: Granularity = "sub-sentence", *, min_words: int = 1) -> list[Segment]:
     """Cut a text into segments: (start, end) in code points, half open, in order.
 
-    The segments are a partition: every character belongs to exactly one, none is empty, and joined they are
-    the text. White space between two segments opens the second, for there byte-level tokenizers put it: in
-    "One. Two" the tokens are "One", ".", " Two", so a segment ends where its mark's token ends. White space
-    at the end of the text closes the last segment. A text without characters has no segments.
+    The segments partition the text; none is empty, and an empty text has none. White space between two
+    segments opens the second, as byte-level tokenizers have it: in "One. Two" the tokens are "One", ".", "
+    Two", so a segment ends with the token of its mark. White space at the end of the text closes the last
+    segment.
 
-    "sentence": ends after . ! ? … and their kin in other scripts, with the quotes, brackets and reference
-    numbers that close behind them, and at every line break: LLMs write one paragraph or item a line. It
-    does not end at abbreviations, initials, decimals, URLs or an item's number. A fenced code block is one
-    sentence, and nothing is cut inside inline code. "sub-sentence": cuts sentences further after , ; : ! ?
-    … where white space follows (not within 1,000 or 10:30) and after their wide forms. "whole": the text is
-    one segment.
+    "sentence": ends after . ! ? … and their counterparts in other scripts, with the quotes, brackets and
+    reference numbers that close behind them, and at every line break: LLMs write one paragraph or item a
+    line. It does not end at abbreviations, initials, decimals, URLs or an item's number. A fenced code block
+    is one sentence, and nothing is cut inside inline code. "sub-sentence": cuts sentences further after , ; :
+    ! ? … where white space follows (not within 1,000 or 10:30) and after their wide forms. "whole": the text
+    is one segment.
 
-    `min_words` joins sub-sentences of one sentence until each has so many words, as counted by white space;
+    `min_words` joins sub-sentences of one sentence until each has that many words, counted by white space;
     the published code of Wu et al. uses 5. The sub-sentence boundaries always include the sentence
-    boundaries. No segment consists of punctuation alone unless the whole text does. After Wu et al. 2023
-    (Fine-Grained RLHF), who take sentences from spaCy and cut them at , ; ! ?. Raises `ValueError` for
-    another granularity.
+    boundaries. No segment is punctuation alone unless the whole text is. After Wu et al. 2023 (Fine-Grained
+    RLHF), who take sentences from spaCy and cut them at , ; ! ?. Raises `ValueError` for another granularity.
     """
     if granularity not in get_args(Granularity):
         raise ValueError(f"granularity {granularity!r} is not one of {', '.join(get_args(Granularity))}")
@@ -89,11 +88,11 @@ def segment(text: str, granularity: Granularity = "sub-sentence", *, min_words: 
     whole = (0, len(text))
     if granularity == "whole":
         return [whole]
-    found = _boundaries(text)
-    sentences = _cut(text, whole, [boundary.place for boundary in found if boundary.ends_sentence])
+    boundaries = _boundaries(text)
+    sentences = _cut(text, whole, [boundary.place for boundary in boundaries if boundary.ends_sentence])
     if granularity == "sentence":
         return sentences
-    places = [boundary.place for boundary in found]
+    places = [boundary.place for boundary in boundaries]
     parts: list[Segment] = []
     for sentence in sentences:
         inside = places[bisect_right(places, sentence[0]) : bisect_right(places, sentence[1])]
@@ -107,7 +106,7 @@ class _Boundary(NamedTuple):
 
 
 def _boundaries(text: str) -> list[_Boundary]:
-    """Every place where a sub-sentence may end, in order."""
+    """Return every place where a sub-sentence may end, in order."""
     ends_sentence: dict[int, bool] = {}
     fences = [match.span() for match in _FENCED.finditer(text)]
     codes = _outside([match.span() for match in _INLINE_CODE.finditer(text)], fences)
@@ -132,13 +131,13 @@ def _outside(inner: Iterable[Segment], outer: Sequence[Segment]) -> list[Segment
 
 
 def _within(place: int, spans: Sequence[Segment]) -> bool:
-    """Whether one of the sorted, disjoint spans holds the character at `place`."""
+    """Return whether one of the sorted, disjoint spans holds the character at `place`."""
     index = bisect_right(spans, place, key=lambda span: span[0]) - 1
     return index >= 0 and place < spans[index][1]
 
 
 def _after_closers(text: str, place: int, code_starts: Collection[int]) -> int:
-    """The end of the quotes, brackets, references and combining marks that stand at `place`."""
+    """Return the end of the quotes, brackets, references and combining marks at `place`."""
     while place < len(text) and place not in code_starts:
         if text[place] in _CLOSERS or unicodedata.category(text[place]).startswith("M"):
             place += 1
@@ -150,7 +149,7 @@ def _after_closers(text: str, place: int, code_starts: Collection[int]) -> int:
 
 
 def _may_end(text: str, mark: re.Match[str], place: int) -> bool:
-    """Whether a mark with its closers ends anything: 3.14, 1,000, 10:30, a.b and ?q=1 end nothing."""
+    """Return whether a mark with its closers ends a segment: 3.14, 1,000, 10:30, a.b and ?q=1 do not."""
     if place == len(text) or text[place].isspace():
         return True
     if mark.group()[0] not in _WIDE_STOPS + _WIDE_COMMAS or text[place] == _ZERO_WIDTH_JOINER:
@@ -175,13 +174,13 @@ def _stops_sentence(text: str, mark: re.Match[str], place: int) -> bool:
 
 
 def _word_after(text: str, place: int) -> str:
-    """The next word on the line, without what opens it."""
+    """Return the next word on the line, without opening quotes or brackets."""
     match = _NEXT_WORD.match(text, place)
     return match.group(1) if match else ""
 
 
 def _full_stop(text: str, dot: int, following: str) -> bool:
-    """Whether a single "." ends a sentence and does not belong to the word before it."""
+    """Return whether a single "." ends a sentence rather than belonging to the word before it."""
     line = max((text.rfind(char, 0, dot) for char in "\n\r"), default=-1) + 1
     if _ITEM_NUMBER.fullmatch(text, line, dot):
         return False
@@ -205,7 +204,7 @@ def _full_stop(text: str, dot: int, following: str) -> bool:
 
 
 def _cut(text: str, within: Segment, places: Iterable[int]) -> list[Segment]:
-    """Cut a stretch at `places`, so that every part has something to read in it."""
+    """Cut a stretch at `places`, joining parts without content to a neighbour."""
     start, end = within
     parts: list[Segment] = []
     content = _next_content(text, start, end)
@@ -220,7 +219,7 @@ def _cut(text: str, within: Segment, places: Iterable[int]) -> list[Segment]:
 
 
 def _next_content(text: str, start: int, end: int) -> int:
-    """Index of the first letter, digit or symbol (an emoji, say); `end` where there is none."""
+    """Return the index of the first letter, digit or symbol (such as an emoji); `end` if there is none."""
     for index in range(start, end):
         if text[index].isalnum() or unicodedata.category(text[index]) in ("So", "Sm", "Sc"):
             return index
@@ -228,7 +227,7 @@ def _next_content(text: str, start: int, end: int) -> int:
 
 
 def _joined(text: str, parts: Sequence[Segment], min_words: int) -> list[Segment]:
-    """Join neighbours until each part has `min_words` words; what is left over joins the part before it."""
+    """Join neighbours until each part has `min_words` words; a remainder joins the part before it."""
     joined: list[Segment] = []
     start = parts[0][0]
     for _, end in parts:

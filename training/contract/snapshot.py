@@ -1,26 +1,22 @@
-"""Rows of a snapshot: one judgment each, with everything that a method may learn from it."""
+"""Rows of a snapshot: one judgment each, with all training data in it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from training.contract.files import (
-    ContractError,
-    canonical_json,
-    known_fields,
-    require,
-    require_types,
-)
+from pydantic import Field
+
+from training.contract.files import canonical_json
+from training.contract.record import NotNegative, decode, record, require
 
 Split = Literal["train", "held-out"]
 Scale = Literal["five", "seven", "thumbs"]
 Verdict = Literal["ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Message:
     """One turn of a chat."""
 
@@ -28,25 +24,25 @@ class Message:
     content: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Passage:
-    """One context passage, as sentences, so that evidence can point at one of them."""
+    """A context passage, as sentences, so that evidence can point at one of them."""
 
     title: str
     sentences: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotCompletion:
-    """One model output that was judged."""
+    """A model output that was judged."""
 
     id: str
     text: str
     source: str
-    """Who wrote it: a checkpoint's name, or the name of an imported set."""
+    """The checkpoint's name, or the name of an imported set."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotSpan:
     """A marked stretch of one completion, in code points, half open."""
 
@@ -60,7 +56,7 @@ class SnapshotSpan:
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotEvidence:
     """A place in the context passages, counted from 0."""
 
@@ -69,40 +65,40 @@ class SnapshotEvidence:
     """None is the passage's title."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotMissing:
-    """Something that a completion should have said, and the places in the context that say it."""
+    """Information that a completion should have contained, and its places in the context."""
 
     completion: str
     category: str
     text: str = ""
     evidence: tuple[SnapshotEvidence, ...] = ()
     insert_at: int | None = None
-    """Where in the completion it belongs: before this code point; None when that was not said."""
+    """The code point of the completion before which it belongs; None if not stated."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotEdit:
-    """One local change: [start, end) of the completion, in code points, was replaced."""
+    """A local change: [start, end) of the completion, in code points, was replaced."""
 
     start: int
     end: int
     quote: str
-    """What stood there; empty where text was only added."""
+    """The replaced text; empty where text was only added."""
     replacement: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotCorrection:
-    """A completion's text as an annotator would have had it. Empty: nothing of it should stand."""
+    """A completion's text as corrected by an annotator; empty removes all of it."""
 
     completion: str
     text: str
     edits: tuple[SnapshotEdit, ...] = ()
-    """What was changed, in order and apart; none where only the whole text is known."""
+    """The edits, in order and disjoint; none where only the whole text is known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotRating:
     """One completion's rating on one criterion."""
 
@@ -113,57 +109,30 @@ class SnapshotRating:
     """1 to 5, 1 to 7, or 0 (thumb down) and 1 (thumb up); higher is better."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotCritique:
-    """What was said of one completion in words."""
+    """A written comment on one completion."""
 
     completion: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotReview:
-    """What a reviewer decided about the row's comparison. Every vote on it carries the same decision."""
+    """A reviewer's decision on the row's comparison, the same in every judgment of it."""
 
     verdict: Verdict
     ranks: dict[str, int]
     """Completion id to rank, as in the row; empty when the reviewer could not judge either."""
 
 
-_NESTED: dict[str, type] = {
-    "messages": Message,
-    "completions": SnapshotCompletion,
-    "context": Passage,
-    "spans": SnapshotSpan,
-    "missing": SnapshotMissing,
-    "corrections": SnapshotCorrection,
-    "ratings": SnapshotRating,
-    "critiques": SnapshotCritique,
-}
 _READ = ("read_for_spans", "read_for_missing")
 """Fields that may be unknown, None."""
-_NESTED_IN_ITEMS: dict[str, type] = {"evidence": SnapshotEvidence, "edits": SnapshotEdit}
 
 
-def item_from_json(kind: type, values: Any, *, where: str) -> Any:
-    """An object nested in a snapshot's line, its types checked; `where` begins every error message."""
-    known = known_fields(kind, values, where)
-    if isinstance(known.get("sentences"), list):
-        known["sentences"] = tuple(known["sentences"])
-    for name, inner in _NESTED_IN_ITEMS.items():
-        if isinstance(known.get(name), list):
-            known[name] = tuple(
-                item_from_json(inner, value, where=f"{where}, field {name!r} item {index}")
-                for index, value in enumerate(known[name])
-            )
-    item = kind(**known)
-    require_types(item, where)
-    return item
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotRow:
-    """One current judgment with everything that a method may learn from it."""
+    """A current judgment with all training data in it."""
 
     judgment: str
     comparison: str
@@ -172,8 +141,8 @@ class SnapshotRow:
     round: int
     prompt: str
     split: Split
-    messages: tuple[Message, ...]
-    completions: tuple[SnapshotCompletion, ...]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    completions: Annotated[tuple[SnapshotCompletion, ...], Field(min_length=1)]
     verdict: Verdict
     ranks: dict[str, int]
     """Completion id to rank, 1 best, equal numbers tied; empty when nobody could judge."""
@@ -188,11 +157,11 @@ class SnapshotRow:
     ratings: tuple[SnapshotRating, ...] = ()
     critiques: tuple[SnapshotCritique, ...] = ()
     demonstration: str = ""
-    """The answer as the annotator would have written it; empty when they wrote none."""
+    """The answer that the annotator wrote; empty if none."""
     review: SnapshotReview | None = None
-    """What a reviewer decided about the comparison; None when nobody has."""
-    weight: float = 1.0
-    """How much the judgment counts in training; below 1 where annotators are weighed by reliability."""
+    """A reviewer's decision about the comparison; None without one."""
+    weight: NotNegative = 1.0
+    """Weight of the judgment in training; below 1 where annotators are weighed by reliability."""
     read_for_spans: tuple[str, ...] | None = None
     """Ids of the completions that were read for stretches to mark: one of them without a span is faultless,
     one that is not among them may have any fault. None: nobody wrote it down, as in older snapshots."""
@@ -201,12 +170,8 @@ class SnapshotRow:
 
     def __post_init__(self) -> None:
         where = f"judgment {self.judgment}"
-        require_types(self, where)
         texts = {completion.id: completion.text for completion in self.completions}
-        require(bool(self.messages), where, "field 'messages' is empty")
-        require(bool(texts), where, "field 'completions' is empty")
         require(len(texts) == len(self.completions), where, "field 'completions' names one id twice")
-        require(self.weight >= 0, where, "field 'weight' must not be negative")
         self._check_ranks(self.ranks, texts, f"{where}: field 'ranks'")
         if self.review is not None:
             self._check_ranks(self.review.ranks, texts, f"{where}: field 'review', ranks")
@@ -243,41 +208,23 @@ class SnapshotRow:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, where: str = "row") -> Self:
         """Build a row from decoded JSON; `where` begins every error message."""
-        known = known_fields(cls, values, where)
-        if known.get("review") is not None:
-            known["review"] = item_from_json(
-                SnapshotReview, known["review"], where=f"{where}, field 'review'"
-            )
-        for name, kind in _NESTED.items():
-            if name in known:
-                require(isinstance(known[name], list), where, f"field {name!r} must be a list")
-                known[name] = tuple(
-                    item_from_json(kind, item, where=f"{where}, field {name!r} item {index}")
-                    for index, item in enumerate(known[name])
-                )
-        for name in _READ:
-            if isinstance(known.get(name), list):
-                known[name] = tuple(known[name])
-        try:
-            return cls(**known)
-        except ContractError as error:
-            raise ContractError(f"{where}, {error}") from None
+        return decode(cls, values, where)
 
     def to_json(self) -> str:
-        """The row's one spelling: what is written, and what the snapshot's digest is taken of.
+        """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
-        Who read what is left out where nobody wrote it down: older rows keep their spelling.
+        Omits unrecorded reading fields: older rows keep their digest.
         """
         values = dataclasses.asdict(self)
         return canonical_json({k: v for k, v in values.items() if v is not None or k not in _READ})
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every (winner id, loser id) that the ranks decide; ties give none."""
+        """Return every (winner id, loser id) that the ranks decide; ties give none."""
         return decided_pairs(self.ranks)
 
 
 def decided_pairs(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Every (winner id, loser id) that ranks decide; ties give none."""
+    """Return every (winner id, loser id) that ranks decide; ties give none."""
     for winner, winner_rank in ranks.items():
         for loser, loser_rank in ranks.items():
             if winner_rank < loser_rank:
@@ -285,7 +232,7 @@ def decided_pairs(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _edited(text: str, correction: SnapshotCorrection) -> str | None:
-    """The text after a correction's edits; None where they overlap or do not stand on their quotes."""
+    """Return the text after a correction's edits; None if they overlap or do not match their quotes."""
     parts, done = [], 0
     for edit in correction.edits:
         if not done <= edit.start <= edit.end <= len(text) or text[edit.start : edit.end] != edit.quote:

@@ -1,4 +1,4 @@
-"""Snapshot folder: an immutable, content-addressed export of judgments and of the prompts they are on."""
+"""Snapshot folder: an immutable, content-addressed export of judgments and their prompts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from training.contract.files import (
     FORMAT_VERSION,
-    ContractError,
     canonical_json,
-    known_fields,
-    read_json,
-    require,
-    require_format,
+    read_record,
     sha256_of_file,
     write_atomically,
 )
 from training.contract.prompts import SnapshotPrompt
+from training.contract.record import ContractError, record, require
 from training.contract.snapshot import SnapshotRow
 
 SNAPSHOT_HEADER_FILE = "snapshot.json"
@@ -31,9 +27,9 @@ SNAPSHOT_ROWS_FILE = "judgments.jsonl"
 SNAPSHOT_PROMPTS_FILE = "prompts.jsonl"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SnapshotHeader:
-    """What stands in `snapshot.json` beside the rows."""
+    """The content of `snapshot.json`."""
 
     project: str
     rounds: tuple[int, ...]
@@ -57,9 +53,9 @@ def write_snapshot(
     prompts: Iterable[SnapshotPrompt] = (),
     ai_judgments: int = 0,
 ) -> SnapshotHeader:
-    """Write rows and prompts, in the order given, and the header with how many rows programs judged.
-    The header comes last: without it the folder is no snapshot. Content decides the digest; writing twice
-    changes nothing."""
+    """Write rows and prompts, in their order, and the header with the count of AI judgments. The header comes
+    last: without it the folder is no snapshot. The digest depends on content alone; writing twice changes
+    nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     row_count = _write_lines(folder / SNAPSHOT_ROWS_FILE, (row.to_json() for row in rows))
     prompt_count = _write_lines(folder / SNAPSHOT_PROMPTS_FILE, (prompt.to_json() for prompt in prompts))
@@ -78,7 +74,7 @@ def write_snapshot(
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write a file whole or not at all, and sync it; the number of its lines."""
+    """Write a file atomically and sync it; return the number of its lines."""
     count = 0
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
     try:
@@ -105,27 +101,22 @@ def _digest(folder: Path) -> str:
 
 
 def read_snapshot_header(folder: Path) -> SnapshotHeader:
-    """The header of a snapshot folder. Raises `ContractError` where there is none."""
-    path = folder / SNAPSHOT_HEADER_FILE
-    found = read_json(path)
-    require_format(found, str(path))
-    values = known_fields(SnapshotHeader, found, str(path))
-    return SnapshotHeader(**{**values, "rounds": tuple(values["rounds"])})
+    """Return the header of a snapshot folder. Raises `ContractError` if it is missing."""
+    return read_record(SnapshotHeader, folder / SNAPSHOT_HEADER_FILE)
 
 
 def read_snapshot(folder: Path, *, verify: bool = True) -> Iterator[SnapshotRow]:
-    """Stream the rows. With `verify` the files are checked against the header's digest
-    before the first row is given. Errors name file, line and field."""
+    """Stream the rows. With `verify`, check the files against the header's digest before the first row.
+    Errors name file, line and field."""
     _check(folder, verify=verify)
     for where, values in _lines(folder / SNAPSHOT_ROWS_FILE):
         yield SnapshotRow.from_json(values, where=where)
 
 
 def read_prompts(folder: Path, *, verify: bool = True) -> Iterator[SnapshotPrompt]:
-    """Stream the prompts, those of both splits; checks and errors are those of `read_snapshot`.
+    """Stream the prompts of both splits, with the checks and errors of `read_snapshot`.
 
-    Where the snapshot has no prompts.jsonl the prompts of its judgments serve, each once, in the order in
-    which they are met, without references.
+    Without a prompts.jsonl, each prompt of the judgments once, in order of appearance, without references.
     """
     seen: set[str] = set()
     if _check(folder, verify=verify).prompts:
@@ -142,20 +133,20 @@ def read_prompts(folder: Path, *, verify: bool = True) -> Iterator[SnapshotPromp
 
 
 def _check(folder: Path, *, verify: bool) -> SnapshotHeader:
-    """The header, once the files that it speaks of are there and, with `verify`, are those that it means."""
+    """Return the header after checking that its files exist and, with `verify`, match its digest."""
     header = read_snapshot_header(folder)
     for name in [SNAPSHOT_ROWS_FILE, *([SNAPSHOT_PROMPTS_FILE] if header.prompts else [])]:
         path = folder / name
         require(path.is_file(), str(path), "the file is missing; freeze the snapshot again")
     if verify:
-        found = _digest(folder)
+        digest = _digest(folder)
         path = folder / SNAPSHOT_ROWS_FILE
-        require(found == header.digest, str(path), f"digest {found} is not the header's {header.digest}")
+        require(digest == header.digest, str(path), f"digest {digest} is not the header's {header.digest}")
     return header
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Where a line stands and what is decoded from it."""
+    """Yield each line's location and decoded JSON."""
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             where = f"{path.name} line {number}"

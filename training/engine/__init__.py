@@ -1,4 +1,4 @@
-"""Talks to model servers over HTTP: our own, and any that speaks OpenAI's interface."""
+"""Clients of model servers over HTTP: Rondo's server, and any with OpenAI's interface."""
 
 from training.engine.addresses import AddressError, check_url
 from training.engine.client import Engine

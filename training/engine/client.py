@@ -1,10 +1,10 @@
-"""A client of one model server: the OpenAI interface, and what only our own server knows."""
+"""Client of one model server: the OpenAI interface, and the extensions of Rondo's server."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import httpx
 from django.conf import settings
@@ -15,9 +15,21 @@ from training.engine.results import Answer, Delta, Health, Scores, SegmentScore,
 from training.engine.streams import deltas, events
 
 ANSWER_SECONDS = 300.0
-"""How long one request may take; a CPU that is shared with a trainer is slow."""
+"""Longest time of one request; a CPU that is shared with a trainer is slow."""
 
 Messages = Sequence[Mapping[str, str]]
+
+
+class Sampling(TypedDict, total=False):
+    """Sampling settings of a request; `_SAMPLING` has the defaults."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_tokens: int
+
+
+_SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_tokens=256)
 
 
 class Engine:
@@ -43,8 +55,7 @@ class Engine:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(timeout, connect=3.0 if dialect is RONDO else 10.0),
             transport=transport,
-            # A proxy of the environment has no business with a server on this machine, and it would
-            # connect to other servers without our look at their addresses.
+            # No proxy of the environment: it would bypass the check of addresses.
             trust_env=False,
         )
         self._names = dict(names or {})
@@ -58,23 +69,23 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def health(self, *, timeout: float = 2.0) -> Health:
-        """Whether the server can answer, in its own words. Never raises."""
+        """Return the server's health. Never raises."""
         if self._dialect is OPENAI:
             return self._health_by_models(timeout)
         try:
             response = self._client.get("/health", timeout=timeout)
-            told = response.json()
+            result = response.json()
         except (httpx.HTTPError, ValueError):
             return Health(ready=False, message="it does not answer and may be starting")
-        state = str(told.get("state", ""))
-        progress = told.get("progress")
+        state = str(result.get("state", ""))
+        progress = result.get("progress")
         return Health(
             ready=response.is_success and state in ("ready", "ok"),
-            message=str(told.get("message") or state),
+            message=str(result.get("message") or state),
             progress=float(progress) if isinstance(progress, int | float) else None,
         )
 
@@ -86,7 +97,7 @@ class Engine:
         return Health(ready=True, message="ready")
 
     def models(self) -> list[str]:
-        """Names of the models that the server answers for."""
+        """Return the names of the server's models."""
         return [str(model["id"]) for model in self._ask("GET", "/v1/models")["data"]]
 
     def complete(
@@ -96,20 +107,17 @@ class Engine:
         messages: Messages,
         seed: int,
         n: int = 1,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        max_tokens: int = 256,
+        **sampling: Unpack[Sampling],
     ) -> list[Answer]:
-        """`n` answers to a chat. The first is drawn with `seed`, every other with a seed of its own.
+        """Return `n` answers to a chat. The first is drawn with `seed`, every other with its own.
 
-        A server that is not ours may know neither `top_k` nor seeds: what it refuses by name is left out,
-        and each answer says so in `ignored`.
+        Other servers may know neither `top_k` nor seeds: a field that they refuse by name is left out and
+        listed in each answer's `ignored`.
         """
-        body = self._body(model, messages, seed, n, temperature, top_p, top_k, max_tokens)
-        told = self._ask_adapting("/v1/chat/completions", body)
-        choices = sorted(told["choices"], key=lambda choice: int(choice["index"]))
-        usage = told.get("usage") or {}
+        body = self._body(model, messages, seed, n, sampling)
+        result = self._ask_adapting("/v1/chat/completions", body)
+        choices = sorted(result["choices"], key=lambda choice: int(choice["index"]))
+        usage = result.get("usage") or {}
         ignored = tuple(sorted(self._refused & body.keys()))
         alone = n == 1
         return [
@@ -122,17 +130,14 @@ class Engine:
         model: str,
         messages: Messages,
         seed: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        max_tokens: int = 256,
         seconds: float | None = None,
+        **sampling: Unpack[Sampling],
     ) -> Generator[Delta, None, None]:
-        """One answer to a chat, piece by piece as it is written; closing the iterator calls it off.
+        """Stream one answer to a chat; closing the iterator cancels it.
 
-        seconds: for the whole answer; then `EngineUnavailableError`.
+        seconds: limit for the whole answer, after which it raises `EngineUnavailableError`.
         """
-        body = self._body(model, messages, seed, 1, temperature, top_p, top_k, max_tokens)
+        body = self._body(model, messages, seed, 1, sampling)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         response = self._open_adapting("/v1/chat/completions", body, seconds)
         try:
@@ -141,64 +146,53 @@ class Engine:
             response.close()
 
     def score(self, *, model: str, messages: Messages, completions: Sequence[str]) -> list[float]:
-        """A reward model's score of each completion of one chat, higher is better. Our own server only."""
-        told = self._ask("POST", "/v1/score", self._scored(model, messages, completions))
-        return [float(score) for score in told["scores"]]
+        """Return a reward model's score of each completion, higher is better. Rondo's server only."""
+        result = self._ask("POST", "/v1/score", self._scored(model, messages, completions))
+        return [float(score) for score in result["scores"]]
 
     def scores_of_heads(self, *, model: str, messages: Messages, completions: Sequence[str]) -> Scores:
-        """What every head of a reward model says of each completion of one chat. Our own server only."""
-        told = self._ask("POST", "/v1/score", self._scored(model, messages, completions) | {"heads": True})
+        """Return the scores of every head of a reward model for each completion. Rondo's server only."""
+        result = self._ask("POST", "/v1/score", self._scored(model, messages, completions) | {"heads": True})
         return Scores(
-            scores=tuple(map(float, told["scores"])),
+            scores=tuple(map(float, result["scores"])),
             heads={
                 head: tuple(tuple(map(float, outputs)) for outputs in of_completions)
-                for head, of_completions in told["heads"].items()
+                for head, of_completions in result["heads"].items()
             },
             segments={
-                head: tuple(tuple(SegmentScore(**one) for one in rewards) for rewards in of_completions)
-                for head, of_completions in told["segments"].items()
+                head: tuple(tuple(SegmentScore(**reward) for reward in rewards) for rewards in of_completions)
+                for head, of_completions in result["segments"].items()
             },
         )
 
     def token_kl(
         self, *, model: str, messages: Messages, completion: str, reference: str | None = None
     ) -> TokenKl:
-        """How far `model` is from `reference` (none is its base) at each token of an answer. Our own only."""
+        """Return the divergence of `model` from `reference` (default: its base) per token. Rondo's server
+        only."""
         body: dict[str, Any] = {
             "model": model,
             "messages": [dict(message) for message in messages],
             "completion": completion,
         }
-        told = self._ask("POST", "/v1/kl", body | ({"reference": reference} if reference else {}))
+        result = self._ask("POST", "/v1/kl", body | ({"reference": reference} if reference else {}))
         return TokenKl(
-            tokens=tuple(map(str, told["tokens"])),
-            kl=tuple(map(float, told["kl"])),
-            offsets=tuple((int(start), int(end)) for start, end in told["offsets"]),
+            tokens=tuple(map(str, result["tokens"])),
+            kl=tuple(map(float, result["kl"])),
+            offsets=tuple((int(start), int(end)) for start, end in result["offsets"]),
         )
 
     # ── Bodies ────────────────────────────────────────────────────────────────────────
 
-    def _body(
-        self,
-        model: str,
-        messages: Messages,
-        seed: int,
-        n: int,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        max_tokens: int,
-    ) -> dict[str, Any]:
+    def _body(self, model: str, messages: Messages, seed: int, n: int, sampling: Sampling) -> dict[str, Any]:
         return self._dialect.body(
             {
                 "model": self._names.get(model, model),
                 "messages": [dict(message) for message in messages],
                 "n": n,
                 "seed": seed,
-                "temperature": temperature,
-                "top_p": top_p,
-                "top_k": top_k,
-                "max_tokens": max_tokens,
+                **_SAMPLING,
+                **sampling,
             }
         )
 
@@ -227,7 +221,7 @@ class Engine:
             raise EngineError("The model server's answer is not JSON.", status=response.status_code) from None
 
     def _ask_adapting(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask, and again without what the server says it does not know, where it is not ours."""
+        """Send a request, and repeat it without fields that another server does not know."""
         while True:
             try:
                 return self._ask("POST", path, self._dialect.without(body, self._refused))
@@ -243,7 +237,7 @@ class Engine:
                 self._take_back(error, body)
 
     def _take_back(self, error: EngineError, body: Mapping[str, Any]) -> None:
-        """Remember which field the server does not know. Raises the error where it is about another thing."""
+        """Record the field that the server does not know. Raises the error if it has another cause."""
         field = self._dialect.blamed(error, body, self._refused)
         if field is None:
             raise error
@@ -300,7 +294,7 @@ def _answer(
 
 
 def _refusal(response: httpx.Response) -> EngineError:
-    """What a status that is no success means for the one who asked."""
+    """Return the error for an unsuccessful status."""
     message, param = _error_of(response)
     status = response.status_code
     if status == 404:
@@ -313,13 +307,13 @@ def _refusal(response: httpx.Response) -> EngineError:
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str | None]:
-    """What the server said went wrong: OpenAI's error object, or a message, or the status."""
+    """Return the server's error message: OpenAI's error object, or a message, or the status."""
     if response.is_redirect:
         return "The model server answers with a redirect, which is not followed.", None
     message, param = None, None
     try:
-        told = response.json()
-        error = told.get("error", told)
+        result = response.json()
+        error = result.get("error", result)
         if isinstance(error, Mapping):
             message, param = error.get("message"), error.get("param")
         else:

@@ -1,4 +1,4 @@
-"""How servers that speak OpenAI's interface differ in what they know of a request."""
+"""Differences between servers that speak OpenAI's interface."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from training.engine.errors import EngineError
 
 _CAN_BE_LEFT_OUT = ("top_k", "seed", "stream_options", "max_tokens", "temperature", "top_p")
-"""Fields that a server may not know. OpenAI's newer models call `max_tokens` otherwise, and some of them
-sample at one temperature alone."""
+"""Fields that a server may not know. OpenAI's newer models rename `max_tokens`, and some of them sample at
+one temperature alone."""
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _ASKED_WRONGLY = (400, 422)
@@ -19,13 +19,13 @@ _ASKED_WRONGLY = (400, 422)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """What a server is taken to know."""
+    """The request fields that a server is assumed to know."""
 
     extensions: bool
-    """Whether it is our own: it knows every field, so whatever it refuses is the caller's fault."""
+    """True for Rondo's server: it knows every field, so a refusal is the caller's fault."""
 
     def body(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of a request; without what asks for nothing and only some servers know."""
+        """Return the body of a request, without optional fields at their neutral value."""
         body = dict(wanted)
         if not self.extensions and not body.get("top_k"):
             # OpenAI's interface has no such field, and servers that have it differ in how it is turned off.
@@ -33,12 +33,12 @@ class Dialect:
         return body
 
     def without(self, body: Mapping[str, Any], refused: frozenset[str]) -> dict[str, Any]:
-        """The body without what the server refused, or with the name that it knows it by."""
+        """Return the body without the refused field, or with the server's name for it."""
         left = {name: value for name, value in body.items() if name not in refused}
         return left | {_RENAMED[name]: body[name] for name in refused & body.keys() & _RENAMED.keys()}
 
     def blamed(self, error: EngineError, body: Mapping[str, Any], refused: frozenset[str]) -> str | None:
-        """The field that a server refuses as one it does not know; None where it has another reason."""
+        """Return the field that a server does not know; None if it has another reason."""
         if self.extensions or error.status not in _ASKED_WRONGLY:
             return None
         for name in _CAN_BE_LEFT_OUT:
@@ -56,7 +56,7 @@ _UNKNOWN = re.compile(
 
 
 def _is_unknown(message: str) -> bool:
-    """Whether a message says that a field is not known, and not that its value is wrong."""
+    """Return whether a message means an unknown field, not a wrong value."""
     return _UNKNOWN.search(message) is not None
 
 

@@ -1,8 +1,8 @@
-"""What a model server failed to do. The messages are for people."""
+"""Errors of model servers. The messages are for people."""
 
 
 class EngineError(Exception):
-    """The model server did not do what was asked."""
+    """A failed request to a model server."""
 
     def __init__(self, message: str, *, status: int | None = None, param: str | None = None) -> None:
         """status: of the server's answer, where there was one. param: the field it blames."""
@@ -12,7 +12,7 @@ class EngineError(Exception):
 
 
 class EngineUnavailableError(EngineError):
-    """It is down, busy, or still loads its model: asking again later may help."""
+    """It is down, busy, or still loading its model: a later request may succeed."""
 
     def __init__(
         self,
@@ -22,10 +22,10 @@ class EngineUnavailableError(EngineError):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        """retry_after: seconds after which the server wants to be asked again, where it says so."""
+        """retry_after: seconds after which the server accepts another request, if known."""
         super().__init__(message, status=status, param=param)
         self.retry_after = retry_after
 
 
 class EngineUnknownModelError(EngineError):
-    """It does not know the model. A new checkpoint may take it a moment to find."""
+    """It does not know the model. It may take a moment to find a new checkpoint."""

@@ -1,8 +1,8 @@
-"""Passes requests on to model servers as they are, so that a client that goes away frees the server at once.
+"""Relay of requests to model servers; a client that disconnects frees the server at once.
 
 A thread that waits in a read cannot be woken; a task of an event loop can be cancelled, which closes the
-connection. So one thread per process runs a loop that holds all connections, and the threads of the web
-server read from queues and look now and then whether their client is still there.
+connection. So one thread per process runs a loop with all connections, and the web server's threads read from
+queues and check regularly that their client is still connected.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from training.engine.addresses import AddressError, AsyncGuardedTransport
 from training.engine.errors import EngineError, EngineUnavailableError
 
 LOOK_SECONDS = 0.5
-"""How often one looks whether the client is still there while the server says nothing."""
+"""Interval between checks for the client while the server is silent."""
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection: nobody waits for the answer."""
+    """The client closed its connection, so the answer is not needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """How a server's answer begins."""
+    """Status and headers of a server's answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ _Event = Head | bytes | EngineError | None
 
 
 class Exchange:
-    """One request that was passed on. Read `head`, then iterate over it; close it in any case."""
+    """A relayed request. Read `head`, then iterate over it; always close it."""
 
     def __init__(self, is_gone: Callable[[], bool]) -> None:
         self._is_gone = is_gone
@@ -49,7 +49,7 @@ class Exchange:
         self._task: Future[None] | None = None
 
     def head(self) -> Head:
-        """How the answer begins. Raises `EngineError`, or `ClientGoneError` when nobody waits any more."""
+        """Return the answer's head. Raises `EngineError`, or `ClientGoneError` if the client disconnected."""
         event = self._next()
         if not isinstance(event, Head):
             raise EngineUnavailableError("The model server gave no answer.")
@@ -59,14 +59,14 @@ class Exchange:
         return self
 
     def __next__(self) -> bytes:
-        """The next piece of the body as it comes. Raises as `head` does."""
+        """Return the next piece of the body. Raises as `head` does."""
         event = self._next()
         if isinstance(event, bytes):
             return event
         raise StopIteration
 
     def close(self) -> None:
-        """Call the request off if it still goes on: its connection is closed."""
+        """Cancel the request if it is still running, closing its connection."""
         if self._task is not None:
             self._task.cancel()
 
@@ -108,7 +108,7 @@ class Relay:
         guarded: bool,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Exchange:
-        """Pass a JSON body on. seconds: for the whole answer. guarded: look at the host's addresses first."""
+        """Relay a JSON body. seconds: for the whole answer. guarded: check the host's addresses first."""
         exchange = Exchange(is_gone)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         client = self._guarded if guarded else self._plain
@@ -144,5 +144,5 @@ async def _pass_on(
 
 @cache
 def relay() -> Relay:
-    """The relay of this process, begun when it is first asked for: a loop does not survive a fork."""
+    """Return the relay of this process, created on first use: a loop does not survive a fork."""
     return Relay()

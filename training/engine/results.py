@@ -1,4 +1,4 @@
-"""What model servers say, as the rest of Rondo reads it."""
+"""Results of model servers, as values for the rest of Rondo."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """What the model server says of itself."""
+    """The state of a model server."""
 
     ready: bool
     message: str
     progress: float | None = None
-    """Share of the loading that is done, 0 to 1, where that is known."""
+    """Share of the loading that is done, 0 to 1, if known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One completion as the model server gave it."""
+    """A completion from the model server."""
 
     text: str
     finish_reason: str
     seed: int | None
     token_count: int | None
     prompt_tokens: int | None = None
-    """How many tokens the server read, where it says so and one answer was asked for."""
+    """Number of tokens in the prompt, if the server reports it and one answer was requested."""
     ignored: tuple[str, ...] = ()
-    """What was asked for and the server does not know: it was left out, so it had no effect."""
+    """Request fields that the server does not know; they had no effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """The next piece of one streamed answer. The last one has no text but tells how the answer ended."""
+    """The next piece of a streamed answer. The last has no text but the finish reason."""
 
     text: str = ""
     finish_reason: str | None = None
@@ -42,7 +42,7 @@ class Delta:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentScore:
-    """What one head of a reward model says of one segment of an answer."""
+    """The score of one segment of an answer by one head of a reward model."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class SegmentScore:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """All that a reward model says of the completions of one chat, in their order."""
+    """All scores of a reward model for the completions of one chat, in their order."""
 
     scores: tuple[float, ...]
     """The score of each completion, higher is better; empty where the model has no such head."""
@@ -65,7 +65,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenKl:
-    """How far a policy is from its reference at each token of an answer."""
+    """The divergence of a policy from its reference at each token of an answer."""
 
     tokens: tuple[str, ...]
     kl: tuple[float, ...]

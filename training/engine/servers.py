@@ -1,4 +1,4 @@
-"""Which server answers for a checkpoint: our own, or the one that its record names."""
+"""The server of a checkpoint: Rondo's, or the one in its record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from training.engine.errors import EngineError
 from training.models import Checkpoint
 
 KEY_NAME = re.compile(r"RONDO_SERVER_KEY_[A-Z0-9_]{1,80}")
-"""Names that a variable with another server's key may have. Any other name would let whoever may write down
-a server have it sent any secret of the environment."""
+"""Allowed names of a variable with another server's key. Any other name would let a user who may add a server
+send it any secret of the environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,15 +25,15 @@ class Upstream:
     url: str
     """Without `/v1`."""
     model: str
-    """What that server calls the checkpoint."""
+    """The server's name for the checkpoint."""
     key: str
-    """Empty where it wants none. Never stored, logged or shown."""
+    """Empty if none is needed. Never stored, logged or shown."""
 
 
 def upstream_of(checkpoint: Checkpoint) -> Upstream | None:
-    """The server that a checkpoint's record names; None where our own answers.
+    """Return the server in a checkpoint's record; None for Rondo's.
 
-    Raises `EngineError` where the variable with its key is not set.
+    Raises `EngineError` if the variable with its key is not set.
     """
     if not checkpoint.server_url:
         return None
@@ -46,9 +46,9 @@ def upstream_of(checkpoint: Checkpoint) -> Upstream | None:
 
 
 def key_of(variable: str) -> str:
-    """The key in an environment variable; "" where none is named.
+    """Return the key in an environment variable; "" for an empty name.
 
-    Raises `EngineError` where it is not set, or its name is not one for keys of servers.
+    Raises `EngineError` if it is not set, or its name is not allowed for server keys.
     """
     if not variable:
         return ""
@@ -65,14 +65,14 @@ def key_of(variable: str) -> str:
 
 
 def base_of(url: str) -> str:
-    """A server's address without the `/v1` that OpenAI's own clients expect at its end."""
+    """Return a server's address without the `/v1` that OpenAI's clients expect at its end."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> Engine:
-    """A client of the server that answers for a checkpoint, which is asked for by its own name here.
+    """Return a client of a checkpoint's server, which knows the checkpoint by its name in Rondo.
 
-    Close it after use. Raises `AddressError` or `EngineError` where its server cannot be asked.
+    Close it after use. Raises `AddressError` or `EngineError` if its server cannot be used.
     """
     upstream = upstream_of(checkpoint)
     if upstream is None:
@@ -88,10 +88,10 @@ def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> En
 
 
 class Engines:
-    """Clients of all servers that a piece of work asks, each made once and all closed at its end."""
+    """Clients of all servers that a task uses, each created once and all closed at its end."""
 
     def __init__(self, own: Engine | None = None) -> None:
-        """own: the client of our own server; one that is given is not closed here."""
+        """own: the client of Rondo's server; a supplied one is not closed here."""
         self._own = own
         self._made: dict[int | None, Engine] = {}
 
@@ -102,7 +102,7 @@ class Engines:
         self.close()
 
     def of(self, checkpoint: Checkpoint) -> Engine:
-        """The client of the server that answers for a checkpoint."""
+        """Return the client of a checkpoint's server."""
         if not checkpoint.server_url and self._own is not None:
             return self._own
         key = checkpoint.pk if checkpoint.server_url else None
@@ -111,6 +111,6 @@ class Engines:
         return self._made[key]
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         while self._made:
             self._made.popitem()[1].close()

@@ -13,7 +13,7 @@ _END = "[DONE]"
 
 
 def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream, until its end. Raises `EngineUnavailableError` where it breaks off."""
+    """Yield the JSON objects of a stream. Raises `EngineUnavailableError` if it breaks off."""
     data: list[str] = []
     for line in lines:
         if line.startswith("data:"):
@@ -27,10 +27,10 @@ def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[Delta]:
-    """The pieces of the one choice of a streamed chat; the last says how it ended.
+    """Yield the pieces of a streamed chat's only choice; the last has the finish reason.
 
-    seed: with which it was asked for, told where the server does not say. Some servers count the tokens in
-    the choice's last chunk, others in a chunk of their own after it.
+    seed: the requested one, used where the server reports none. Some servers count the tokens in the choice's
+    last chunk, others in a separate chunk after it.
     """
     reason, counted = None, None
     for chunk in chunks:
@@ -52,12 +52,12 @@ def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        told = json.loads(text)
+        chunk = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        chunk = None
+    if not isinstance(chunk, dict):
         raise EngineError("The model server streams something that is no answer.")
-    return told
+    return chunk
 
 
 def _message(error: Any) -> str:

@@ -7,8 +7,8 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0001_squashed_0015_display_lanes'),
-        ('training', '0001_squashed_0011_workers'),
+        ('annotation', '0001_initial'),
+        ('training', '0001_initial'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -3,7 +3,7 @@
 from django.db import migrations, models
 
 _KINDS = [
-    ('answer_prompts', 'answer the prompts'),
+    ('answer_prompts', 'generate responses'),
     ('freeze_snapshot', 'freeze snapshot'),
     ('train_reward_model', 'train reward model'),
     ('train_evaluator', 'train second reward model'),

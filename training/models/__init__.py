@@ -1,4 +1,4 @@
-"""What was trained, from what, where a round is, and how checkpoints compare: one module per subject."""
+"""Models of training: checkpoints, rounds, evaluations and comparisons, one module per subject."""
 
 from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
 from training.models.comparing import (
@@ -17,6 +17,7 @@ from training.models.comparing import (
 from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
 from training.models.judges import Judge, JudgeVerdict
+from training.models.prompt_sets import PromptSet
 from training.models.rounds import Round, RoundStep, validate_recipe
 from training.models.workers import Worker
 
@@ -34,6 +35,7 @@ __all__ = [
     "Evaluation",
     "Judge",
     "JudgeVerdict",
+    "PromptSet",
     "Round",
     "RoundStep",
     "Run",

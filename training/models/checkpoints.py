@@ -1,4 +1,4 @@
-"""What was trained, and from what.
+"""Snapshots, runs and checkpoints.
 
 Folders are stored relative to `RONDO_HOME`, so that an installation can be moved.
 """
@@ -11,12 +11,13 @@ from django.db import models
 from django.db.models import Q
 from django.urls import reverse
 
+from annotation.models.jobs import Claimable
 from training.choices import WRITES_TEXT, CheckpointKind, Method, RunState
 from training.contract import CHECKPOINT_NAME
 
 
 def validate_checkpoint_name(value: str) -> None:
-    """Refuse a name that could be no folder's name and no model id."""
+    """Raise for a name that is not valid as a folder's name and a model id."""
     if not CHECKPOINT_NAME.fullmatch(value):
         raise ValidationError(
             f"{value!r} is no checkpoint name: use up to 100 letters, digits, dots, dashes and underscores."
@@ -24,10 +25,10 @@ def validate_checkpoint_name(value: str) -> None:
 
 
 class Snapshot(models.Model):
-    """An immutable export of a project's current judgments: all that a run may learn from.
+    """An immutable export of a project's current judgments: the training data of runs.
 
-    Written once by `freeze_snapshot`. The digest is that of judgments and prompts, so equal ones
-    are one snapshot.
+    Written once by `freeze_snapshot`. The digest covers judgments and prompts, so equal ones are one
+    snapshot.
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="snapshots")
@@ -53,20 +54,21 @@ class Snapshot(models.Model):
 
     @property
     def short_digest(self) -> str:
-        """As much of the digest as people compare."""
+        """Return the part of the digest that is shown."""
         return self.digest[:12]
 
     @property
     def path(self) -> Path:
-        """The snapshot's folder on this machine."""
+        """Return the snapshot's folder on this machine."""
         return Path(settings.RONDO_HOME) / self.folder
 
 
-class Run(models.Model):
+class Run(Claimable):
     """One training job in one folder.
 
     Name, method, snapshot, spec and parent are written when the run is created and never
-    change. The rest mirrors `status.json`, written by the worker that holds the claim.
+    change. Tags and notes are people's. The rest mirrors `status.json` and the metrics, written by the worker
+    that holds the claim on its step.
     """
 
     name = models.CharField(
@@ -93,8 +95,18 @@ class Run(models.Model):
     seconds_left = models.FloatField(null=True, blank=True)
     message = models.TextField(blank=True, help_text="What the trainer is doing.")
     error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
-    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
-    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    summary = models.JSONField(
+        null=True, blank=True, help_text="The last number of each metric; null before it was read."
+    )
+    tags = models.JSONField(
+        default=list,
+        blank=True,
+        db_default=models.Value([], models.JSONField()),
+        help_text="Words by which to find it.",
+    )
+    notes = models.TextField(
+        blank=True, default="", db_default="", help_text="What people want to remember of it, in Markdown."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -115,7 +127,7 @@ class Run(models.Model):
 
     @property
     def path(self) -> Path:
-        """The run's folder on this machine."""
+        """Return the run's folder on this machine."""
         return Path(settings.RONDO_HOME) / self.folder
 
 
@@ -206,5 +218,5 @@ class Checkpoint(models.Model):
 
     @property
     def path(self) -> Path:
-        """The checkpoint's folder on this machine."""
+        """Return the checkpoint's folder on this machine."""
         return Path(settings.RONDO_HOME) / self.folder

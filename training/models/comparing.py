@@ -1,27 +1,31 @@
-"""How checkpoints compare: counted votes, answers side by side, arenas."""
+"""Comparisons of checkpoints: counted votes, answers side by side, arenas."""
 
 import secrets
 import uuid
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from annotation.choices import JobState
+from annotation.models.jobs import Claimable
 from training.models.checkpoints import Checkpoint
 
 _SLUG_BYTES = 18
 
 
 def secret_slug() -> str:
-    """A part of an address that nobody guesses: 144 bits."""
+    """Return an unguessable part of an address: 144 bits."""
     return secrets.token_urlsafe(_SLUG_BYTES)
 
 
 class Slice(models.TextChoices):
-    """Which part of a project's votes one count is of."""
+    """The part of a project's votes that a count covers."""
 
     ALL = "all", _("all votes")
     ROUND = "round", _("round")
@@ -30,7 +34,7 @@ class Slice(models.TextChoices):
 
 
 class Voters(models.TextChoices):
-    """Who voted."""
+    """The kind of voters."""
 
     PEOPLE = "people", _("people with an account")
     GUESTS = "guests", _("guests of an arena")
@@ -38,11 +42,10 @@ class Voters(models.TextChoices):
 
 
 class VoteLedger(models.Model):
-    """Which judgments are counted: all up to `counted_up_to`, but those in `holes`. One row.
+    """Record of the judgments that are counted: all up to `counted_up_to`, except those in `holes`. One row.
 
-    Ids are drawn before a transaction commits, so that a lower one may become visible after a higher
-    one. Every stretch of ids that was not there yet is a hole, which is looked into again until
-    no transaction can still fill it.
+    Ids are drawn before a transaction commits, so a lower one may become visible after a higher one. Every
+    missing stretch of ids is a hole, which is checked again until no transaction can still fill it.
     """
 
     counted_up_to = models.PositiveBigIntegerField(default=0)
@@ -56,7 +59,7 @@ class VoteLedger(models.Model):
 
 
 class VoteTotals(models.Model):
-    """One project's counts as a whole: how often they changed, and whether they must be counted anew."""
+    """One project's count state: number of changes, and whether a recount is due."""
 
     project = models.OneToOneField("annotation.Project", on_delete=models.CASCADE, related_name="vote_totals")
     version = models.PositiveBigIntegerField(default=0, help_text="Grows with every change of a count.")
@@ -70,12 +73,12 @@ class VoteTotals(models.Model):
 
 
 class VoteCount(models.Model):
-    """How often one source's answers beat another's, lost and tied, in one part of a project's votes.
+    """Wins, losses and ties of one source against another, in one slice of a project's votes.
 
-    Only slice ALL tells length and position apart; in the others they are 0 and true.
+    Only slice ALL distinguishes length and position; in the others they are 0 and true.
     """
 
-    # No index of its own: the constraint begins with it.
+    # No separate index: the constraint begins with it.
     project = models.ForeignKey(
         "annotation.Project", on_delete=models.CASCADE, related_name="vote_counts", db_index=False
     )
@@ -112,7 +115,7 @@ class VoteCount(models.Model):
 
 
 class EloPoints(models.Model):
-    """One source's online Elo in one project: of every vote of people in the order in which it came."""
+    """One source's online Elo in one project, over all votes of people in order of arrival."""
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="elo_points")
     source = models.ForeignKey("annotation.CompletionSource", on_delete=models.CASCADE, related_name="+")
@@ -127,9 +130,10 @@ class EloPoints(models.Model):
 
 
 class SideBySide(models.Model):
-    """One chat that two to four checkpoints answer beside each other; its address is permanent.
+    """One chat answered by two to four checkpoints side by side, at a permanent address.
 
-    Written by `training.services.side_by_side`. The answers are stored, so opening it asks no model.
+    Written by `training.services.comparing.side_by_side`. The answers are stored, so opening it runs no
+    model.
     """
 
     slug = models.CharField(max_length=40, unique=True, default=secret_slug)
@@ -141,6 +145,22 @@ class SideBySide(models.Model):
         blank=True,
         related_name="+",
         help_text="The project's prompt that was asked; none for a typed one until somebody votes.",
+    )
+    base_prompt = models.ForeignKey(
+        "annotation.Prompt",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The project's prompt that it began with; what a vote adds keeps its split.",
+    )
+    prompt_set = models.ForeignKey(
+        "training.PromptSet",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="side_by_sides",
+        help_text="The set whose prompts are asked one after the other.",
     )
     messages = models.JSONField(help_text="The chat as it stood, without context passages.")
     shared = models.BooleanField(
@@ -164,7 +184,7 @@ class SideBySide(models.Model):
         verbose_name_plural = "side by sides"
 
     def __str__(self) -> str:
-        last = next((one["content"] for one in reversed(self.messages) if one["role"] == "user"), "")
+        last = next((turn["content"] for turn in reversed(self.messages) if turn["role"] == "user"), "")
         return str(last)[:80]
 
     def get_absolute_url(self) -> str:
@@ -172,12 +192,12 @@ class SideBySide(models.Model):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether nobody may learn yet who wrote what."""
+        """Return whether the authors of the answers are still hidden from all."""
         return self.blind and self.judgment_id is None
 
 
 class SideBySideAnswer(models.Model):
-    """One of the answers beside each other, with what is known of it. `text` is empty until it is written."""
+    """One of the answers side by side. `text` is empty until it is generated."""
 
     side_by_side = models.ForeignKey(SideBySide, on_delete=models.CASCADE, related_name="answers")
     position = models.PositiveSmallIntegerField()
@@ -206,11 +226,19 @@ class SideBySideAnswer(models.Model):
         return self.text[:80]
 
 
-class ArenaLink(models.Model):
-    """A secret address under which people vote blindly between checkpoints on held-out prompts.
+class ArenaLink(Claimable):
+    """A secret address for blind votes between checkpoints on held-out prompts.
 
-    Made and closed by `training.services.arena`; its answers are written ahead, by a worker.
+    Created and closed by `training.services.comparing.arena`; a worker generates its answers in advance.
     """
+
+    PAGE = "arenas"
+
+    UNFINISHED = (
+        Q(prepared_at__isnull=True, closed_at__isnull=True)
+        & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
+        & (Q(most_votes__isnull=True) | Q(votes__lt=F("most_votes")))
+    )
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="arenas")
     name = models.CharField(max_length=120, help_text="What voters read; say nothing of the models.")
@@ -225,7 +253,6 @@ class ArenaLink(models.Model):
     closed_at = models.DateTimeField(null=True, blank=True)
     prepared_at = models.DateTimeField(null=True, blank=True, help_text="When all answers were there.")
     progress = models.TextField(blank=True, help_text="How far the answers are, for people.")
-    heartbeat_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last wrote to it.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -244,9 +271,17 @@ class ArenaLink(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("arena", args=[self.slug])
 
+    def end_values(self, state: str, text: str) -> dict[str, Any]:
+        """Return the columns of an arena whose answers are complete, or wait for a worker again.
+
+        After a failure a retry would not help: people vote on the existing pairs.
+        """
+        ended = {} if state == JobState.WAITING else {"prepared_at": Now()}
+        return {"progress": text, **ended}
+
     @property
     def is_open(self) -> bool:
-        """Whether votes are taken now."""
+        """Return whether votes are accepted."""
         return (
             self.closed_at is None
             and (self.expires_at is None or self.expires_at > timezone.now())
@@ -255,7 +290,7 @@ class ArenaLink(models.Model):
 
 
 class ArenaPair(models.Model):
-    """Two answers to one prompt that an arena may show, with how often it did."""
+    """Two answers to one prompt that an arena may show, with the number of times shown."""
 
     arena = models.ForeignKey(ArenaLink, on_delete=models.CASCADE, related_name="pairs")
     comparison = models.ForeignKey("annotation.Comparison", on_delete=models.CASCADE, related_name="+")
@@ -273,7 +308,7 @@ class ArenaPair(models.Model):
 
 
 class ArenaBallot(models.Model):
-    """One pair before one voter, in the order in which they see it. Its id is in the address."""
+    """A pair shown to one voter, in display order. Its id is in the address."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pair = models.ForeignKey(ArenaPair, on_delete=models.CASCADE, related_name="ballots")

@@ -1,4 +1,4 @@
-"""How a new checkpoint did against its parent."""
+"""Evaluations of a new checkpoint against its parent."""
 
 from django.db import models
 from django.urls import reverse
@@ -7,17 +7,26 @@ from training.models.checkpoints import Checkpoint
 from training.models.rounds import Round
 
 FIGURES_FORMAT = 2
-"""Version of the schema of `Evaluation.figures`; see `training.evaluation.figures_of`."""
+"""Version of the schema of `Evaluation.figures`; see `training.figures.evaluation_statistics.figures_of`."""
+
+
+WIDEST_INTERVAL = 0.5
+"""A win rate whose 95 % interval is wider is not shown: it spans half of all that is possible."""
+
+
+def is_narrow(low: float | None, high: float | None) -> bool:
+    """Return whether the interval of a win rate is narrow enough for it to be shown; one without is."""
+    return low is None or high is None or high - low <= WIDEST_INTERVAL
 
 
 class Evaluation(models.Model):
-    """A checkpoint held against its parent on held-out prompts, once for each way of evaluating.
+    """An evaluation of a checkpoint against its parent on held-out prompts, one per way of evaluating.
 
-    Opened, filled and finished by `evaluate_round`; a finished one never changes. What people say of the
-    two is not in it: it is counted from their judgments whenever it is asked for.
+    Created, filled and finished by `evaluate_round`; immutable once finished. People's judgments are not in
+    it: they are counted on request.
     """
 
-    # No index of its own: `evaluation_once` begins with it.
+    # No separate index: `evaluation_once` begins with it.
     checkpoint = models.ForeignKey(
         Checkpoint, on_delete=models.PROTECT, related_name="evaluations", db_index=False
     )
@@ -48,14 +57,20 @@ class Evaluation(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("evaluation", args=[self.checkpoint.name])
 
+    @property
+    def too_wide(self) -> set[str]:
+        """Return the names of its win rates that rest on too few prompts to be shown."""
+        rates = {name: self.figures.get(name) for name in ("win_rate", "length_controlled")}
+        return {name for name, rate in rates.items() if rate and not is_narrow(rate["low"], rate["high"])}
+
 
 class EvaluatedPrompt(models.Model):
-    """One held-out prompt of an evaluation: what both answered, and what was found of the answers.
+    """One held-out prompt of an evaluation: both answers and their scores.
 
-    Written by `evaluate_round` as answers come; `figures` is filled step by step.
+    Written by `evaluate_round` as answers arrive; `figures` is filled step by step.
     """
 
-    # No index of its own: `evaluated_prompt_once` begins with it.
+    # No separate index: `evaluated_prompt_once` begins with it.
     evaluation = models.ForeignKey(Evaluation, on_delete=models.CASCADE, related_name="rows", db_index=False)
     prompt = models.ForeignKey("annotation.Prompt", on_delete=models.CASCADE, related_name="+")
     old = models.ForeignKey(

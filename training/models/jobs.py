@@ -1,49 +1,44 @@
-"""Work that nobody waits for on a page: exports of checkpoints, measurements of drift."""
+"""Background jobs: exports of checkpoints, measurements of drift."""
 
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from training.choices import JobState
+from annotation.choices import JobState
+from annotation.models.jobs import Job
 from training.models.checkpoints import Checkpoint
 
 
-class BackgroundJob(models.Model):
-    """One piece of work that a worker does once it finds it.
+class BackgroundJob(Job):
+    """A job requested by a person."""
 
-    Claimed by a guarded update (`services.jobs`); only the holder of the claim writes progress and the end.
-    """
-
-    state = models.CharField(max_length=10, choices=JobState, default=JobState.WAITING)
-    current = models.PositiveBigIntegerField(default=0)
-    total = models.PositiveBigIntegerField(default=0)
-    message = models.TextField(blank=True, help_text="What is being done, for people.")
-    error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
-    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
-    heartbeat_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         abstract = True
         ordering = ["-id"]
 
+    @classmethod
+    def claim_values(cls) -> dict[str, Any]:
+        """Return the columns of a running job, its progress reset."""
+        return {**super().claim_values(), "current": 0}
+
     @property
     def goes_on(self) -> bool:
-        """Whether it has yet to end."""
+        """Return whether it has not ended yet."""
         return self.state in (JobState.WAITING, JobState.RUNNING)
 
 
 class CheckpointExport(BackgroundJob):
-    """A checkpoint as a folder that others load without Rondo, to be fetched or pushed to a hub.
+    """A checkpoint as a folder that loads without Rondo, for download or a push to a hub.
 
-    Written by `services.exports`. The folder of one that is fetched goes after some days.
+    Written by `services.exports`. A download's folder is deleted after some days.
     """
 
     checkpoint = models.ForeignKey(Checkpoint, on_delete=models.PROTECT, related_name="exports")
@@ -70,12 +65,14 @@ class CheckpointExport(BackgroundJob):
 
     @property
     def path(self) -> Path:
-        """The folder on this machine."""
+        """Return the folder on this machine."""
         return Path(settings.RONDO_HOME) / self.folder
 
 
 class DriftMeasurement(BackgroundJob):
-    """One measurement of how far reward models agree with people. Written by `services.drift`."""
+    """A measurement of the agreement of reward models with people. Written by `services.drift`."""
+
+    PAGE = "drift"
 
     project = models.ForeignKey(
         "annotation.Project", on_delete=models.PROTECT, related_name="drift_measurements"
@@ -96,7 +93,7 @@ class DriftMeasurement(BackgroundJob):
 
 
 class DriftFigure(models.Model):
-    """How far one reward model agrees with one round's judgments that it was not trained on.
+    """Agreement of one reward model with one round's judgments that it was not trained on.
 
     Replaced by each measurement. A pair that the model scores equal counts half.
     """
@@ -128,5 +125,5 @@ class DriftFigure(models.Model):
 
     @property
     def share(self) -> float | None:
-        """Share of the pairs that it orders as people do; None without pairs."""
+        """Return the share of pairs that it orders as people do; None without pairs."""
         return self.agreeing / self.pairs if self.pairs else None

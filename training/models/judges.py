@@ -1,22 +1,25 @@
-"""Annotators that are programs, and how each of their judgments came about."""
+"""AI annotators, and the record of each of their judgments."""
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.urls import reverse
 
+from annotation.choices import JobState
 from annotation.models.written_once import WrittenOnce
-from training.choices import WRITES_TEXT, JobState
+from training.choices import WRITES_TEXT
 from training.models.checkpoints import Checkpoint
 from training.models.jobs import BackgroundJob
 
 
 class Judge(BackgroundJob):
-    """A checkpoint that judges a project's comparisons by its guidelines, as one annotator more.
+    """A checkpoint that judges a project's comparisons by its guidelines, as an additional annotator.
 
-    Its state is that of its work: finished means that nothing is left to judge for now. Counts are
-    written by `services.judges` alone; they hold every question, whatever came of it.
+    The state is that of its work: finished means that nothing is left to judge for now. Counts are written by
+    `services.judges` alone; they include every question, whatever its result.
     """
+
+    PAGE = "judges"
 
     project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="judges")
     user = models.OneToOneField(
@@ -67,12 +70,12 @@ class Judge(BackgroundJob):
 
     @property
     def tokens(self) -> int:
-        """All that it read and wrote."""
+        """Return the number of tokens read and written."""
         return self.prompt_tokens + self.completion_tokens
 
 
 class JudgeVerdict(WrittenOnce):
-    """How one judgment of a judge came about: what it was asked, in which orders, and what it said.
+    """Record of one judgment of a judge: its questions, the orders shown, and its replies.
 
     Written with the judgment, once.
     """

@@ -1,4 +1,4 @@
-"""Where a round is, and who does its steps."""
+"""Rounds, their states, and their steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,8 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from annotation.models.jobs import Job
 from training.choices import (
-    CAN_START,
-    CAN_START_AGAIN,
-    IS_DECIDED,
     TRAINS,
     RoundState,
     StepKind,
@@ -21,13 +19,13 @@ from training.choices import (
     Verdict,
 )
 from training.contract import ContractError
-from training.decision_reasons import said
 from training.models.checkpoints import Checkpoint, Run, Snapshot
+from training.models.decision_reasons import said
 from training.recipe import Recipe, default_recipe
 
 
 def validate_recipe(value: Mapping[str, Any]) -> None:
-    """Refuse a recipe that no trainer would accept, naming the field."""
+    """Raise for a recipe that a trainer would refuse, naming the field."""
     try:
         Recipe.from_json(value)
     except ContractError as error:
@@ -35,10 +33,10 @@ def validate_recipe(value: Mapping[str, Any]) -> None:
 
 
 class Round(models.Model):
-    """One time around the loop for one project.
+    """One pass through the loop for one project.
 
-    Drafted by a manager, or opened by the verdict on the round before it. Its recipe may
-    change until training starts; what is sampled already stands.
+    Drafted by a manager, or opened by the verdict on the round before it. Its recipe may change until
+    training starts, except for completions already sampled.
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="rounds")
@@ -113,46 +111,22 @@ class Round(models.Model):
 
     @property
     def short_name(self) -> str:
-        """The round without its project: for a page that names the project already."""
+        """Return the round without its project, for a page that names the project already."""
         return _("Round %(number)s") % {"number": self.number}
 
     @property
     def reasons_said(self) -> list[str]:
-        """The reasons of its decision as sentences, in the language that is spoken now."""
+        """Return the reasons of its decision as sentences in the active language."""
         return [said(reason) for reason in self.reasons]
 
     @property
-    def lacks_evidence(self) -> bool:
-        """True where the new policy was evaluated and the evidence does not decide."""
-        return self.verdict == Verdict.NOT_ENOUGH_EVIDENCE and not self.is_decided
-
-    @property
-    def can_start(self) -> bool:
-        """Whether training may start for the first time."""
-        return self.state in CAN_START
-
-    @property
-    def can_start_again(self) -> bool:
-        """Whether training ended early and may go on."""
-        return self.state in CAN_START_AGAIN
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether it was promoted or rejected: nothing of it changes any more."""
-        return self.state in IS_DECIDED
-
-    @property
     def parsed_recipe(self) -> Recipe:
-        """The recipe as the dataclass that checks it."""
+        """Return the recipe as a checked dataclass."""
         return Recipe.from_json(self.recipe)
 
 
-class RoundStep(models.Model):
-    """One step of a round, and who does it.
-
-    A worker claims a waiting step, or a running one whose heartbeat is stale, by a guarded
-    update; only the holder of the claim writes progress and the end.
-    """
+class RoundStep(Job):
+    """A step of a round, and its worker."""
 
     round = models.ForeignKey(Round, on_delete=models.CASCADE, related_name="steps")
     kind = models.CharField(max_length=24, choices=StepKind)
@@ -160,21 +134,13 @@ class RoundStep(models.Model):
         help_text="0 answers the round's prompts; training counts from 1."
     )
     state = models.CharField(max_length=10, choices=StepState, default=StepState.WAITING)
-    current = models.PositiveIntegerField(default=0)
-    total = models.PositiveIntegerField(default=0)
-    message = models.TextField(blank=True, help_text="What is being done, for people.")
-    error = models.TextField(blank=True, help_text="Why it failed, and what to do.")
     run = models.OneToOneField(
         Run, on_delete=models.PROTECT, null=True, blank=True, related_name="round_step"
     )
-    worker = models.CharField(max_length=120, blank=True, help_text="Who holds the claim.")
-    heartbeat_at = models.DateTimeField(null=True, blank=True)
     seconds_worked = models.FloatField(
         default=0.0,
         help_text="How long workers were busy with it; the budget of hours counts it.",
     )
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["round", "position"]

@@ -1,13 +1,13 @@
-"""Which workers there are, as far as one has heard of them."""
+"""Workers and their last heartbeats."""
 
 from django.db import models
 
 
 class Worker(models.Model):
-    """One process that does jobs, and when it was last heard of. Deleted when it ends in good order.
+    """A process that does jobs, with its last heartbeat. Deleted on a regular end.
 
-    Written by `services.workers` alone, by the worker itself. What work goes to whom does not hang on it:
-    claims have heartbeats of their own.
+    Written by `services.workers` alone, by the worker itself. Job assignment does not depend on it: claims
+    have their own heartbeats.
     """
 
     name = models.CharField(max_length=120, unique=True, help_text="Host, process and a mark of its own.")

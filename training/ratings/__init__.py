@@ -5,7 +5,7 @@
     matrix.py         the point estimate and its covariance, from a matrix of counts
     rows.py           the same model with covariates, for many weightings of the votes at once
     bootstrap.py      resamples
-    bradley_terry.py  from counts or votes to ratings
+    bradley_terry.py  from counts to ratings
     ladder.py         whether neighbours differ; online Elo
 
 Loads NumPy and SciPy: a web worker imports it when somebody opens the leaderboard.
@@ -14,12 +14,9 @@ Loads NumPy and SciPy: a web worker imports it when somebody opens the leaderboa
 from training.ratings.bradley_terry import (
     WEAK_PRIOR,
     bradley_terry_ratings,
-    length_difference,
-    ratings_by_group,
     ratings_of_counts,
-    ratings_with_covariates,
 )
-from training.ratings.counts import count_votes, win_rate_matrix
+from training.ratings.counts import win_rate_matrix
 from training.ratings.ladder import Difference, elo, holm, neighbours
 from training.ratings.result import ELO_PER_UNIT, Ratings, UnboundedRatingsError
 
@@ -30,13 +27,9 @@ __all__ = [
     "Ratings",
     "UnboundedRatingsError",
     "bradley_terry_ratings",
-    "count_votes",
     "elo",
     "holm",
-    "length_difference",
     "neighbours",
-    "ratings_by_group",
     "ratings_of_counts",
-    "ratings_with_covariates",
     "win_rate_matrix",
 ]

@@ -26,9 +26,9 @@ _BLOCKS = 4096
 
 
 def resampled(rows: Rows, fitted: Floats, *, resamples: int, seed: int) -> Floats:
-    """The parameters of each resample, (resamples, P). Deterministic for a seed.
+    """Return the parameters of each resample, (resamples, P). Deterministic for a seed.
 
-    Each resample is fitted anew while rows × resamples is at most 2 million (about a second), or 12 million
+    Each resample is refitted while rows × resamples is at most 2 million (about a second), or 12 million
     where there are fewer than 500 votes for each parameter. Beyond that one step from the estimate is the
     answer to first order (the k-step bootstrap of Andrews 2002 with k = 1): see `_one_step`.
     """
@@ -40,18 +40,18 @@ def resampled(rows: Rows, fitted: Floats, *, resamples: int, seed: int) -> Float
         return _one_step(rows, fitted, chord, generator, resamples)
     at_once = min(_NUMBERS_AT_ONCE // max(1, len(rows.counts)), _ENTRIES_AT_ONCE // len(fitted) ** 2)
     size = max(1, min(resamples, at_once))
-    found = []
+    parameters = []
     for start in range(0, resamples, size):
         some = min(size, resamples - start)
         weights = generator.standard_gamma(rows.counts[:, :, None], size=(*rows.counts.shape, some))
         same = np.repeat(fitted[:, None], some, axis=1)
         centre = _centres(rows, fitted, generator, some).T
-        found.append(rows.refit(same, weights, chord=chord, centre=centre).T)
-    return np.concatenate(found)
+        parameters.append(rows.refit(same, weights, chord=chord, centre=centre).T)
+    return np.concatenate(parameters)
 
 
 def _centres(rows: Rows, fitted: Floats, generator: np.random.Generator, resamples: int) -> Floats:
-    """The prior's centre in each resample, (resamples, P), of the ratings about their mean."""
+    """Return the prior's centre in each resample, (resamples, P), of the ratings about their mean."""
     if not rows.prior:
         return np.zeros((resamples, len(fitted)))
     centres = generator.normal(0, rows.prior**-0.5, (resamples, len(fitted)))

@@ -5,46 +5,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from training.ratings.result import Floats, Integers, UnboundedRatingsError
+from training.ratings.result import Floats, UnboundedRatingsError
 
 _NAMED = 10
 
 
-def as_votes(left: ArrayLike, right: ArrayLike, outcome: ArrayLike) -> tuple[Integers, Integers, Integers]:
-    """Three arrays (votes,) of whole numbers; refuses other outcomes and items against themselves."""
-    lefts, rights, outcomes = (np.asarray(values) for values in (left, right, outcome))
-    if not lefts.shape == rights.shape == outcomes.shape or lefts.ndim != 1:
-        raise ValueError(
-            f"left {lefts.shape}, right {rights.shape} and outcome {outcomes.shape} must be of one length"
-        )
-    if not np.isin(outcomes, (-1, 0, 1)).all():
-        raise ValueError("outcome must be 1 (left won), 0 (tie) or -1 (right won)")
-    itself = np.flatnonzero(lefts == rights)
-    if len(itself):
-        raise ValueError(f"vote {itself[0]} compares item {lefts[itself[0]]} with itself")
-    if len(lefts) and min(lefts.min(), rights.min()) < 0:
-        raise ValueError("items are numbers from 0")
-    return lefts.astype(np.int64), rights.astype(np.int64), outcomes.astype(np.int64)
-
-
-def count_votes(
-    left: ArrayLike, right: ArrayLike, outcome: ArrayLike, *, items: int | None = None
-) -> tuple[Floats, Floats]:
-    """Wins and ties, (n, n), of votes (votes,): items from 0; outcome 1 left won, 0 tie, −1 right won."""
-    lefts, rights, outcomes = as_votes(left, right, outcome)
-    highest = int(max(lefts.max(initial=-1), rights.max(initial=-1)))
-    size = highest + 1 if items is None else items
-    if highest >= size:
-        raise ValueError(f"item {highest} is not among {size} items")
-    winners, losers = np.where(outcomes < 0, rights, lefts), np.where(outcomes < 0, lefts, rights)
-    places = winners * size + losers
-    decided = np.bincount(places[outcomes != 0], minlength=size * size).reshape(size, size)
-    tied = np.bincount(places[outcomes == 0], minlength=size * size).reshape(size, size)
-    return decided.astype(np.float64), (tied + tied.T).astype(np.float64)
-
-
 def win_rate_matrix(wins: ArrayLike, ties: ArrayLike | None = None) -> tuple[Floats, Floats]:
-    """The share of its votes against j that i won, a tie as half a win, and those votes; both (n, n).
+    """Return the share of its votes against j that i won, a tie as half a win, and those votes; both (n, n).
 
     NaN where two were never compared.
     """
@@ -111,7 +78,7 @@ def refuse_unbounded(beaten: NDArray[np.bool_]) -> None:
 
 
 def _reaches_all(beaten: NDArray[np.bool_]) -> bool:
-    """Whether a path leads from item 0 to every item."""
+    """Return whether a path leads from item 0 to every item."""
     reached = np.zeros(len(beaten), dtype=bool)
     reached[0] = True
     fresh = reached

@@ -1,4 +1,4 @@
-"""What stands beside ratings: whether neighbours differ, and Elo vote by vote."""
+"""Significance of differences between neighbours, and Elo vote by vote."""
 
 import math
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Difference:
 
 
 def neighbours(ratings: Ratings) -> list[Difference]:
-    """Each item against the next one in the order, best first; n − 1 of them.
+    """Return each item against the next one in the order, best first; n − 1 of them.
 
     The order was found from the same votes, so that p-values of neighbours err to the side of caution:
     they are next to each other because their ratings are close.

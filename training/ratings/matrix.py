@@ -14,7 +14,7 @@ _LONGEST_FULL_STEP = 1.79
 
 
 def share_of_step(reach: float) -> float:
-    """How much of a Newton step to take for the likelihood to rise: all of it unless it is long.
+    """Return the share of a Newton step that raises the likelihood: 1 unless the step is long.
 
     `reach` is how far the step moves any two outcomes of one vote apart in log odds. For a multinomial
     logit the third derivative along a direction is at most its reach times the second, so that the loss
@@ -41,7 +41,7 @@ class Matrix:
         self.tied = ties.sum() / 2
 
     def fit(self) -> Floats:
-        """The likeliest parameters (n,) or (n + 1,), ratings with mean 0. Newton's method."""
+        """Return the likeliest parameters (n,) or (n + 1,), ratings with mean 0. Newton's method."""
         parameters = self._start()
         for _ in range(MOST_STEPS):
             gradient, information = self.step(parameters)
@@ -63,7 +63,7 @@ class Matrix:
         )
 
     def _start(self) -> Floats:
-        """The log odds of winning against everybody: near enough to save a step or two."""
+        """Return the log odds of winning against everybody: near enough to save a step or two."""
         ratings = np.log((self.won + 0.5) / (self.lost + 0.5))
         ratings -= ratings.mean()
         if not self.with_tie:
@@ -83,7 +83,7 @@ class Matrix:
         return (up - down) / (2 * total), np.exp(parameters[-1]) / total, both / (4 * total)
 
     def step(self, parameters: Floats) -> tuple[Floats, Floats]:
-        """The gradient of the log likelihood and the Fisher information, made invertible."""
+        """Return the gradient of the log likelihood and the Fisher information, made invertible."""
         lead, tie, square = self._expected(parameters)
         expected = self.votes * lead
         gradient = (self.won - self.lost) / 2 - expected.sum(axis=1)
@@ -93,8 +93,8 @@ class Matrix:
             expected_ties = self.votes * tie
             gradient = np.append(gradient, self.tied - expected_ties.sum() / 2)
             cross = -(expected * tie).sum(axis=1)
-            own = (expected_ties * (1 - tie)).sum() / 2
-            information = _bordered(information, cross, own)
+            tie_information = (expected_ties * (1 - tie)).sum() / 2
+            information = _bordered(information, cross, tie_information)
         # Votes say nothing of the mean of all ratings: any weight on it keeps it where it was.
         information[: self.size, : self.size] += self.votes.mean() + 1e-3
         if self.prior:
@@ -103,7 +103,7 @@ class Matrix:
         return gradient, information
 
     def covariance(self, parameters: Floats) -> Floats:
-        """The sandwich A⁻¹ (J + prior) A⁻¹: J the squares of what each vote adds to the gradient."""
+        """Return the sandwich A⁻¹ (J + prior) A⁻¹: J the squares of what each vote adds to the gradient."""
         _, information = self.step(parameters)
         lead, tie, _ = self._expected(parameters)
         surprise = self.wins * (0.5 - lead) ** 2
@@ -114,8 +114,8 @@ class Matrix:
             surprise += self.ties * lead**2
             against = self.wins * (0.5 - lead) * tie
             cross = (against.T - against - self.ties * lead * (1 - tie)).sum(axis=1)
-            own = ((self.votes - self.ties) * tie**2 + self.ties * (1 - tie) ** 2).sum() / 2
-            meat = _bordered(self._laplacian(surprise), cross, own)
+            tie_information = ((self.votes - self.ties) * tie**2 + self.ties * (1 - tie) ** 2).sum() / 2
+            meat = _bordered(self._laplacian(surprise), cross, tie_information)
         return sandwich(information, meat, items=self.size, prior=self.prior)
 
     def _laplacian(self, weights: Floats) -> Floats:
@@ -124,13 +124,13 @@ class Matrix:
         return laplacian
 
 
-def _bordered(matrix: Floats, cross: Floats, own: float) -> Floats:
-    """The matrix with one more row and column."""
+def _bordered(matrix: Floats, cross: Floats, corner: float) -> Floats:
+    """Return the matrix with one more row and column."""
     size = len(matrix)
     bordered = np.empty((size + 1, size + 1))
     bordered[:size, :size] = matrix
     bordered[size, :size] = bordered[:size, size] = cross
-    bordered[size, size] = own
+    bordered[size, size] = corner
     return bordered
 
 
@@ -146,7 +146,7 @@ def inverse(information: Floats) -> Floats:
 
 
 def sandwich(information: Floats, meat: Floats, *, items: int, prior: float) -> Floats:
-    """A⁻¹ (J + prior) A⁻¹, the ratings taken about their mean."""
+    """Return A⁻¹ (J + prior) A⁻¹, the ratings taken about their mean."""
     bread = inverse(information)
     if prior:
         meat = meat + prior * np.eye(len(meat))

@@ -1,10 +1,11 @@
-"""What a fit says: ratings with their uncertainty, and the refusal where no finite rating fits."""
+"""Results of a fit: ratings with their uncertainty, and the refusal where no finite rating fits."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ Integers = NDArray[np.int64]
 ELO_PER_UNIT = 400 / math.log(10)
 """One unit of log odds in points of Elo (1978): 400 points are odds of ten to one."""
 
-NORMAL_97_5 = 1.959963984540054
+NORMAL_97_5 = NormalDist().inv_cdf(0.975)
 
 
 class UnboundedRatingsError(ValueError):
@@ -28,7 +29,7 @@ class UnboundedRatingsError(ValueError):
 
 
 class Ties(Enum):
-    """What a fit knows of ties."""
+    """Treatment of ties in a fit."""
 
     NOT_ASKED = "not asked"
     NONE_SEEN = "none seen"
@@ -86,11 +87,6 @@ class Ratings:
         return self.parameter_covariance[self._of_items, self._of_items]
 
     @property
-    def standard_errors(self) -> Floats:
-        """(n,) of the ratings, from the covariance."""
-        return np.sqrt(np.diag(self.covariance))
-
-    @property
     def low(self) -> Floats:
         """(n,)"""
         return self._bounds[0][self._of_items]
@@ -118,13 +114,6 @@ class Ratings:
         return 0.0 if self.ties is Ties.NONE_SEEN else None
 
     @property
-    def tie_interval(self) -> tuple[float, float] | None:
-        """Of ν; None where it was not fitted."""
-        if self.ties is not Ties.FITTED:
-            return None
-        return math.exp(self._bounds[0][-1]), math.exp(self._bounds[1][-1])
-
-    @property
     def order(self) -> Integers:
         """(n,) the items, best first; equals keep the order of their numbers."""
         return np.argsort(-self.ratings, kind="stable")
@@ -132,11 +121,3 @@ class Ratings:
     def elo(self, values: Floats | None = None, *, mean: float = 1000.0) -> Floats:
         """Log odds (by default the ratings; `low` and `high` as well) in points of Elo about `mean`."""
         return mean + ELO_PER_UNIT * (self.ratings if values is None else values)
-
-    def expected_win_rates(self) -> Floats:
-        """(n, n) the chance that i beats j, a tie as half a win, all covariates 0; a half with itself."""
-        odds = np.subtract.outer(self.ratings, self.ratings)
-        smaller = np.exp(-np.abs(odds) / 2)
-        edge = (1 - smaller**2) / (1 + smaller**2 + (self.tie or 0.0) * smaller)
-        rates: Floats = 0.5 + 0.5 * np.sign(odds) * edge
-        return rates

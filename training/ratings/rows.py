@@ -94,27 +94,27 @@ class Rows:
             information += self.prior * np.eye(information.shape[1])
         return information
 
-    def _assembled(self, both: Floats, cross: Floats | None, own: Floats | None) -> Floats:
+    def _assembled(self, both: Floats, cross: Floats | None, corner: Floats | None) -> Floats:
         """(B, P, P) from what each row (R, B) adds for u with u, u with t, and t with t."""
         batch = both.shape[1]
         linear = (self.outer @ both).T.reshape(batch, self.linear, self.linear)
-        if cross is None or own is None:
+        if cross is None or corner is None:
             return np.ascontiguousarray(linear)
         whole = np.empty((batch, self.linear + 1, self.linear + 1))
         whole[:, :-1, :-1] = linear
         whole[:, -1, :-1] = whole[:, :-1, -1] = (self.design.T @ cross).T
-        whole[:, -1, -1] = own.sum(axis=0)
+        whole[:, -1, -1] = corner.sum(axis=0)
         return whole
 
     def scores(self, parameters: Floats) -> tuple[Floats, Floats]:
-        """What a vote adds to the gradient, each (R, 3): by u, along its row of the design, and by t."""
+        """Return a vote's part of the gradient, each (R, 3): by u, along its row of the design, and by t."""
         lead, tie, _ = self.expected(parameters[:, None])
         along = np.array([0.5, 0.0, -0.5]) - lead
         chance = np.zeros_like(lead) if tie is None else tie
         return along, np.array([0.0, 1.0, 0.0]) - chance
 
     def covariance(self, parameters: Floats) -> Floats:
-        """The sandwich, (P, P): see `matrix.Matrix.covariance`."""
+        """Return the sandwich, (P, P): see `matrix.Matrix.covariance`."""
         along, by_tie = self.scores(parameters)
         parts = [
             (self.counts * one * other).sum(axis=1, keepdims=True)
@@ -142,9 +142,9 @@ class Rows:
         start = np.zeros((self.linear + self.with_tie, 1))
         information = self.information(start, self.counts[:, :, None])[0, : self.linear, : self.linear]
         items, covariates = slice(0, self.items), slice(self.items, self.linear)
-        across, own = information[items, covariates], information[covariates, covariates]
-        left = own - across.T @ np.linalg.solve(information[items, items], across)
-        scale = np.sqrt(np.maximum(np.diag(own), np.finfo(np.float64).tiny))
+        across, block = information[items, covariates], information[covariates, covariates]
+        left = block - across.T @ np.linalg.solve(information[items, items], across)
+        scale = np.sqrt(np.maximum(np.diag(block), np.finfo(np.float64).tiny))
         values, vectors = np.linalg.eigh(left / np.outer(scale, scale))
         if values[0] < _SINGULAR:
             weights = np.abs(vectors[:, 0])
@@ -157,7 +157,7 @@ class Rows:
     def refit(
         self, start: Floats, weights: Floats, *, chord: Floats | None, centre: Floats | None = None
     ) -> Floats:
-        """The likeliest parameters (P, B) under weights (R, 3, B), from `start` (P, B).
+        """Return the likeliest parameters (P, B) under weights (R, 3, B), from `start` (P, B).
 
         `chord` is the inverse of an information nearby: while steps with it shrink quickly they save each
         weighting its own; else Newton's steps. `centre` (P, B) is that of the prior, its ratings of mean 0.

@@ -1,4 +1,4 @@
-"""How a round samples, trains, evaluates and decides: one dataclass, checked when built."""
+"""Recipe: sampling, training, evaluation and decision of a round in one dataclass, checked when built."""
 
 from training.recipe.parts import (
     POLICY,

@@ -1,14 +1,13 @@
-"""A recipe as the fields of a form, and back: every setting an input, errors at the field that they name.
+"""A recipe as form fields, and back: an input per setting, errors at the field that they name.
 
-Built from the dataclasses themselves, so no setting can be forgotten. Inputs are named by their path,
-`policy-optimiser-learning_rate`; the items of a list are numbered, `samplers-0-checkpoint`.
+Built from the dataclasses, so no setting can be forgotten. Inputs are named by their path,
+`policy-optimiser-learning_rate`; list items are numbered, `samplers-0-checkpoint`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
@@ -23,13 +22,12 @@ from training.recipe.presets import PRESETS
 from training.recipe.recipe import PolicySettings, Recipe
 
 Data = Mapping[str, Sequence[str]]
-"""What a form sends: by name of the input all values that came under it."""
+"""Submitted form data: values by input name."""
 Kind = Literal["flag", "integer", "number", "text", "choice", "choices", "words", "json", "hidden"]
 
 RULES = "evaluation-rules"
 _OF_A_RULE = ("name", "kind", "options")
-"""All that a rule of the evaluation has: it is not weighed against others."""
-_NAMED = re.compile(r"field '(\w+)'")
+"""The only fields of an evaluation's rule, which is not weighed against others."""
 _SPELT = {
     "lora": "LoRA",
     "kl": "KL",
@@ -47,7 +45,7 @@ _SPELT = {
 
 @dataclass(slots=True)
 class Input:
-    """One setting on the page."""
+    """A setting on the page."""
 
     name: str
     label: str
@@ -60,17 +58,17 @@ class Input:
 
     @property
     def value(self) -> str:
-        """What stands in the field."""
+        """Return the value in the field."""
         return self.values[0] if self.values else ""
 
     @property
     def suggests(self) -> bool:
-        """Whether it wants a checkpoint's name, of which the page knows some."""
+        """Return whether it takes a checkpoint's name, of which the page suggests some."""
         return self.kind == "text" and self.name.endswith("-checkpoint")
 
     @property
     def is_on(self) -> bool:
-        """Whether a flag is set."""
+        """Return whether a flag is set."""
         return bool(self.values)
 
 
@@ -82,23 +80,23 @@ class Group:
     label: str
     help: str = ""
     switch: Input | None = None
-    """For a part that may be absent, and for an item of a list: whether it is there."""
+    """The flag of an optional part or a list item: present or absent."""
     inputs: list[Input] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
     def has_errors(self) -> bool:
-        """Whether anything in it is wrong: then it is shown unfolded."""
+        """Return whether anything in it has an error; it is then shown unfolded."""
         return bool(
             self.errors
-            or any(one.errors for one in self.inputs)
+            or any(entry.errors for entry in self.inputs)
             or any(group.has_errors for group in self.groups)
         )
 
 
 class RecipeForm:
-    """The form of one recipe, bound to what was sent, or to `flattened(recipe)`."""
+    """The form of one recipe, bound to submitted data, or to `flattened(recipe)`."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -110,37 +108,37 @@ class RecipeForm:
         """What the form describes; None where something is wrong."""
 
     def sent(self, name: str) -> list[str]:
-        """The values that came under a name."""
+        """Return the values submitted under a name."""
         return list(self._data.get(name, ()))
 
     def refuse(self, where: Input | Group, message: str) -> None:
-        """Note an error at its field."""
+        """Record an error at its field."""
         where.errors.append(message)
         self.errors.append((where.name, message))
 
 
 def flattened(recipe: Recipe) -> dict[str, list[str]]:
-    """What a form that shows `recipe` sends when nothing is changed."""
+    """Return the form data of an unchanged `recipe`."""
     return _flat(Recipe, recipe, "")
 
 
 def with_policy(data: Data, choice: str) -> dict[str, list[str]]:
-    """What was sent, with the settings of another way to train the policy, one of `PRESETS`."""
+    """Return the data with the policy settings replaced by a preset, one of `PRESETS`."""
     others = {name: list(values) for name, values in data.items() if not name.startswith("policy-")}
     return {**others, **_flat_policy(PRESETS[choice][1](), choice)}
 
 
 def label_of(name: str) -> str:
-    """A field's name as words."""
+    """Return a field's name as words."""
     words = _SPELT.get(name, name.replace("_", " "))
     return words[:1].upper() + words[1:]
 
 
 class _Part:
-    """One dataclass of a recipe: its inputs are added to a group, and it is built of what they hold."""
+    """One dataclass of a recipe: adds its inputs to a group, and is built from their values."""
 
     def __init__(self, form: RecipeForm, cls: Any, prefix: str, *, muted: bool = False) -> None:
-        """muted: it is shown, but is not part of the recipe: what is wrong with it is not said."""
+        """muted: shown, but not part of the recipe; its errors are not reported."""
         self.form = form
         self.cls = cls
         self.prefix = prefix
@@ -148,7 +146,7 @@ class _Part:
         self.complete = True
 
     def read(self, group: Group) -> Any:
-        """The dataclass; None where it cannot be built, with the errors noted."""
+        """Return the dataclass; None if it cannot be built, with the errors recorded."""
         hints = get_type_hints(self.cls)
         helps = {name: gettext(text) if text else "" for name, text in help_of(self.cls).items()}
         values = {
@@ -159,7 +157,7 @@ class _Part:
         try:
             return self.cls(**values)
         except ContractError as error:
-            self._place(str(error), group)
+            self._place(error, group)
             return None
 
     def _field(self, name: str, hint: Any, text: str, group: Group) -> Any:
@@ -192,7 +190,7 @@ class _Part:
         return None
 
     def _listed(self, path: str, name: str, cls: Any, text: str, group: Group) -> tuple[Any, ...]:
-        """The items that are kept. The last one is blank: who wants another one keeps it."""
+        """Return the items that are switched on; the last one is blank, for adding another."""
         outer = Group(name=path, label=label_of(name), help=text)
         group.groups.append(outer)
         built, place = [], 0
@@ -202,14 +200,14 @@ class _Part:
             item = Group(name=prefix, label=str(place + 1), switch=keep)
             outer.groups.append(item)
             part = _Part(self.form, cls, f"{prefix}-", muted=self.muted or not keep.is_on)
-            one = part.read(item)
+            built_item = part.read(item)
             if keep.is_on:
-                built.append(self._kept(one))
+                built.append(self._kept(built_item))
             place += 1
         return tuple(built)
 
     def _policy(self, text: str, group: Group) -> Any:
-        """The policy's settings are those of its method; which one is shown says a hidden input."""
+        """Read the policy's settings by the method in a hidden input."""
         method = "".join(self.form.sent("policy-method"))
         inner = Group(name="policy", label=label_of("policy"), help=text)
         group.groups.append(inner)
@@ -229,39 +227,34 @@ class _Part:
         if not self.muted:
             self.form.refuse(where, message)
 
-    def _place(self, message: str, group: Group) -> None:
-        """Say what is wrong at the field that the message names, else at the group."""
-        head, _, remedy = message.partition(": ")
-        names = [one.strip() for one in head.split(",")]
-        paths = ["-".join(names[place:]) for place in range(len(names))]
-        if found := _NAMED.search(message):
-            paths, remedy = [found[1]], message
+    def _place(self, error: ContractError, group: Group) -> None:
+        """Record an error at the fields that it names, else at the group."""
         known = _by_name(group)
-        for path in paths:
-            if where := known.get(f"{self.prefix}{path}"):
-                self._refuse(where, remedy)
-                return
-        self._refuse(group, message)
+        for path, problem in error.problems:
+            # An error inside a setting is shown at the setting.
+            names = ("-".join(path[:length]) for length in range(len(path), 0, -1))
+            places = (known.get(f"{self.prefix}{name}") for name in names)
+            self._refuse(next((place for place in places if place), group), problem)
 
 
 def _by_name(group: Group) -> dict[str, Input | Group]:
-    found: dict[str, Input | Group] = {one.name: one for one in group.inputs}
+    entries: dict[str, Input | Group] = {entry.name: entry for entry in group.inputs}
     for inner in group.groups:
-        found |= {inner.name: inner, **_by_name(inner)}
-    return found
+        entries |= {inner.name: inner, **_by_name(inner)}
+    return entries
 
 
 def _shown(cls: Any, prefix: str) -> list[str]:
     if cls is RewardPart and prefix.startswith(RULES):
         return list(_OF_A_RULE)
-    return [one.name for one in dataclasses.fields(cls)]
+    return [field.name for field in dataclasses.fields(cls)]
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """A type without its None, and whether it had one."""
+    """Return a type without its None, and whether it had one."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
-    left = [one for one in get_args(hint) if one is not type(None)]
+    left = [arg for arg in get_args(hint) if arg is not type(None)]
     return (left[0] if len(left) == 1 else hint), len(left) < len(get_args(hint))
 
 
@@ -274,9 +267,9 @@ def _input(path: str, name: str, plain: Any, text: str, optional: bool, values: 
     if path.startswith(RULES) and name == "kind":
         options = RULES_WITHOUT_TORCH
     if kind == "choices":
-        # Those that are chosen come first, in their order: it is theirs in the recipe too.
-        options = (*values, *(one for one in options if one not in values))
-    choices = tuple((one, one.replace("_", " ")) for one in options)
+        # The chosen ones come first, in the order of the recipe.
+        options = (*values, *(option for option in options if option not in values))
+    choices = tuple((option, option.replace("_", " ")) for option in options)
     return Input(path, label_of(name), text, kind, values, choices, optional)
 
 
@@ -295,7 +288,7 @@ def _kind(plain: Any) -> tuple[Kind, tuple[str, ...]]:
 
 
 def _value(made: Input) -> Any:
-    """What an input holds. Raises `ValueError` that says what is expected."""
+    """Return an input's value. Raises `ValueError` with the expected form."""
     text = made.value.strip()
     if made.kind == "flag":
         return made.is_on
@@ -319,36 +312,36 @@ def _number(text: str, *, whole: bool) -> float:
 
 def _json(text: str) -> Any:
     try:
-        found = json.loads(text or "{}")
+        decoded = json.loads(text or "{}")
     except ValueError as error:
         raise ValueError(f"this is no JSON: {error}") from None
-    return tuple(found) if isinstance(found, list) else found
+    return tuple(decoded) if isinstance(decoded, list) else decoded
 
 
 def _flat(cls: Any, instance: Any, prefix: str) -> dict[str, list[str]]:
-    """The inputs of a dataclass; of its defaults where `instance` is None."""
+    """Return the inputs of a dataclass; of its defaults if `instance` is None."""
     hints = get_type_hints(cls)
-    defaults = {one.name: _default(one) for one in dataclasses.fields(cls)}
-    found: dict[str, list[str]] = {}
+    defaults = {field.name: _default(field) for field in dataclasses.fields(cls)}
+    data: dict[str, list[str]] = {}
     for name in _shown(cls, prefix):
         value = defaults[name] if instance is None else getattr(instance, name)
         path = f"{prefix}{name}"
         plain, optional = _without_none(hints[name])
         item = get_args(plain)[0] if get_origin(plain) is tuple else None
         if path == "policy":
-            found |= _flat_policy(value, choice_of(value))
+            data |= _flat_policy(value, choice_of(value))
         elif dataclasses.is_dataclass(plain):
-            found |= _flat(plain, value, f"{path}-")
+            data |= _flat(plain, value, f"{path}-")
             if optional and value is not None:
-                found[f"{path}-on"] = ["on"]
+                data[f"{path}-on"] = ["on"]
         elif dataclasses.is_dataclass(item):
-            for place, one in enumerate((*(value or ()), None)):
-                found |= {f"{path}-{place}-listed": ["1"], **_flat(item, one, f"{path}-{place}-")}
-                if one is not None:
-                    found[f"{path}-{place}-keep"] = ["on"]
+            for place, entry in enumerate((*(value or ()), None)):
+                data |= {f"{path}-{place}-listed": ["1"], **_flat(item, entry, f"{path}-{place}-")}
+                if entry is not None:
+                    data[f"{path}-{place}-keep"] = ["on"]
         else:
-            found[path] = _sent(value, plain)
-    return found
+            data[path] = _sent(value, plain)
+    return data
 
 
 def _flat_policy(policy: PolicySettings, choice: str) -> dict[str, list[str]]:
@@ -361,7 +354,7 @@ def _flat_policy(policy: PolicySettings, choice: str) -> dict[str, list[str]]:
 
 
 def choice_of(policy: PolicySettings) -> str:
-    """The name of the way to train under which settings are shown: a preset, where they are exactly it."""
+    """Return the preset whose settings these are exactly, else the method's name."""
     same = (name for name, (_, make) in PRESETS.items() if make() == policy)
     return next(same, policy.method)
 
@@ -377,7 +370,7 @@ def _sent(value: Any, plain: Any) -> list[str]:
     return [json.dumps(value, ensure_ascii=False) if kind == "json" else str(value)]
 
 
-def _default(one: dataclasses.Field[Any]) -> Any:
-    if one.default is not dataclasses.MISSING:
-        return one.default
-    return one.default_factory() if one.default_factory is not dataclasses.MISSING else None
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None

@@ -1,16 +1,14 @@
-"""The sentence under each field of a settings class: the one place where it is explained.
+"""The help sentence under each field of a settings class.
 
-Python keeps no docstrings of fields, so they are read from the source, once. `.ci/messages.py` collects them
-for translators by `sentences`; the form says them in the reader's language.
+pydantic keeps them as field descriptions. `.ci/messages.py` collects them for translators through
+`sentences`; the form translates them.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
-import textwrap
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,57 +30,43 @@ _IN_A_RECIPE = {
         for cls in ("PreferenceSettings", "KtoSettings", "PolicyGradientSettings")
     },
 }
-"""Where a recipe means another thing than the run that is made of it."""
+"""Overrides for a recipe, where a field differs in meaning from the run's."""
 
 
 @functools.cache
 def help_of(cls: type[Any]) -> dict[str, str]:
-    """What each field of a dataclass does, by its name, those of its bases among them."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(one):
-            found |= _own(one)
-    names = [field.name for field in dataclasses.fields(cls)]
-    return {name: _IN_A_RECIPE.get((cls.__name__, name)) or found.get(name, "") for name in names}
+    """Return the sentence of each field of a record by its name, inherited fields included."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        for name, field in getattr(base, "__pydantic_fields__", {}).items():
+            texts[name] = " ".join((field.description or texts.get(name, "")).split())
+    return {name: _IN_A_RECIPE.get((cls.__name__, name)) or text for name, text in texts.items()}
 
 
 def sentences() -> Iterator[tuple[Path, str]]:
-    """What stands under the fields of every recipe's form, each with the file that it is written in."""
-    # The recipe reads no help: only who asks for all of it knows both.
+    """Yield the help sentences of all recipe forms, each with its file."""
+    # Imported here: the recipe itself needs no help texts.
     from training.recipe.recipe import Recipe
 
-    classes: list[Any] = sorted(_within(Recipe, set()), key=lambda one: one.__name__)
+    classes: list[Any] = sorted(_within(Recipe, set()), key=lambda cls: cls.__name__)
     for cls in classes:
         source = Path(inspect.getfile(cls))
         for text in help_of(cls).values():
             yield source, text
 
 
-def _within(cls: type[Any], found: set[type[Any]]) -> set[type[Any]]:
-    """A dataclass and all that its fields are made of, the settings of every way to train a policy too."""
-    if cls not in found:
-        found.add(cls)
+def _within(cls: type[Any], seen: set[type[Any]]) -> set[type[Any]]:
+    """Collect a dataclass and those of its fields, the settings of every policy method included."""
+    if cls not in seen:
+        seen.add(cls)
         for hint in typing.get_type_hints(cls).values():
-            for one in _leaves(hint):
-                if dataclasses.is_dataclass(one) and isinstance(one, type):
-                    _within(one, found)
-    return found
+            for leaf in _leaves(hint):
+                if dataclasses.is_dataclass(leaf) and isinstance(leaf, type):
+                    _within(leaf, seen)
+    return seen
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
     yield hint
-    for one in typing.get_args(hint):
-        yield from _leaves(one)
-
-
-def _own(cls: type[Any]) -> dict[str, str]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    body = tree.body[0]
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 - the source of a class
-    found = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[field.target.id] = " ".join(str(after.value.value).split())
-    return found
+    for arg in typing.get_args(hint):
+        yield from _leaves(arg)

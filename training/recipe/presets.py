@@ -1,4 +1,4 @@
-"""Ways to train a policy by the names that people know them by."""
+"""Presets: ways to train a policy, by their usual names."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ PRESETS: dict[str, tuple[str, Callable[[], PolicySettings]]] = {
     "rloo": ("RLOO: leave-one-out baseline", _rloo),
     "reinforce": ("REINFORCE: running-mean baseline", _reinforce),
 }
-"""By name: what it is called, and its settings; see the table in `contract.methods.policy_gradient`."""
+"""Title and settings by name; see the table in `contract.methods.policy_gradient`."""

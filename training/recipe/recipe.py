@@ -1,25 +1,25 @@
-"""A round's recipe as a whole, from JSON and back."""
+"""A round's whole recipe, from JSON and back."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field
 
 from training.contract import (
-    ContractError,
     KtoSettings,
     LoraSettings,
     OptimiserSettings,
     PolicyGradientSettings,
     PreferenceSettings,
-    RewardPart,
     RewardSettings,
     SftSettings,
     settings_from_json,
 )
-from training.contract.files import known_fields, require, require_types
+from training.contract.record import ContractError, decode, record, require
 from training.recipe.parts import (
     BudgetSettings,
     EvaluationSettings,
@@ -27,7 +27,6 @@ from training.recipe.parts import (
     Sampler,
     SamplingSettings,
     StartSettings,
-    require_integer,
 )
 
 PolicySettings = PreferenceSettings | KtoSettings | SftSettings | PolicyGradientSettings
@@ -40,10 +39,9 @@ _LORA = LoraSettings(layers=8)
 """Eight of the starter's thirty blocks: the backward pass stops there, which halves a step on a CPU."""
 
 
-def _few_steps(learning_rate: float) -> OptimiserSettings:
-    """Once over sixty judgments: some minutes on two cores."""
+def _few_steps() -> OptimiserSettings:
+    """Return settings for one pass over sixty judgments: some minutes on two cores."""
     return OptimiserSettings(
-        learning_rate=learning_rate,
         warmup_steps=2,
         batch_size=4,
         epochs=3,
@@ -53,19 +51,38 @@ def _few_steps(learning_rate: float) -> OptimiserSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """All that decides how a round goes, apart from the judgments."""
+def _reward_settings(values: Any) -> Any:
+    return settings_from_json("reward", values) if isinstance(values, Mapping) else values
 
-    reward: RewardSettings = field(
+
+def _policy_settings(values: Any) -> Any:
+    """Decode settings of the method that they name."""
+    if isinstance(values, PolicySettings):
+        return values
+    if not isinstance(values, Mapping):
+        raise ContractError(f"must be an object, not {values!r}")
+    method = values.get("method", "preference")
+    require(method in _POLICY_METHODS, "method", f"{method!r} must be one of {', '.join(_POLICY_METHODS)}")
+    decoded = {name: value for name, value in values.items() if name != "method"}
+    if method == "policy_gradient":
+        people = {"name": "people", "kind": "model", "checkpoint": ROUND_REWARD_MODEL}
+        decoded = {"rewards": [people], **decoded}
+    return settings_from_json(method, decoded)
+
+
+@record
+class Recipe:
+    """All settings of a round."""
+
+    reward: Annotated[RewardSettings, BeforeValidator(_reward_settings)] = field(
         default_factory=lambda: RewardSettings(
-            lora=_LORA, optimiser=_few_steps(3e-4), context=True, use_corrections=True
+            lora=_LORA, optimiser=_few_steps(), context=True, use_corrections=True
         )
     )
     """Settings of the reward model."""
-    policy: PolicySettings = field(
+    policy: Annotated[PolicySettings, BeforeValidator(_policy_settings)] = field(
         default_factory=lambda: PreferenceSettings(
-            lora=_LORA, optimiser=_few_steps(1e-4), context=True, use_corrections=True
+            lora=_LORA, optimiser=_few_steps(), context=True, use_corrections=True
         )
     )
     """Settings of the policy. In JSON its `method` says which they are: preference, kto, sft or
@@ -73,41 +90,34 @@ class Recipe:
     reward that policy_gradient is trained for is "round", the reward model of this round, or the name of an
     earlier one; without `rewards` it is trained for the former."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    """How prompts are answered."""
-    ranking_size: int = 4
-    """Answers in a ranking; the prompts between get pairs."""
-    prompts: int | None = None
+    """Sampling of the responses."""
+    ranking_size: Annotated[int, Field(ge=3, le=9)] = 4
+    """Responses in a ranking; the other prompts get pairs."""
+    prompts: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """How many of the project's prompts are asked in a round; null asks all."""
-    ready_prompts: int = 8
-    """How many prompts are answered before people are told to label; the rest is answered while they do."""
+    ready_prompts: Annotated[int, Field(ge=1, le=10_000_000)] = 8
+    """Prompts with responses before labelling is announced; the rest follow during labelling."""
     reliability_weights: bool = False
-    """Weigh each judgment in the snapshot by how reliable its annotator is, as estimated from all
-    judgments of its rounds; false counts everyone alike. Wants an overlap of annotators."""
-    seed: int = 0
-    """Seeds training and, with prompt and checkpoint, every sampled answer."""
+    """Weight each annotation in the snapshot by the reliability of its annotator, estimated from all
+    annotations of its rounds; false weights all equally. Needs overlap between annotators."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Seed of training and, with prompt and checkpoint, of every sampled response."""
     samplers: tuple[Sampler, ...] = ()
-    """Who answers each prompt, and how often: all their answers stand in one comparison, two to nine of
-    them. None lets the policy and the one before it share the places, in pairs and rankings by turns."""
+    """Models that respond to each prompt, and the number of responses of each: all form one comparison
+    of two to nine. If empty, the policy and its predecessor share the positions, in pairs and
+    rankings by turns."""
     start: StartSettings = field(default_factory=StartSettings)
-    """When training starts by itself."""
+    """Condition for training to start automatically."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    """How the new policy is held against its parent."""
+    """Comparison of the new policy with its parent."""
     promotion: PromotionSettings = field(default_factory=PromotionSettings)
     """What must hold for it to be promoted."""
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     """What training may cost."""
     ai_feedback: bool = False
-    """Learn from the judgments of AI annotators too; false keeps them out of the snapshot."""
+    """Include the annotations of AI annotators; false keeps them out of the snapshot."""
 
     def __post_init__(self) -> None:
-        for name in ("reliability_weights", "ai_feedback"):
-            require(isinstance(getattr(self, name), bool), name, "must be true or false")
-        require_types(self, "recipe")
-        require_integer(self.ready_prompts, "ready_prompts", 1, 10_000_000)
-        require_integer(self.ranking_size, "ranking_size", 3, 9)
-        require_integer(self.seed, "seed", 0, 2**31 - 1)
-        if self.prompts is not None:
-            require_integer(self.prompts, "prompts", 1, 10_000_000)
         if isinstance(self.policy, PolicyGradientSettings):
             self._check_rewards(self.policy)
         answers = sum(sampler.completions for sampler in self.samplers)
@@ -119,7 +129,7 @@ class Recipe:
         self._check_promotion()
 
     def _check_promotion(self) -> None:
-        """Refuse conditions that no evidence of this recipe's could meet."""
+        """Raise for conditions that no evidence of this recipe could meet."""
         require(
             self.promotion.judged_by != "people" or self.evaluation.people,
             "promotion, judged_by",
@@ -133,100 +143,38 @@ class Recipe:
         )
 
     def _check_rewards(self, policy: PolicyGradientSettings) -> None:
-        """Refuse what would end the run only after hours of training the reward model."""
+        """Raise for settings that would fail the run only after hours of training the reward model."""
         for part in (*policy.rewards, *policy.watch.held_out):
-            if part.checkpoint == ROUND_REWARD_MODEL and policy.context != self.reward.context:
-                raise ContractError(
-                    f"policy, context: the reward {part.name!r} is the round's reward model, trained "
-                    f"with context {str(self.reward.context).lower()}; set both alike"
-                )
+            if part.checkpoint != ROUND_REWARD_MODEL:
+                continue
+            require(
+                policy.context == self.reward.context,
+                "policy, context",
+                f"the reward {part.name!r} is the round's reward model, trained with context "
+                f"{str(self.reward.context).lower()}; set both alike",
+            )
             odd = sorted(set(part.heads or ()) - set(self.reward.head_names))
-            if part.checkpoint == ROUND_REWARD_MODEL and odd:
-                raise ContractError(
-                    f"policy, rewards: the reward {part.name!r} weighs the head {odd[0]!r}, which the "
-                    f"round's reward model will not have; it has {', '.join(self.reward.head_names)}"
-                )
+            require(
+                not odd,
+                "policy, rewards",
+                f"the reward {part.name!r} weighs the head {''.join(odd[:1])!r}, which the round's reward "
+                f"model will not have; it has {', '.join(self.reward.head_names)}",
+            )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The recipe that decoded JSON describes; what it leaves out keeps its default.
+        """Return the recipe in decoded JSON, with defaults for missing values.
 
         Raises `ContractError` that names the field.
         """
-        known = _known(cls, values, "recipe")
-        if "reward" in known:
-            known["reward"] = settings_from_json("reward", known["reward"])
-        if "policy" in known:
-            known["policy"] = _policy_from_json(known["policy"])
-        for name, kind in _PARTS.items():
-            if name in known:
-                known[name] = _part(kind, known[name], name)
-        if "samplers" in known:
-            known["samplers"] = tuple(
-                _part(Sampler, one, f"samplers, {place}")
-                for place, one in enumerate(_listed(known["samplers"], "samplers"), 1)
-            )
-        return cls(**known)
+        return decode(cls, values)
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe with every default written out."""
+        """Return the recipe with every default written out."""
         values = dataclasses.asdict(self)
         return {**values, "policy": {"method": self.policy.method, **values["policy"]}}
 
 
-_PARTS = {
-    "sampling": SamplingSettings,
-    "start": StartSettings,
-    "evaluation": EvaluationSettings,
-    "promotion": PromotionSettings,
-    "budget": BudgetSettings,
-}
-
-
 def default_recipe() -> dict[str, Any]:
-    """The recipe of a new round: small enough for two cores, every setting written out."""
+    """Return the recipe of a new round: small enough for two cores, every setting written out."""
     return Recipe().to_json()
-
-
-def _policy_from_json(values: Any) -> PolicySettings:
-    if not isinstance(values, Mapping):
-        raise ContractError(f"policy: an object is expected, not {type(values).__name__}")
-    method = values.get("method", "preference")
-    given = {name: value for name, value in values.items() if name != "method"}
-    if method == "policy_gradient":
-        own = {"name": "people", "kind": "model", "checkpoint": ROUND_REWARD_MODEL}
-        given = {"rewards": [own], **given}
-    settings = settings_from_json(method, given) if method in _POLICY_METHODS else None
-    if not isinstance(settings, PolicySettings):
-        raise ContractError(f"policy, method: {method!r} must be one of {', '.join(_POLICY_METHODS)}")
-    return settings
-
-
-def _part(cls: Any, values: Any, where: str) -> Any:
-    """One part of a recipe from decoded JSON, its own parts among it."""
-    known = _known(cls, values, where)
-    if "sampling" in known:
-        known["sampling"] = SamplingSettings(
-            **_known(SamplingSettings, known["sampling"], f"{where}, sampling")
-        )
-    if "rules" in known and cls is EvaluationSettings:
-        known["rules"] = tuple(
-            RewardPart(**known_fields(RewardPart, one, f"{where}, rules, {place}"))
-            for place, one in enumerate(_listed(known["rules"], f"{where}, rules"), 1)
-        )
-    return cls(**known)
-
-
-def _listed(values: Any, where: str) -> Sequence[Any]:
-    require(isinstance(values, list | tuple), where, f"a list is expected, not {type(values).__name__}")
-    items: Sequence[Any] = values
-    return items
-
-
-def _known(cls: type, values: Any, where: str) -> dict[str, Any]:
-    if not isinstance(values, Mapping):
-        raise ContractError(f"{where}: an object is expected, not {type(values).__name__}")
-    unknown = sorted(set(values) - {f.name for f in dataclasses.fields(cls)})
-    if unknown:
-        raise ContractError(f"{where}: unknown field {', '.join(map(repr, unknown))}")
-    return dict(values)

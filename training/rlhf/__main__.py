@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from training.contract import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, SPEC_FILE, ContractError, report_of
-from training.rlhf.allocation import keep_freed_memory
-from training.rlhf.stopping import StopRequest
+from training.rlhf.runtime.allocation import keep_freed_memory
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 _LOCK_WAIT_SECONDS = 30.0

@@ -25,13 +25,13 @@ _TIE_ROUNDINGS = 8
 
 
 def _prepared(mask: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    """The mask as booleans, then the values in float32 at least with zeros outside it."""
-    kept = mask.bool()
+    """Return the mask as booleans, then the values in float32 at least with zeros outside it."""
+    valid = mask.bool()
     for value in values:
-        if value.shape != kept.shape:
-            raise ValueError(f"mask {tuple(kept.shape)} and values {tuple(value.shape)} must have one shape")
+        if value.shape != valid.shape:
+            raise ValueError(f"mask {tuple(valid.shape)} and values {tuple(value.shape)} must have one shape")
     wide = [value.detach().to(torch.promote_types(value.dtype, torch.float32)) for value in values]
-    return kept, *(torch.where(kept, value, torch.zeros_like(value)) for value in wide)
+    return valid, *(torch.where(valid, value, torch.zeros_like(value)) for value in wide)
 
 
 def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float) -> Tensor:
@@ -39,22 +39,13 @@ def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float) -> Tensor
 
     rewards, mask: (batch, time). Returns (batch, time). Sutton & Barto 2018, equation 3.9.
     """
-    kept, rewards = _prepared(mask, rewards)
+    valid, rewards = _prepared(mask, rewards)
     returns = torch.zeros_like(rewards)
     later = rewards.new_zeros(rewards.shape[0])
     for step in reversed(range(rewards.shape[1])):
-        later = torch.where(kept[:, step], rewards[:, step] + gamma * later, later)
-        returns[:, step] = torch.where(kept[:, step], later, 0.0)
+        later = torch.where(valid[:, step], rewards[:, step] + gamma * later, later)
+        returns[:, step] = torch.where(valid[:, step], later, 0.0)
     return returns
-
-
-def reward_to_go(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Sum of the rewards from each step on: discounted returns with γ = 1, in one cumulative sum.
-
-    rewards, mask: (batch, time). Returns (batch, time).
-    """
-    kept, rewards = _prepared(mask, rewards)
-    return torch.where(kept, rewards.flip(-1).cumsum(-1).flip(-1), 0.0)
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -65,12 +56,12 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
     returns come from these advantages: whiten afterwards, and only the advantages.
     Schulman et al. 2016, equation 16.
     """
-    kept, rewards, values = _prepared(mask, rewards, values)
+    valid, rewards, values = _prepared(mask, rewards, values)
     advantages = torch.zeros_like(rewards)
     later = rewards.new_zeros(rewards.shape[0])
     next_value = torch.zeros_like(later)
     for step in reversed(range(rewards.shape[1])):
-        here = kept[:, step]
+        here = valid[:, step]
         delta = rewards[:, step] + gamma * next_value - values[:, step]
         later = torch.where(here, delta + gamma * lam * later, later)
         next_value = torch.where(here, values[:, step], next_value)
@@ -79,7 +70,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
 
 
 def group_relative(rewards: Tensor, *, scale: bool = True) -> Tensor:
-    """How each answer compares with the others to its prompt: (r − mean) / std.
+    """Return each completion's advantage over the others of its prompt: (r − mean) / std.
 
     rewards: (batch, K); NaN is left out of mean and standard deviation and gets 0. The
     standard deviation is that of a sample (n − 1), as in TRL and verl. A group that ties, or
@@ -94,7 +85,7 @@ def group_relative(rewards: Tensor, *, scale: bool = True) -> Tensor:
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """Each answer against the mean of the others to its prompt: r_i − mean_{j ≠ i} r_j.
+    """Return each answer against the mean of the others to its prompt: r_i − mean_{j ≠ i} r_j.
 
     rewards: (batch, K); NaN is left out and gets 0, and so does an answer that no other can be
     compared with. Equals n / (n − 1) times `group_relative(scale=False)`, n the number of
@@ -105,7 +96,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 
 def tied_groups(rewards: Tensor) -> Tensor:
-    """Which prompts teach nothing, as their scored answers all tie: (batch, K) -> (batch,) booleans."""
+    """Return the prompts whose scored completions all tie: (batch, K) -> (batch,) booleans."""
     return _centred_groups(rewards)[2]
 
 
@@ -132,17 +123,17 @@ def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     x, mask: one shape. Returns zeros outside the mask. The variance is that of a sample
     (n − 1), as in TRL and verl; where all values are equal the result is their mean (or 0).
     """
-    kept, x = _prepared(mask, x)
-    count = kept.sum()
+    valid, x = _prepared(mask, x)
+    count = valid.sum()
     mean = x.sum() / count.clamp(min=1)
-    centred = torch.where(kept, x - mean, 0.0)
+    centred = torch.where(valid, x - mean, 0.0)
     variance = centred.square().sum() / (count - 1).clamp(min=1)
     scaled = centred * torch.rsqrt(variance + _VARIANCE_FLOOR)
-    return scaled if shift_mean else torch.where(kept, scaled + mean, 0.0)
+    return scaled if shift_mean else torch.where(valid, scaled + mean, 0.0)
 
 
 class BaselineState(TypedDict):
-    """What a running mean knows: plain numbers, fit for a run's state file."""
+    """State of a running mean: plain numbers for a run's state file."""
 
     mean: float
     count: int

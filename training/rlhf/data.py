@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from training.contract import ContractError, SnapshotCorrection, SnapshotRow, with_context
-from training.rlhf.encoding import Answered, Encoder, shorten
-from training.rlhf.labels import Flag, Labels, LabelsOf, Missing, Rating, Wanted, among
-from training.rlhf.token_cache import TokenCache
+from training.contract.chat_template import Thinking
+from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.labels import Labels, Missing, Rating, RowLabels, Wanted, among
+from training.rlhf.tokens.token_cache import TokenCache
 
 __all__ = [
     "Example",
     "Examples",
-    "Flag",
     "Labels",
     "Missing",
     "Rating",
@@ -46,45 +47,8 @@ _DECIDED = "a reviewer decided this comparison; the decision counts once"
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """One judgment, tokenised."""
-
-    judgment: str
-    answers: tuple[Answered, ...]
-    ranks: tuple[int, ...]
-    """Rank of each answer: 1 best, equal tied, 0 not ranked. All 0 where no preference was given."""
-    strength: int = 0
-    """How much better the winner is, 1 to 4; 0 when not asked."""
-    weight: float = 1.0
-    """How much it counts: its loss is multiplied by this and the step's losses divided by their sum."""
-    prompt: str = ""
-    """The prompt's id: judgments of one prompt are not independent of each other."""
-    annotator: str = ""
-    """Pseudonym of who judged; empty for a reviewer's decision."""
-    labels: Labels = field(default_factory=Labels)
-    """What else was said."""
-
-    @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(winner, loser) of every pair that the ranks decide, as indexes into `answers`."""
-        ranked = [(index, rank) for index, rank in enumerate(self.ranks) if rank]
-        return tuple((a, b) for a, first in ranked for b, second in ranked if first < second)
-
-    @property
-    def ties(self) -> bool:
-        """Whether two ranked answers share a rank."""
-        ranked = [rank for rank in self.ranks if rank]
-        return len(set(ranked)) < len(ranked)
-
-    @property
-    def tokens(self) -> int:
-        """Length of the longest prompt + answer."""
-        return max(len(answer.ids) for answer in self.answers)
-
-
-@dataclass(frozen=True, slots=True)
 class Examples:
-    """What a snapshot gives to learn from, and what it does not."""
+    """Examples of a snapshot, and the reasons for rows left out."""
 
     train: list[Example]
     held_out: list[Example]
@@ -102,6 +66,7 @@ def build_examples(
     context: bool,
     wanted: Wanted | None = None,
     cache: TokenCache | None = None,
+    thinking: Thinking = "train",
 ) -> Examples:
     """Tokenise a snapshot's rows into training and held-out examples; by default of decided rankings.
 
@@ -109,7 +74,11 @@ def build_examples(
     What cannot be used is listed with its reason. Raises `ContractError` where no training example is left.
     """
     building = _Building(
-        Encoder(tokenizer), max_tokens=max_tokens, context=context, wanted=wanted or Wanted(), cache=cache
+        Encoder(tokenizer, thinking=thinking),
+        max_tokens=max_tokens,
+        context=context,
+        wanted=wanted or Wanted(),
+        cache=cache,
     )
     count = 0
     for row in rows:
@@ -124,19 +93,19 @@ def build_examples(
 
 
 def only_teaching(examples: Examples, teaches: Callable[[Example], bool], wanted: Wanted) -> Examples:
-    """The examples that say something to a method; the others are listed with those that were dropped.
+    """Return the examples that say something to a method; the others are listed with those that were dropped.
 
     Raises `ContractError` where no training example is left.
     """
-    kept = [[example for example in some if teaches(example)] for some in (examples.train, examples.held_out)]
+    sets = [[example for example in some if teaches(example)] for some in (examples.train, examples.held_out)]
     # A judgment may teach by its corrections alone.
-    heard = {example.judgment for some in kept for example in some}
+    judgments = {example.judgment for some in sets for example in some}
     silent = [
         {"judgment": example.judgment, "completion": "", "reason": "it says nothing of what is learned"}
         for example in (*examples.train, *examples.held_out)
-        if example.judgment not in heard
+        if example.judgment not in judgments
     ]
-    left = Examples(kept[0], kept[1], examples.dropped + silent, examples.shortened)
+    left = Examples(sets[0], sets[1], examples.dropped + silent, examples.shortened)
     if not left.train:
         raise ContractError(_nothing_to_learn_from(len(examples.train), left, wanted))
     return left
@@ -166,7 +135,11 @@ class _Building:
         cache: TokenCache | None = None,
     ) -> None:
         self._encoder = encoder
-        self._encode = encoder.encode if cache is None else functools.partial(cache.encode, encoder.encode)
+        self._encode = (
+            encoder.encode
+            if cache is None
+            else functools.partial(cache.encode, encoder.encode, thinking=encoder.thinking)
+        )
         self._max_tokens = max_tokens
         self._context = context
         self._wanted = wanted
@@ -186,7 +159,7 @@ class _Building:
 
     @property
     def _judged(self) -> bool:
-        """Whether anything is wanted of the completions as they stand."""
+        """Return whether a method uses the completions as they are."""
         wanted = self._wanted
         return wanted.ranks != "none" or wanted.verdicts or self._labelled
 
@@ -202,7 +175,7 @@ class _Building:
         if not weight:
             self._drop(row, "the annotator's judgments weigh nothing")
             return
-        labels_of = LabelsOf(row, self._wanted, again=again)
+        labels_of = RowLabels(row, self._wanted, again=again)
         wanted_ids = [
             completion
             for completion in row.completions
@@ -217,12 +190,12 @@ class _Building:
             if answer := self._encoded(row, completion.id, completion.text):
                 answers[completion.id] = answer
         places = {name: index for index, name in enumerate(answers)}
-        kept = {name: rank for name, rank in ranks.items() if name in places}
-        if ranks and not self._teaches(kept):
-            reason, kept = "no two usable answers differ in rank", {}
+        placed_ranks = {name: rank for name, rank in ranks.items() if name in places}
+        if ranks and not self._teaches(placed_ranks):
+            reason, placed_ranks = "no two usable answers differ in rank", {}
         labels = labels_of.of(places)
-        if not kept and (not labels_of.completions or not answers):
-            self._drop(row, reason or "nothing that is wanted was said of its answers")
+        if not placed_ranks and (not labels_of.completions or not answers):
+            self._drop(row, reason or "no label that the method uses")
             return
         # A verdict on all answers may be what makes the row worth keeping.
         if reason and not labels.verdict:
@@ -230,7 +203,7 @@ class _Building:
         self._keep(
             row,
             list(answers.values()),
-            tuple(kept.get(name, 0) for name in answers),
+            tuple(placed_ranks.get(name, 0) for name in answers),
             strength=strength,
             weight=weight,
             annotator=annotator,
@@ -238,7 +211,7 @@ class _Building:
         )
 
     def _met_before(self, row: SnapshotRow) -> bool:
-        """Whether a reviewer's decision on the row's comparison came with an earlier row."""
+        """Return whether a reviewer's decision on the row's comparison came with an earlier row."""
         if row.review is None:
             return False
         again = row.comparison in self._decided
@@ -332,7 +305,7 @@ class _Building:
         return [(one.id, one.text) for one in row.completions if ranks.get(one.id) == best]
 
     def _encoded(self, row: SnapshotRow, completion: str, text: str) -> Answered | None:
-        """A text as an answer to the row's prompt, or None with the reason in `dropped`."""
+        """Return a text as an answer to the row's prompt, or None with the reason in `dropped`."""
         if not text.strip():
             self._drop(row, "the answer is empty", completion)
             return None
@@ -360,11 +333,11 @@ class _Building:
         strength: int = 0,
         labels: Labels | None = None,
     ) -> None:
-        kept = shorten(answers, self._max_tokens, self._encoder)
-        self.shortened += kept != tuple(answers)
+        encoded = shorten(answers, self._max_tokens, self._encoder)
+        self.shortened += encoded != tuple(answers)
         into = self.train if row.split == "train" else self.held_out
         into.append(
-            Example(row.judgment, kept, ranks, strength, weight, row.prompt, annotator, labels or Labels())
+            Example(row.judgment, encoded, ranks, strength, weight, row.prompt, annotator, labels or Labels())
         )
 
     def _drop(self, row: SnapshotRow, reason: str, completion: str = "") -> None:

@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
-from training.rlhf.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
-from training.rlhf.full_weights import holds_all_weights
+from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
+from training.rlhf.model.full_weights import holds_all_weights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -77,19 +77,19 @@ def export_checkpoint(
         )
         if HEADS_FILE in manifest.files:
             shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
-        told = (
+        message = (
             card.read_text(encoding="utf-8")
             if card is not None
             else model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
         )
-        (partial / "README.md").write_text(told, encoding="utf-8")
+        (partial / "README.md").write_text(message, encoding="utf-8")
         partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def model_card(manifest: Manifest, *, digest: str, merged: bool) -> str:
-    """What the manifest says, as the card of a model folder."""
+    """Return the model card of a manifest."""
     spec = manifest.spec
     what = "reward model" if manifest.kind == "reward" else "language model"
     facts = {
@@ -138,10 +138,10 @@ def _checked(checkpoint: Path, base: Path) -> Manifest:
         )
     if not (base / "config.json").is_file():
         raise ContractError(f"{base}: no model is here (config.json is missing); name the base's folder")
-    found = base_digest(base)
-    if found != manifest.base_digest:
+    digest = base_digest(base)
+    if digest != manifest.base_digest:
         raise ContractError(
-            f"{base}: its digest is {found[:12]}; checkpoint {manifest.name!r} was trained on "
+            f"{base}: its digest is {digest[:12]}; checkpoint {manifest.name!r} was trained on "
             f"{manifest.base_model} ({manifest.base_digest[:12]}); name that base"
         )
     return manifest
@@ -153,11 +153,11 @@ def _merge(checkpoint: Path, base: Path, out: Path, dtype: str) -> None:
         plain: Any = AutoModelForCausalLM.from_pretrained(
             base, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
         )
-        kept = plain.dtype if dtype == "auto" else _DTYPES[dtype]
+        stored_dtype = plain.dtype if dtype == "auto" else _DTYPES[dtype]
         model: Any = PeftModel.from_pretrained(plain.float(), checkpoint).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{checkpoint}: cannot be merged into {base} ({error})") from error
-    model.to(kept).save_pretrained(out)
+    model.to(stored_dtype).save_pretrained(out)
 
 
 def main() -> int:

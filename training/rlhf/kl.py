@@ -1,4 +1,4 @@
-"""How far the policy has moved from its reference, and what holds it back.
+"""KL divergence from the reference policy, and controllers of its coefficient.
 
 The divergence is KL(π ‖ π_ref), seen through the tokens that π drew.
 """
@@ -74,7 +74,7 @@ def sequence_sums(divergence: Tensor, mask: Tensor) -> Tensor:
 
 
 class ControllerState(TypedDict):
-    """What a controller knows: a plain number, fit for a run's state file."""
+    """State of a controller: a plain number for a run's state file."""
 
     beta: float
 
@@ -91,7 +91,7 @@ class FixedController:
         return self.beta
 
     def state_dict(self) -> ControllerState:
-        """The coefficient."""
+        """Return the coefficient."""
         return {"beta": self.beta}
 
     def load_state_dict(self, state: ControllerState) -> None:
@@ -131,7 +131,7 @@ class AdaptiveController:
         return self.beta
 
     def state_dict(self) -> ControllerState:
-        """The coefficient; target and horizon are settings, not state."""
+        """Return the coefficient; target and horizon are settings, not state."""
         return {"beta": self.beta}
 
     def load_state_dict(self, state: ControllerState) -> None:

@@ -1,4 +1,4 @@
-"""How to sample: what a request may choose, and within which bounds. Imports no torch."""
+"""Sampling parameters and their bounds. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_STOP_STRINGS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParameters:
-    """How the next token is drawn and when to stop. Raises `ValueError` naming the field."""
+    """Parameters of sampling and stopping. Raises `ValueError` naming the field."""
 
     temperature: float = 1.0
     """Logits are divided by this; 0 always takes the likeliest token."""

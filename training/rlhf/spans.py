@@ -1,4 +1,4 @@
-"""What people marked in an answer, on its tokens and on its segments; segments' rewards on tokens.
+"""Spans of a completion on its tokens and segments; segments' rewards on tokens.
 
 Places are code points into the answer's text. `offsets` are those of the very ids that are trained on or were
 generated: one (start, end) for each token, never those of a second tokenisation.
@@ -60,7 +60,7 @@ def token_labels(
     *,
     categories: Sequence[str] | None = None,
 ) -> Tensor | dict[str, Tensor]:
-    """Which tokens lie under a span: a token is labelled where it shares at least one code point with it.
+    """Return the labels of tokens: one is labelled where it shares at least one code point with a span.
 
     offsets: (start, end) of each token in the answer. spans: half open, in any order, and they may overlap.
 
@@ -93,7 +93,7 @@ def segment_labels(
     *,
     categories: Sequence[str] | None = None,
 ) -> Tensor | dict[str, Tensor]:
-    """Which segments a span lies in, as `token_labels` does it for tokens: (segments,) for each category.
+    """Return the labels of the segments under spans, like `token_labels`: (segments,) for each category.
 
     Under the granularity "whole" it says whether the answer has any span of the category. `trim_spans` first:
     white space opens the next segment, and a span that ends in it would mark that one too.
@@ -155,7 +155,7 @@ def segment_end_tokens(offsets: Sequence[Stretch], segment_ends: Sequence[int]) 
 def place_segment_rewards(
     offsets: Sequence[Stretch], segment_ends: Sequence[int], rewards: Tensor | Sequence[float]
 ) -> Tensor:
-    """Each segment's reward on its last token: r_t = Σ_j 1(t = T_j) R_j, (tokens,).
+    """Return each segment's reward on its last token: r_t = Σ_j 1(t = T_j) R_j, (tokens,).
 
     T_j is `segment_end_tokens`; rewards: (segments,), R_j. Rewards of segments that end in one token add
     up, so the sum over tokens is the sum over segments. A reward for the whole answer with an end token is
@@ -190,7 +190,7 @@ def _labels(
                 f"the span {start}:{end} is of category {category!r}, which is not among {categories}"
             )
         by_category.setdefault(category, []).append((start, end))
-    return {category: _under(stretches, found) for category, found in by_category.items()}
+    return {category: _under(stretches, marks) for category, marks in by_category.items()}
 
 
 def _parts(span: MarkedSpan | Stretch) -> tuple[int, int, str]:

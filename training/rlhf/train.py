@@ -1,4 +1,4 @@
-"""One run from its folder to its checkpoint: read, load, train, write; and how each failure is told."""
+"""One run from its folder to its checkpoint: read, load, train, write, and report failures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,41 +22,37 @@ from training.contract import (
     EXIT_STOPPED,
     MANIFEST_FILE,
     ContractError,
-    KtoSettings,
-    PolicyGradientSettings,
-    PreferenceSettings,
-    RewardSettings,
     RunSpec,
-    SftSettings,
-    SnapshotRow,
     manifest_digest,
-    part_of_prompt,
     read_manifest,
-    read_snapshot,
     read_snapshot_header,
     read_spec,
 )
-from training.rlhf.backbone import Backbone
-from training.rlhf.checkpoints import save_checkpoint
-from training.rlhf.checks import refuse_too_many_tokens, refuse_untaught, tell_of_examples
-from training.rlhf.compatible_server import ServerError
-from training.rlhf.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
-from training.rlhf.data import build_examples, only_teaching
-from training.rlhf.loop import TrainingLoop
-from training.rlhf.methods import TrainingMethod
+from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.checks import refuse_too_many_tokens
+from training.rlhf.loop.run import RunResult, TrainingRun, train_on_judgments
+from training.rlhf.loop.state import what_is_trained
+from training.rlhf.loop.stepping import DivergedError
 from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.methods.sft import SupervisedFineTuning
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.run import train_on_samples
-from training.rlhf.processes import Processes, join_processes
-from training.rlhf.reference import placed_reference
-from training.rlhf.run_folder import FolderInUseError, RunFolder, locked, log
-from training.rlhf.state import what_is_trained
-from training.rlhf.stepping import DivergedError, Trained
-from training.rlhf.stopping import StoppedError, StopRequest
-from training.rlhf.token_cache import TokenCache
-from training.rlhf.validation import log_validation
+from training.rlhf.rollout.compatible_server import ServerError
+from training.rlhf.runtime.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
+from training.rlhf.runtime.processes import Processes, join_processes
+from training.rlhf.runtime.run_folder import FolderInUseError, RunFolder, locked, log
+from training.rlhf.runtime.stopping import StoppedError, StopRequest
+
+METHODS: Mapping[str, Callable[[TrainingRun], RunResult]] = {
+    "reward": partial(train_on_judgments, method=RewardModelling),
+    "preference": partial(train_on_judgments, method=DirectPreference),
+    "sft": partial(train_on_judgments, method=SupervisedFineTuning),
+    "kto": partial(train_on_judgments, method=KahnemanTversky),
+    "policy_gradient": train_on_samples,
+}
+"""How each method of `training.contract.Method` runs."""
 
 
 def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int:
@@ -92,9 +89,9 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
         folder.tell("failed", str(error))
         return EXIT_FAILED
     except Exception as error:
-        foreseen = explain(error)
-        message = foreseen or f"{type(error).__name__}: {error}; the traceback is in log.txt"
-        log.error("Failed: %s", message, exc_info=foreseen is None)
+        explanation = explain(error)
+        message = explanation or f"{type(error).__name__}: {error}; the traceback is in log.txt"
+        log.error("Failed: %s", message, exc_info=explanation is None)
         # The disk may be what failed: the log then has to be enough.
         with contextlib.suppress(OSError):
             folder.tell("failed", message)
@@ -105,7 +102,7 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    """What machine or server lack, in words and with the remedy; None for an error of another kind."""
+    """Return an explanation and remedy for an error of host or server; None for any other error."""
     text = f"{type(error).__name__}: {error}"
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     # What safetensors could not write is no OSError.
@@ -151,107 +148,33 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         log.info("The base is not cut: this run has one process; torchrun or accelerate start several")
     stop.check()
     refuse_too_many_tokens(backbone, spec.settings)
-    if isinstance(spec.settings, PolicyGradientSettings):
-        trained = train_on_samples(backbone, spec, spec.settings, snapshot, folder, stop, processes)
-    else:
-        trained = _train_on_judgments(backbone, spec, snapshot, folder, stop, processes)
+    result = METHODS[spec.method](TrainingRun(backbone, spec, snapshot, folder, stop, processes))
     if processes.first:
         save_checkpoint(
             folder.path / CHECKPOINT_FOLDER,
             backbone=backbone,
-            adapter=trained.adapter,
-            kind=trained.kind,
+            adapter=result.adapter,
+            kind=result.kind,
             spec=spec,
-            steps=trained.steps,
-            metrics=trained.held_out,
-            dropped=trained.dropped,
-            warnings=trained.warnings,
+            steps=result.steps,
+            metrics=result.held_out,
+            dropped=result.dropped,
+            warnings=result.warnings,
         )
     processes.wait()
-    told = [trained.said]
-    told += [f"{len(trained.dropped)} entries were left out, see {DROPPED_FILE}"] if trained.dropped else []
-    return "; ".join(told + folder.warnings)
-
-
-def _train_on_judgments(
-    backbone: Backbone,
-    spec: RunSpec,
-    snapshot: Path,
-    folder: RunFolder,
-    stop: StopRequest,
-    processes: Processes,
-) -> Trained:
-    """What all methods but the policy gradient do."""
-    settings = spec.settings
-    cache = folder.path / (spec.cache or "cache")
-    method = _method(backbone, placed_reference(spec, folder.path), cache)
-    folder.tell("starting", "reading the judgments")
-    tokens = TokenCache(
-        cache,
-        snapshot_digest=spec.snapshot_digest,
-        tokenizer=backbone.tokenizer,
-        writes=processes.first,
-    )
-    examples = build_examples(
-        _rows_of_part(read_snapshot(snapshot), spec.judgments),
-        backbone.tokenizer,
-        max_tokens=settings.max_tokens,
-        context=settings.context,
-        wanted=method.wanted,
-        cache=tokens,
-    )
-    log.info("%d texts tokenised; all others were in the token cache", tokens.tokenised)
-    examples = only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
-    folder.list_dropped(examples.dropped)
-    tell_of_examples(examples, settings=settings, processes=processes)
-    loop = TrainingLoop(
-        backbone=backbone,
-        method=method,
-        examples=examples,
-        spec=spec,
-        folder=folder,
-        stop=stop,
-        processes=processes,
-    )
-    # A method that knows better what is lacking has said so by now.
-    refuse_untaught(method, examples.train)
-    log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
-    # Those of the steps are not among them: a resumed run does not see them again.
-    warnings = list(folder.warnings)
-    steps, held_out = loop.run()
-    if isinstance(settings, RewardSettings):
-        warnings += log_validation(held_out)
-    said = f"{loop.total_steps} steps on {len(examples.train)} judgments"
-    return Trained(method.adapter, method.kind, steps, held_out, examples.dropped, warnings, said)
-
-
-def _rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:
-    """The rows that a run may read: those of its part of the training prompts, and all that are held out."""
-    for row in rows:
-        if part == "all" or row.split != "train" or part_of_prompt(row.prompt) == part:
-            yield row
-
-
-def _method(backbone: Backbone, spec: RunSpec, cache: Path) -> TrainingMethod:
-    if isinstance(spec.settings, RewardSettings):
-        return RewardModelling(backbone, spec, spec.settings)
-    if isinstance(spec.settings, PreferenceSettings):
-        return DirectPreference(backbone, spec, spec.settings, cache=cache)
-    if isinstance(spec.settings, SftSettings):
-        return SupervisedFineTuning(backbone, spec, spec.settings, cache=cache)
-    if isinstance(spec.settings, KtoSettings):
-        return KahnemanTversky(backbone, spec, spec.settings, cache=cache)
-    raise TypeError(f"method {spec.method!r} does not learn from judgments")
+    parts = [result.summary]
+    parts += [f"{len(result.dropped)} entries were left out, see {DROPPED_FILE}"] if result.dropped else []
+    return "; ".join(parts + folder.warnings)
 
 
 def _already_finished(path: Path, spec: RunSpec) -> bool:
-    """Whether `checkpoint/` is there and is this spec's. Raises `ContractError` if it is another's."""
+    """Return whether `checkpoint/` is there and is this spec's. Raises `ContractError` if it is another's."""
     folder = path / CHECKPOINT_FOLDER
     if not (folder / MANIFEST_FILE).is_file():
         return False
     manifest = read_manifest(folder, verify=True)
-    found = what_is_trained(RunSpec.from_json(manifest.spec), manifest.base_digest)
-    if found != what_is_trained(spec, manifest.base_digest):
+    trained = what_is_trained(RunSpec.from_json(manifest.spec), manifest.base_digest)
+    if trained != what_is_trained(spec, manifest.base_digest):
         raise ContractError(
             f"{folder}: the checkpoint here was trained from another spec; start the new one in a new folder"
         )
@@ -259,7 +182,7 @@ def _already_finished(path: Path, spec: RunSpec) -> bool:
 
 
 def _checked_snapshot(path: Path, spec: RunSpec) -> Path:
-    """The snapshot's folder, once it and the parent are known to be those that the spec means."""
+    """Return the snapshot's folder, once it and the parent are known to be those that the spec means."""
     snapshot = path / spec.snapshot
     digest = read_snapshot_header(snapshot).digest
     if digest != spec.snapshot_digest:
@@ -268,10 +191,10 @@ def _checked_snapshot(path: Path, spec: RunSpec) -> Path:
             f"{spec.snapshot_digest[:12]}; name the snapshot that the run was made for"
         )
     if spec.parent is not None and spec.parent_digest is not None:
-        found = manifest_digest(Path(spec.parent))
-        if found != spec.parent_digest:
+        actual = manifest_digest(Path(spec.parent))
+        if actual != spec.parent_digest:
             raise ContractError(
-                f"{spec.parent}: the parent's digest is {found[:12]}, the spec asks for "
+                f"{spec.parent}: the parent's digest is {actual[:12]}, the spec asks for "
                 f"{spec.parent_digest[:12]}; name the checkpoint that the run was made for"
             )
     return snapshot

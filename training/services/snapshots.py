@@ -4,14 +4,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import TypeVar, cast
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import Split, Verdict
 from annotation.errors import Refusal
@@ -23,12 +23,13 @@ from annotation.models import (
     MissingInfo,
     Project,
     Prompt,
+    Rating,
     Review,
     SpanFlag,
     User,
 )
-from annotation.selectors import judgments_current
-from annotation.statistics.reliability import reliability_weights
+from annotation.selectors.access import judgments_current
+from annotation.selectors.reliability import reliability_weights
 from training.contract import (
     Message,
     Passage,
@@ -48,27 +49,13 @@ from training.contract import (
 from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
 from training.contract import Verdict as ContractVerdict
-from training.files import publish
+from training.files.shared import publish
 from training.models import Snapshot
+from training.selectors.judgments import decided_judgments
+
+T = TypeVar("T")
 
 _ROWS_AT_ONCE = 200
-
-
-def decided_judgments(
-    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False
-) -> QuerySet[Judgment]:
-    """Current judgments on training prompts from which a preference follows.
-
-    Theirs, or where a reviewer has decided the comparison, the reviewer's. Those of judges that are
-    programs only with `ai_feedback`.
-    """
-    reviewed = Q(comparison__review__decided_at__isnull=False)
-    return (
-        judgments_current(project, rounds, machines=ai_feedback)
-        .filter(comparison__prompt__split=Split.TRAIN)
-        .annotate(places=Count("ranks__rank", distinct=True))
-        .filter(Q(~reviewed, places__gt=1) | Q(reviewed, comparison__review__verdict=Verdict.RANKED))
-    )
 
 
 def refuse_unless_learnable(project: Project, rounds: Sequence[int], *, ai_feedback: bool = False) -> None:
@@ -102,7 +89,7 @@ _NOBODY = Readers()
 
 
 def readers(project: Project, rounds: Sequence[int]) -> Readers:
-    """Who marked any stretch, and who said that anything is missing, where the project asks for it."""
+    """Return who marked any span or missing information, where the project asks for it."""
 
     said = judgments_current(project, rounds).annotate(
         marks=Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"))),
@@ -117,16 +104,16 @@ def readers(project: Project, rounds: Sequence[int]) -> Readers:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a snapshot holds, counted while its rows are written."""
+    """Counts of a snapshot's contents."""
 
     judgments: int = 0
+    annotators: set[str] = field(default_factory=set)
     rankings: int = 0
+    decided_pairs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Split.values, 0))
     spans: int = 0
     missing: int = 0
     corrections: int = 0
     reviewed: int = 0
-    decided_pairs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Split.values, 0))
-    annotators: set[str] = field(default_factory=set)
 
     def add(self, row: SnapshotRow) -> None:
         self.judgments += 1
@@ -139,16 +126,7 @@ class _Tally:
         self.annotators.add(row.annotator)
 
     def counts(self) -> dict[str, object]:
-        return {
-            "judgments": self.judgments,
-            "annotators": len(self.annotators),
-            "rankings": self.rankings,
-            "decided_pairs": self.decided_pairs,
-            "spans": self.spans,
-            "missing": self.missing,
-            "corrections": self.corrections,
-            "reviewed": self.reviewed,
-        }
+        return {**asdict(self), "annotators": len(self.annotators)}
 
 
 def freeze_snapshot(
@@ -225,7 +203,7 @@ def snapshot_rows(
     weights: Mapping[int, float] = MappingProxyType({}),
     read_by: Readers = _NOBODY,
 ) -> Iterator[SnapshotRow]:
-    """The rows of these judgments, in their order, read some hundred at a time.
+    """Yield the rows of these judgments, in their order, read some hundred at a time.
 
     `weights`: what the judgments of an annotator weigh, by the annotator's id; 1 for who is not in it.
     `read_by`: whose unmarked answers are faultless.
@@ -277,11 +255,11 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
         ranks={str(place.completion_id): place.rank for place in judgment.ranks.all()},
         guideline_version=judgment.guideline.version if judgment.guideline else None,
         strength=judgment.strength,
-        spans=_spans(judgment),
-        missing=_missing(judgment),
-        corrections=tuple(_correction(one) for one in judgment.corrections.all()),
+        spans=tuple(map(_span, judgment.span_flags.all())),
+        missing=tuple(map(_missing, judgment.missing_info.all())),
+        corrections=tuple(map(_correction, judgment.corrections.all())),
         comment=judgment.comment,
-        ratings=_ratings(judgment),
+        ratings=tuple(map(_rating, judgment.ratings.all())),
         critiques=tuple(
             SnapshotCritique(completion=str(one.completion_id), text=one.text)
             for one in judgment.critiques.all()
@@ -295,7 +273,7 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
 
 
 def snapshot_prompts(project: Project) -> Iterator[SnapshotPrompt]:
-    """All prompts of a project, in their order. Several reference answers to one are a list."""
+    """Yield all prompts of a project, in their order. Several reference answers to one are a list."""
     for prompt in project.prompts.order_by("pk").iterator(chunk_size=_ROWS_AT_ONCE):
         references = list(prompt.references)
         yield SnapshotPrompt(
@@ -348,54 +326,38 @@ def _review(review: Review) -> SnapshotReview | None:
     return SnapshotReview(verdict=cast(ContractVerdict, review.verdict), ranks=dict(review.ranks))
 
 
+def _copied(part: type[T], row: Model, **values: object) -> T:
+    """Return the part with these values, and the row's fields of the same names."""
+    names = {field.name for field in fields(part)} - values.keys()  # type: ignore[arg-type]
+    return part(**values, **{name: getattr(row, name) for name in names})
+
+
 def _correction(correction: Correction) -> SnapshotCorrection:
-    return SnapshotCorrection(
-        completion=str(correction.completion_id),
-        text=correction.text,
-        edits=tuple(
-            SnapshotEdit(start=one.start, end=one.end, quote=one.quote, replacement=one.replacement)
-            for one in correction.edits.all()
-        ),
+    edits = tuple(_copied(SnapshotEdit, edit) for edit in correction.edits.all())
+    return _copied(SnapshotCorrection, correction, completion=str(correction.completion_id), edits=edits)
+
+
+def _rating(rating: Rating) -> SnapshotRating:
+    criterion = rating.criterion
+    return SnapshotRating(
+        completion=str(rating.completion_id),
+        criterion=criterion.key,
+        scale=cast(ContractScale, criterion.scale),
+        value=rating.value,
     )
 
 
-def _ratings(judgment: Judgment) -> tuple[SnapshotRating, ...]:
-    return tuple(
-        SnapshotRating(
-            completion=str(one.completion_id),
-            criterion=one.criterion.key,
-            scale=cast(ContractScale, one.criterion.scale),
-            value=one.value,
-        )
-        for one in judgment.ratings.all()
-    )
+def _span(flag: SpanFlag) -> SnapshotSpan:
+    return _copied(SnapshotSpan, flag, completion=str(flag.completion_id), category=flag.category.key)
 
 
-def _spans(judgment: Judgment) -> tuple[SnapshotSpan, ...]:
-    return tuple(
-        SnapshotSpan(
-            completion=str(flag.completion_id),
-            category=flag.category.key,
-            start=flag.start,
-            end=flag.end,
-            quote=flag.quote,
-            severity=flag.severity,
-            note=flag.note,
-        )
-        for flag in judgment.span_flags.all()
-    )
-
-
-def _missing(judgment: Judgment) -> tuple[SnapshotMissing, ...]:
-    return tuple(
-        SnapshotMissing(
-            completion=str(one.completion_id),
-            category=one.category.key,
-            text=one.text,
-            evidence=_evidence(one),
-            insert_at=one.insert_at,
-        )
-        for one in judgment.missing_info.all()
+def _missing(missing: MissingInfo) -> SnapshotMissing:
+    return _copied(
+        SnapshotMissing,
+        missing,
+        completion=str(missing.completion_id),
+        category=missing.category.key,
+        evidence=_evidence(missing),
     )
 
 

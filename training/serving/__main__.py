@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvicorn
 
-from training.log_lines import log_to_stderr
+from training.contract.log_lines import log_to_stderr
 from training.rlhf.starter import STARTER_NAME
 from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue
@@ -121,7 +121,7 @@ def _seconds(text: str) -> float:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket bound before anything else begins, so that a taken port is the first thing said."""
+    """Return a socket bound before anything else begins, so that a taken port is the first thing said."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind, protocol)
     try:

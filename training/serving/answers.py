@@ -1,4 +1,4 @@
-"""What a client is told: the bodies of the answers, whole and in pieces, in OpenAI's shapes.
+"""Response bodies, whole and streamed, in OpenAI's formats.
 
 Beyond OpenAI's: each choice carries `seed`, with which it can be drawn again alone, and
 `token_count`.
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.rlhf.rollout import Delta, Sample, TokenLogProb
-from training.serving.model import Started
+from training.serving.model import GenerationStarted
 from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest
 
 DONE = b"data: [DONE]\n\n"
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
@@ -30,7 +30,7 @@ class Answer:
     """The answer to one request for chat or text completions."""
 
     request: SamplingRequest
-    started: Started
+    started: GenerationStarted
     tokenizer: Any
     created: int = field(default_factory=lambda: int(time.time()))
     offsets: dict[int, int] = field(default_factory=dict)
@@ -42,21 +42,21 @@ class Answer:
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is a chat's."""
+        """Return whether it is a chat's."""
         return isinstance(self.request, ChatRequest)
 
     def whole(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         choices = [self._choice(index, sample) for index, sample in enumerate(samples)]
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._frame(kind, choices) | {"usage": self._usage(samples)}
 
     def opening(self, choice: int) -> dict[str, Any]:
-        """The first chunk of a choice of a chat: whose turn it is."""
+        """Return the first chunk of a choice of a chat: whose turn it is."""
         return self._chunk({"index": choice, "delta": {"role": "assistant", "content": ""}})
 
     def piece(self, delta: Delta) -> dict[str, Any]:
-        """A chunk with the text that has become certain; the last of a choice says how it ended."""
+        """Return a chunk with the text that has become certain; the last of a choice says how it ended."""
         choice: dict[str, Any] = {"index": delta.prompt * self.request.samples + delta.sample}
         if self.is_chat:
             choice["delta"] = {"content": delta.text} if delta.text else {}
@@ -69,13 +69,13 @@ class Answer:
         return self._chunk(choice)
 
     def usage_piece(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """The last chunk, for clients that asked for the usage."""
+        """Return the last chunk, for clients that asked for the usage."""
         return self._frame(self._chunk_kind, []) | {"usage": self._usage(samples)}
 
     def _choice(self, index: int, sample: Sample) -> dict[str, Any]:
         whole = isinstance(self.request, CompletionRequest) and bool(self.request.return_token_ids)
-        told = sample.tokens if whole else sample.tokens[: sample.visible_tokens]
-        choice: dict[str, Any] = {"index": index, "logprobs": self._log_probs(told, index)}
+        shown = sample.tokens if whole else sample.tokens[: sample.visible_tokens]
+        choice: dict[str, Any] = {"index": index, "logprobs": self._log_probs(shown, index)}
         if whole:
             choice["token_ids"] = sample.token_ids
         if self.is_chat:

@@ -21,10 +21,10 @@ from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError, from_validation
 from training.serving.metrics import CONTENT_TYPE, Metrics
 from training.serving.requests import (
-    Asked,
     ChatRequest,
     CompletionRequest,
     DivergenceRequest,
+    RequestBody,
     SamplingRequest,
     ScoreRequest,
 )
@@ -46,7 +46,7 @@ _CLIENT_HEADER = "X-Rondo-Client"
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """What the routes work with."""
+    """Components that the routes use."""
 
     keys: tuple[str, ...]
     """The first is the web application's own, which may say on whose behalf it asks."""
@@ -118,10 +118,10 @@ class Server:
         model = self.startup.model
         job = self._submit(request, body, lambda emit: model.divergence(body, emit))
         async with _called_off_with_client(request, job):
-            async for found in job.events():
+            async for result in job.events():
                 reference = body.reference or self.catalogue.base_name
                 named = {"object": "list", "model": body.model, "reference": reference}
-                return JSONResponse(named | asdict(found))
+                return JSONResponse(named | asdict(result))
         raise ClientDisconnect
 
     async def figures(self, request: Request) -> Response:
@@ -132,10 +132,10 @@ class Server:
     # ── Steps ─────────────────────────────────────────────────────────────────────────
 
     def _key_of(self, request: Request) -> int | None:
-        """The number of the key that the request brought; None for none of ours."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        """Return the number of the key that the request brought; None for none of ours."""
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         # In constant time, and all of them: how long a refusal takes tells nothing of the keys.
-        matches = [hmac.compare_digest(given.strip().encode(), key.encode()) for key in self.keys]
+        matches = [hmac.compare_digest(credentials.strip().encode(), key.encode()) for key in self.keys]
         return matches.index(True) if scheme.lower() == "bearer" and any(matches) else None
 
     def _require_key(self, request: Request) -> None:
@@ -143,7 +143,7 @@ class Server:
             message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
             raise RequestError(401, message, code="invalid_api_key")
 
-    def _submit(self, request: Request, body: Asked, work: Work) -> Job:
+    def _submit(self, request: Request, body: RequestBody, work: Work) -> Job:
         number = self._key_of(request)
         client = f"{number}"
         if number == 0:
@@ -152,9 +152,9 @@ class Server:
             work, route=request.url.path, client=client, seconds=self._seconds(request, body)
         )
 
-    def _seconds(self, request: Request, body: Asked) -> float:
-        """What the request gets: the least of what its body, its header and the server say."""
-        given = [self.seconds_per_request] + ([body.timeout] if body.timeout is not None else [])
+    def _seconds(self, request: Request, body: RequestBody) -> float:
+        """Return the request's time limit in seconds: the least of body, header and server."""
+        limits = [self.seconds_per_request] + ([body.timeout] if body.timeout is not None else [])
         header = request.headers.get(_TIMEOUT_HEADER)
         if header is not None:
             try:
@@ -164,8 +164,8 @@ class Server:
             if not 0 < seconds < math.inf:
                 message = f"Invalid value for the header {_TIMEOUT_HEADER}: seconds above 0 are expected."
                 raise RequestError(400, message, code="invalid_value", param=_TIMEOUT_HEADER)
-            given.append(seconds)
-        return min(given)
+            limits.append(seconds)
+        return min(limits)
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         """The validated body. The key comes first: an outsider learns nothing of what is understood."""
@@ -268,7 +268,7 @@ def _refuse(_request: Request, error: Exception) -> Response:
 
 
 def build_application(server: Server) -> Starlette:
-    """The application: it begins to fetch and load as it starts, and calls all off as it stops."""
+    """Return the application: it begins to fetch and load as it starts, and calls all off as it stops."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_application: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""Which models there are: the base and the checkpoint folders. Imports no torch."""
+"""Available models: the base and the checkpoint folders. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Catalogue:
 
     @property
     def base_name(self) -> str:
-        """The base model's id: its folder's name."""
+        """Return the base model's id: its folder's name."""
         return self.base_folder.name
 
     def folder(self, name: str) -> Path:
-        """The folder of checkpoint `name`, fetched where it is in the store alone.
+        """Return the folder of checkpoint `name`, fetched where it is in the store alone.
 
         Raises `RequestError`: 404 where there is none, 503 where the store does not give it.
         """
@@ -70,11 +70,11 @@ class Catalogue:
         return [self.base_name, *sorted(here | (self.shared.checkpoints() if self.shared else set()))]
 
     def entries(self) -> list[dict[str, Any]]:
-        """All models as OpenAI's `/v1/models` lists them, with their kind beside."""
+        """Return all models as OpenAI's `/v1/models` lists them, with their kind beside."""
         return [self.entry(name) for name in self.names()]
 
     def entry(self, name: str) -> dict[str, Any]:
-        """One model. Raises `RequestError` 404 where there is none."""
+        """Return one model. Raises `RequestError` 404 where there is none."""
         if name == self.base_name:
             return _entry(name, self.base_folder / "config.json", kind="starter")
         if (

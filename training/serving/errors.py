@@ -1,4 +1,4 @@
-"""What goes wrong in a request, as OpenAI's clients expect to be told."""
+"""Request errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestError(Exception):
         }
 
     def response(self) -> JSONResponse:
-        """The error as an HTTP response."""
+        """Return the error as an HTTP response."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
@@ -43,7 +43,7 @@ class RequestError(Exception):
 
 
 def from_validation(error: ValidationError) -> RequestError:
-    """The first thing that is wrong with a request's body, its field named."""
+    """Return the first thing that is wrong with a request's body, its field named."""
     first = error.errors(include_url=False, include_context=False)[0]
     param = _path(first["loc"])
     if first["type"] == "json_invalid":

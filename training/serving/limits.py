@@ -1,4 +1,4 @@
-"""How much the model server takes on at a time. Imports no torch."""
+"""Capacity limits of the model server. Imports no torch."""
 
 from __future__ import annotations
 

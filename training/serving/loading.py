@@ -1,17 +1,17 @@
-"""Where and in which precision the base model is loaded."""
+"""Loading of the base model: device and precision."""
 
 from __future__ import annotations
 
 import torch
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.serving.catalogue import Catalogue
 from training.serving.limits import Limits
 from training.serving.model import Model
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device; "auto" takes a GPU when there is one."""
+    """Return the named device; "auto" takes a GPU when there is one."""
     if name != "auto":
         return torch.device(name)
     if torch.cuda.is_available():
@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The named precision; "auto" is bfloat16 on a GPU and float32 on a CPU.
+    """Return the named precision; "auto" is bfloat16 on a GPU and float32 on a CPU.
 
     Few CPUs compute in bfloat16: where they do not, it is slower, and float32 gives the same
     text for the same seed whatever else is in the batch.

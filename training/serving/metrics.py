@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics: figures of now, and counts and times since the start."""
+"""Prometheus metrics at /metrics: current values, and counts and times since the start."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Metrics:
             self._seconds.labels(job.route).observe(time.monotonic() - job.asked_at)
 
     def page(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """Return all of them in Prometheus' text format."""
         return generate_latest(self._registry)
 
 

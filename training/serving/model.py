@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import torch
 
 from training.contract import RewardSettings, RunSpec, SegmentHead, with_context
-from training.rlhf.backbone import SCORE, Backbone
-from training.rlhf.data import Example
-from training.rlhf.encoding import Answered
-from training.rlhf.log_probabilities import answer_token_log_probabilities
+from training.rlhf.loop.log_probabilities import answer_token_log_probabilities
+from training.rlhf.methods.objectives.reading import read_heads
+from training.rlhf.methods.objectives.segment_scores import SegmentReward, segment_rewards
 from training.rlhf.methods.reward import encode
-from training.rlhf.objectives.reading import read_heads
-from training.rlhf.packing import Batch, pack
+from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import context_length, end_tokens
 from training.rlhf.rollout.rows import Wanted
-from training.rlhf.segment_rewards import SegmentReward, segment_rewards
+from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
 from training.serving.requests import (
@@ -53,7 +53,7 @@ _SCORING = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
+class GenerationStarted:
     """The request is in order and its first token is being computed."""
 
     prompt_tokens: int
@@ -79,8 +79,8 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diverged:
-    """How far a model is from its reference, token by token of one answer."""
+class DivergenceResult:
+    """Divergence of a model from its reference on each token of one completion."""
 
     tokens: list[str]
     kl: list[float]
@@ -120,13 +120,13 @@ class Model:
     # ── Generating ────────────────────────────────────────────────────────────────────
 
     def chat(self, request: ChatRequest, emit: Emit) -> Iterator[Engine]:
-        """Answer a chat; emits `Started`, deltas if streaming, `Generated`."""
+        """Answer a chat; emits `GenerationStarted`, deltas if streaming, `Generated`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
             yield from self._generate(request, [self._texts.chat(request.chat())], held, emit)
 
     def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine]:
-        """Continue raw text; emits `Started`, deltas if streaming, `Generated`."""
+        """Continue raw text; emits `GenerationStarted`, deltas if streaming, `Generated`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
             prompts = [self._texts.prompt(prompt, index) for index, prompt in enumerate(request.prompt)]
@@ -142,7 +142,7 @@ class Model:
         limit = self._token_limit(request, prompts)
         seed = request.seed if request.seed is not None else secrets.randbelow(2**31)
         parameters = request.parameters(seed=seed, max_tokens=limit)
-        emit(Started(prompt_tokens=sum(map(len, prompts)), fingerprint=held.fingerprint))
+        emit(GenerationStarted(prompt_tokens=sum(map(len, prompts)), fingerprint=held.fingerprint))
         handle = self.engine.submit(
             _wanted(prompts, parameters, request.samples, held.adapter), emit if request.stream else None
         )
@@ -191,9 +191,13 @@ class Model:
                 messages = with_context(messages, request.passages())
             segments = settings.segments if request.heads else ()
             rows = self._texts.answers(
-                messages, request.completions, max_tokens=settings.max_tokens, offsets=bool(segments)
+                messages,
+                request.completions,
+                max_tokens=settings.max_tokens,
+                offsets=bool(segments),
+                thinking=settings.thinking,
             )
-            found: dict[str, list[list[float]]] = {}
+            by_head: dict[str, list[list[float]]] = {}
             dense: dict[str, list[list[SegmentReward]]] = {head.name: [] for head in segments}
             for start in range(0, len(rows), _SCORED_AT_ONCE):
                 yield
@@ -201,11 +205,11 @@ class Model:
                 texts = request.completions[some]
                 read, rewards = self._read(held, settings, rows[some], texts, segments=segments)
                 for head, outputs in read.items():
-                    found.setdefault(head, []).extend(outputs.tolist())
+                    by_head.setdefault(head, []).extend(outputs.tolist())
                 for head in dense:
                     dense[head] += [of_heads[head] for of_heads in rewards]
-            scores = [sum(outputs) / len(outputs) for outputs in found.get(SCORE, [])]
-            emit(Scored(scores=scores, heads=found, segments=dense))
+            scores = [sum(outputs) / len(outputs) for outputs in by_head.get(SCORE, [])]
+            emit(Scored(scores=scores, heads=by_head, segments=dense))
 
     @torch.inference_mode()
     def _read(
@@ -217,7 +221,7 @@ class Model:
         *,
         segments: Sequence[SegmentHead],
     ) -> tuple[dict[str, torch.Tensor], list[Mapping[str, list[SegmentReward]]]]:
-        """What heads on whole answers say, by head, and heads on segments, by answer: one forward pass."""
+        """Return scores of completions by head, and of segments by completion, from one forward pass."""
         adapter = str(held.adapter)
         batch = self._packed(rows)
         states = encode(self.backbone, adapter, batch)
@@ -232,7 +236,7 @@ class Model:
     # ── Comparing with a reference ────────────────────────────────────────────────────
 
     def divergence(self, request: DivergenceRequest, emit: Emit) -> Iterator[None]:
-        """How far a model's answer is from what a reference would say, token by token; emits `Diverged`."""
+        """Compute the divergence from a reference on each token of a completion; emit `DivergenceResult`."""
         with (
             self._place_to_score(),
             self.shelf.holding(request.model) as (policy,),
@@ -243,13 +247,13 @@ class Model:
             )
             batch = self._packed([row])
             yield
-            own = self._log_probabilities(policy, batch)
+            policy_log_probs = self._log_probabilities(policy, batch)
             yield
-            kl = own - self._log_probabilities(reference, batch)
+            kl = policy_log_probs - self._log_probabilities(reference, batch)
         tokenizer = self.backbone.tokenizer
         ids = list(row.ids)[row.answer_start :]
         tokens = [tokenizer.decode([id], clean_up_tokenization_spaces=False) for id in ids]
-        emit(Diverged(tokens=tokens, kl=kl.tolist(), offsets=list(row.offsets)))
+        emit(DivergenceResult(tokens=tokens, kl=kl.tolist(), offsets=list(row.offsets)))
 
     @contextmanager
     def _reference(self, request: DivergenceRequest) -> Iterator[Held]:
@@ -293,6 +297,6 @@ def _wanted(
 
 
 def _reward_settings(held: Held) -> RewardSettings | None:
-    """How a reward model was trained; None for the base and another kind of checkpoint."""
+    """Return a reward model's training settings; None for the base and other kinds of checkpoint."""
     settings = None if held.manifest is None else RunSpec.from_json(held.manifest.spec).settings
     return settings if isinstance(settings, RewardSettings) else None

@@ -1,4 +1,4 @@
-"""What a client may ask: the bodies of the requests, validated. Imports no torch.
+"""Request bodies and their validation. Imports no torch.
 
 What OpenAI's interface knows and this server does not do is refused by name, unless it asks
 for nothing: a null, a penalty of 0, one `best_of`.
@@ -49,8 +49,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Asked(_Body):
-    """What every request has."""
+class RequestBody(_Body):
+    """Fields of every request."""
 
     model: str
     timeout: Annotated[float, Field(gt=0)] | None = None
@@ -67,7 +67,7 @@ class ChatMessage(_Body):
 
 
 class StreamOptions(_Body):
-    """What a stream tells beside the text."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
@@ -79,8 +79,8 @@ class ResponseFormat(_Body):
     type: Literal["text"]
 
 
-class SamplingRequest(Asked):
-    """What chat and text completions have in common."""
+class SamplingRequest(RequestBody):
+    """Fields that chat and text completions share."""
 
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -123,16 +123,16 @@ class SamplingRequest(Asked):
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens that the client wants; None when it did not say."""
+        """Return the most tokens that the client wants; None when it did not say."""
         return self.max_tokens
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to report; None for no log-probabilities."""
+        """Return the number of likeliest tokens to report; None for no log-probabilities."""
         raise NotImplementedError
 
     def parameters(self, *, seed: int, max_tokens: int) -> SamplingParameters:
-        """The request as the sampler takes it."""
+        """Return the request as the sampler takes it."""
         return SamplingParameters(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -171,7 +171,7 @@ class ChatRequest(SamplingRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def chat(self) -> list[Message]:
-        """The messages as the contract names them."""
+        """Return the messages as the contract names them."""
         return [Message(role=message.role, content=message.content) for message in self.messages]
 
 
@@ -222,13 +222,13 @@ class ContextPassage(_Body):
     sentences: list[str]
 
 
-class _ChatRead(Asked):
+class _ChatRead(RequestBody):
     """A chat whose answers are given."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
 
     def chat(self) -> list[Message]:
-        """The messages as the contract names them."""
+        """Return the messages as the contract names them."""
         return [Message(role=message.role, content=message.content) for message in self.messages]
 
 
@@ -243,7 +243,7 @@ class ScoreRequest(_ChatRead):
     {start, end, reward}, places in code points and the log-odds that the segment is faultless."""
 
     def passages(self) -> list[Passage]:
-        """The context as the contract names it."""
+        """Return the context as the contract names it."""
         return [
             Passage(title=passage.title, sentences=tuple(passage.sentences)) for passage in self.context or ()
         ]

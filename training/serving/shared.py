@@ -18,7 +18,7 @@ _CHECKPOINTS, _MODELS = "checkpoints", "models"
 
 
 class SharedModels:
-    """Checkpoints and base models of one store. Any thread may ask; one that is away is told in the log."""
+    """Checkpoints and base models of one store. Thread-safe; an unreachable store is logged."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class SharedModels:
         return self._names
 
     def is_gone(self, folder: Path) -> bool:
-        """Whether a checkpoint that is here came from the store or went there, and is no longer there."""
+        """Return whether a local checkpoint was in the store once and is no longer there."""
         return bool(known_of(folder).digests) and folder.name not in self.checkpoints()
 
     def fetch_checkpoint(self, folder: Path) -> bool:
@@ -50,7 +50,7 @@ class SharedModels:
         return True
 
     def kind(self, name: str) -> str | None:
-        """What sort of checkpoint one in the store is; None where that cannot be told. Asked once of each."""
+        """Return the kind of a checkpoint in the store, cached; None where it is unknown."""
         if name not in self._kinds:
             try:
                 manifest = json.loads(self._store.read(f"{_CHECKPOINTS}/{name}", MANIFEST_FILE))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.contract import ContractError, Manifest, manifest_digest, read_manifest
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
 from training.serving.worker import NotNowError
@@ -35,7 +35,7 @@ class Held:
 
     @property
     def fingerprint(self) -> str:
-        """What an answer says that it comes from."""
+        """Return the system fingerprint of a response."""
         return f"fp_{self.digest[:16]}"
 
 
@@ -51,12 +51,12 @@ class Shelf:
 
     @property
     def base_name(self) -> str:
-        """The base model's name."""
+        """Return the base model's name."""
         return self._base.name
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """Names of the checkpoints in memory, the one used last at the end."""
+        """Return the names of the checkpoints in memory, the one used last at the end."""
         # Another thread may ask: a list is made at once, a dictionary that changes cannot be gone through.
         return tuple(held.name for held in list(self._loaded.values()))
 

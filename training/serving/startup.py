@@ -36,7 +36,7 @@ _RETRY_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """Where the model server is; the answer of /health and the status file."""
+    """State of the model server: the body of /health and of the status file."""
 
     state: State
     message: str
@@ -85,17 +85,17 @@ class Startup:
 
     @property
     def status(self) -> Status:
-        """Where it is now."""
+        """Return the current status."""
         return self._status
 
     @property
     def loaded_model(self) -> Model | None:
-        """The model, once it is loaded."""
+        """Return the model, once it is loaded."""
         return self._model
 
     @property
     def model(self) -> Model:
-        """The loaded model. Raises `RequestError` 503 while there is none."""
+        """Return the loaded model. Raises `RequestError` 503 while there is none."""
         if self._model is None:
             status = self._status
             share = f" ({status.progress:.0%})" if status.progress is not None else ""
@@ -128,7 +128,7 @@ class Startup:
             self._tell("failed", f"{self._catalogue.base_name} cannot be loaded: {error}")
 
     def _fetch(self) -> bool:
-        """Whether the base model is there; the starter is fetched, any other base must be brought."""
+        """Return whether the base model is there; the starter is fetched, any other base must be brought."""
         folder = self._catalogue.base_folder
         if starter.is_complete(folder) or self._fetch_shared(folder):
             return True
@@ -146,12 +146,12 @@ class Startup:
         if process.returncode == 0:
             return True
         progress = starter.read_progress(folder.parent)
-        said = progress.error if progress is not None else ""
-        self._tell("failed", said or f"Fetching {folder.name} ended with status {process.returncode}")
+        reason = progress.error if progress is not None else ""
+        self._tell("failed", reason or f"Fetching {folder.name} ended with status {process.returncode}")
         return False
 
     def _fetch_shared(self, folder: Path) -> bool:
-        """Whether the base model came from the store that machines share."""
+        """Return whether the base model came from the store that machines share."""
         if (shared := self._catalogue.shared) is None:
             return False
         self._tell("fetching", f"Looking for {folder.name} in the store")

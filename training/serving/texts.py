@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
-
-from jinja2 import TemplateError
+from typing import get_args
 
 from training.contract import ContractError, Message
-from training.rlhf.backbone import Backbone
-from training.rlhf.encoding import Answered, Encoder, shorten
+from training.contract.chat_template import Thinking
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.limits import context_length
+from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.serving.errors import RequestError
 
 
@@ -20,37 +19,30 @@ class Texts:
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
-        self._encoder = Encoder(backbone.tokenizer)
+        self._encoders = {
+            thinking: Encoder(backbone.tokenizer, thinking=thinking) for thinking in get_args(Thinking)
+        }
+        self._encoder = self._encoders["train"]
         control = sorted(backbone.tokenizer.all_special_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control)))
 
     def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat up to where the answer begins."""
+        """Return token ids of a chat up to where the answer begins."""
         for index, message in enumerate(messages):
-            if found := self._control.search(message.content):
+            if match := self._control.search(self._encoder.undelimited(message)):
                 raise RequestError(
                     400,
-                    f"The text holds the control token {found.group()!r}. Take it out.",
+                    f"The text holds the control token {match.group()!r}. Take it out.",
                     code="control_token",
                     param=f"messages[{index}].content",
                 )
-        chat = [{"role": message.role, "content": message.content} for message in messages]
-        tokenizer: Any = self._backbone.tokenizer
         try:
-            text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise RequestError(
-                400,
-                f"The model's chat template refuses these messages: {error}",
-                code="invalid_value",
-                param="messages",
-            ) from error
-        # The template writes the beginning-of-text token itself where there is one.
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+            return list(self._encoder.chat(messages))
+        except ContractError as error:
+            raise RequestError(400, f"{error}.", code="invalid_value", param="messages") from error
 
     def prompt(self, prompt: str | list[int], index: int) -> list[int]:
-        """Token ids of a raw prompt; with ids given, those, if the model knows them."""
+        """Return token ids of a raw prompt; with ids given, those, if the model knows them."""
         size = int(self._backbone.config.vocab_size)
         ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
         if not ids:
@@ -67,14 +59,16 @@ class Texts:
         *,
         max_tokens: int | None = None,
         offsets: bool = False,
+        thinking: Thinking = "train",
         field: str = "completions[{}]",
     ) -> tuple[Answered, ...]:
         """Each text as the answer that ends the chat, in at most so many tokens; the front of a long prompt
-        is cut for all alike. field: how an error names the text that it is about."""
+        is cut for all alike. thinking: what becomes of theirs. field: how an error names the text that it
+        is about."""
         encoded = []
         for index, text in enumerate(texts):
             try:
-                encoded.append(self._encoder.encode(messages, text, offsets=offsets))
+                encoded.append(self._encoders[thinking].encode(messages, text, offsets=offsets))
             except ContractError as error:
                 param = field.format(index)
                 raise RequestError(400, f"{error}.", code="invalid_value", param=param) from error

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Steps(Protocol):
-    """What gives all that wait for it a token at once."""
+    """Engine that advances all waiting jobs by one token."""
 
     def step(self) -> None:
         """Go on by one token."""
@@ -70,11 +70,11 @@ class Job:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants its result any more."""
+        """Return whether nobody wants its result any more."""
         return self._cancelled.is_set()
 
     async def events(self) -> AsyncIterator[Any]:
-        """What the job emits, until it is done. Raises what the job raised."""
+        """Yield the events of the job until it is done. Raises what the job raised."""
         while True:
             event = await self._events.get()
             if isinstance(event, _Finished):
@@ -149,7 +149,7 @@ class Worker:
 
     @property
     def computing(self) -> bool:
-        """Whether a job runs."""
+        """Return whether a job runs."""
         return bool(self._running)
 
     def submit(self, work: Work, *, route: str, client: str = "", seconds: float = math.inf) -> Job:

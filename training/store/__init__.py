@@ -6,6 +6,9 @@
 A folder is there once its listing is, so nobody sees half of one. A piece that is there is never sent again,
 so what was cut off goes on where it stopped, and a file that only grew costs its last piece. Knows no
 database and no Django: the model server reads from here too.
+
+fsspec does the transfers, to S3 as to a disk; django-storages would bring Django into the model server.
+Neither publishes a folder at once, resumes an upload by pieces or verifies them, which this package adds.
 """
 
 from training.store.errors import DamagedError, NotInStoreError, StoreError, StoreUnreachableError

@@ -1,4 +1,4 @@
-"""What may be wrong with a store."""
+"""Errors of a store."""
 
 
 class StoreError(OSError):
@@ -14,4 +14,4 @@ class NotInStoreError(StoreError):
 
 
 class DamagedError(StoreError):
-    """What the store holds is not what was put there."""
+    """The store's content differs from the published one."""

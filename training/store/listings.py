@@ -1,4 +1,4 @@
-"""What a folder holds: the names of its files, their sizes and digests, and the pieces they are kept in."""
+"""Contents of a folder: names, sizes and digests of its files, and the pieces that store them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Entry:
     """SHA-256 of every `PIECE_BYTES` of it, the last being what is left."""
 
     def sizes(self) -> list[int]:
-        """The size of each piece."""
+        """Return the size of each piece."""
         whole, rest = divmod(self.size, PIECE_BYTES)
         return [PIECE_BYTES] * whole + ([rest] if rest else [])
 
@@ -43,12 +43,12 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """What tells it from every other one."""
+        """Return the digest that identifies this listing."""
         return hashlib.sha256(self._canonical().encode()).hexdigest()
 
     @property
     def pieces(self) -> set[str]:
-        """All pieces that it names."""
+        """Return all pieces that it names."""
         return {piece for entry in self.files.values() for piece in entry.pieces}
 
     @property
@@ -68,19 +68,19 @@ class Listing:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> Listing:
-        """What `to_bytes` gave. Raises `DamagedError` for all else, and for names that lead elsewhere."""
+        """Parse the output of `to_bytes`. Raises `DamagedError` for anything else and for unsafe names."""
         try:
             plain = json.loads(data)
             if plain["format"] != FORMAT:
                 raise DamagedError(f"{where} has format {plain['format']!r}, and this Rondo reads {FORMAT}.")
-            found = cls({name: _entry(values) for name, values in plain["files"].items()})
-            if found.digest != plain["digest"]:
+            listing = cls({name: _entry(values) for name, values in plain["files"].items()})
+            if listing.digest != plain["digest"]:
                 raise ValueError("its digest is another")
         except (ValueError, KeyError, TypeError, AttributeError, ContractError) as error:
             raise DamagedError(f"{where} is damaged: {error}.") from error
-        for name in found.files:
+        for name in listing.files:
             require_plain(name, where=where)
-        return found
+        return listing
 
 
 def _entry(values: list[object]) -> Entry:

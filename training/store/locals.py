@@ -1,4 +1,4 @@
-"""What a machine keeps beside its copy of a folder: a lock, and what the copy is at least as new as."""
+"""Local files next to a folder's copy: a lock, and the versions that the copy includes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.contract import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a copy is."""
+    """Versions that a copy includes."""
 
     digests: tuple[str, ...] = ()
     """The copy holds all that these listings name, or more: it was sent or fetched so."""
@@ -22,7 +22,7 @@ class Known:
     """What of them was not fetched: names at the top of the folder."""
 
     def covers(self, digest: str, left_out: Sequence[str]) -> bool:
-        """Whether nothing of a listing is new to the copy, but for what is left out."""
+        """Return whether nothing of a listing is new to the copy, but for what is left out."""
         return digest in self.digests and set(self.left_out) <= set(left_out)
 
 
@@ -40,10 +40,10 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def known_of(folder: Path) -> Known:
-    """What is remembered of a copy; nothing where there is none."""
+    """Return the recorded versions of a copy; empty without a record."""
     try:
-        found = json.loads(_beside(folder, "store.json").read_text(encoding="utf-8"))
-        return Known(tuple(found["digests"]), tuple(found["left_out"]))
+        stored = json.loads(_beside(folder, "store.json").read_text(encoding="utf-8"))
+        return Known(tuple(stored["digests"]), tuple(stored["left_out"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Known()
 
@@ -55,12 +55,12 @@ def remember(folder: Path, known: Known) -> None:
 
 
 def forget(folder: Path) -> None:
-    """The copy is gone, or is to be fetched anew."""
+    """Forget a copy that is gone or is to be fetched again."""
     _beside(folder, "store.json").unlink(missing_ok=True)
 
 
 def draft_of(folder: Path) -> Path:
-    """Where a folder is fetched to before it is there."""
+    """Return the draft path that a folder is fetched to."""
     return _beside(folder, "fetching")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from training.private_files import FILE_MODE, make_private_folder
+from training.contract.private_files import FILE_MODE, make_private_folder
 from training.store.errors import NotInStoreError, StoreError, StoreUnreachableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -17,7 +17,7 @@ _MOST_SAID = 300
 
 
 class Objects:
-    """What lies below one address.
+    """Objects below one address.
 
     Keys and passwords come from where the store's own library looks for them (for S3 `AWS_ACCESS_KEY_ID`,
     `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`), never from the address.
@@ -54,7 +54,7 @@ class Objects:
                 raise StoreUnreachableError(f"The store {self.url} takes nothing: {_said(error)}.") from None
 
     def read(self, name: str) -> bytes:
-        """The bytes under a name. Raises `NotInStoreError`."""
+        """Return the bytes under a name. Raises `NotInStoreError`."""
         with self._told():
             try:
                 data: bytes = self._files.cat_file(self._path(name))
@@ -63,18 +63,18 @@ class Objects:
         return data
 
     def sizes(self, below: str) -> dict[str, int]:
-        """Names, from `below` on, and sizes of everything below it."""
+        """Return names, from `below` on, and sizes of everything below it."""
         path = self._path(below)
         with self._told():
             self._files.invalidate_cache()
             try:
-                found = self._files.find(path, detail=True)
+                entries = self._files.find(path, detail=True)
             except FileNotFoundError:
                 return {}
         start = len(self._files._strip_protocol(path)) + 1
         return {
             name[start:]: int(about.get("size") or 0)
-            for name, about in found.items()
+            for name, about in entries.items()
             if not name.endswith(".draft")
         }
 

@@ -54,7 +54,7 @@ class Store:
                 return listing
             still_ours()
             self._objects.write(_listing_name(key), listing.to_bytes())
-            # Who fetches now may have read the listing before this one; older ones are read anew.
+            # Who fetches now may have read the listing before this one; older ones are read again.
             self._tidy(key, listing.pieces | (before.pieces if before else set()))
         return listing
 
@@ -124,7 +124,7 @@ class Store:
             if into.exists():
                 return into
             draft = copies.draft_of(into)
-            listing = self._with_a_listing(key, lambda found: self._bring_all(key, found, draft))
+            listing = self._with_a_listing(key, lambda new: self._bring_all(key, new, draft))
             source = draft
             if set(listing.files) == {into.name}:
                 source = draft / into.name
@@ -147,12 +147,12 @@ class Store:
         into: Path,
         *,
         left_out: Sequence[str] = (),
-        kept: Collection[str] = (),
+        local: Collection[str] = (),
         wait: bool = False,
     ) -> bool:
         """Bring a folder that others write up to what the store holds; whether anything came.
 
-        left_out: names at its top that are not fetched. kept: files at its top that are this machine's own.
+        left_out: top-level names that are not fetched. local: top-level files that stay.
         wait: for another process that sends or fetches the folder here; else nothing comes meanwhile.
         Nothing comes to a copy that is at least as new, and where the store holds nothing of it. Each file is
         replaced whole, or grows, as it did where it was written.
@@ -165,12 +165,12 @@ class Store:
                 return False
             # Half-way it is neither the old one nor the new one.
             copies.forget(into)
-            listing = self._with_a_listing(key, lambda found: self._renew(key, found, into, left_out, kept))
+            listing = self._with_a_listing(key, lambda new: self._renew(key, new, into, left_out, local))
             copies.remember(into, copies.Known((listing.digest,), tuple(left_out)))
         return True
 
     def _renew(
-        self, key: str, listing: Listing, into: Path, left_out: Sequence[str], kept: Collection[str]
+        self, key: str, listing: Listing, into: Path, left_out: Sequence[str], local: Collection[str]
     ) -> None:
         into.mkdir(parents=True, exist_ok=True)
         wanted = {n: e for n, e in listing.files.items() if n.partition("/")[0] not in left_out}
@@ -180,7 +180,7 @@ class Store:
                 self._bring(key, name, entry, target.with_name(f".{target.name}.fetching"), then=target)
             else:
                 self._bring(key, name, entry, target)
-        for name, path in files_below(into, left_out=(*left_out, *kept)):
+        for name, path in files_below(into, left_out=(*left_out, *local)):
             if name not in wanted:
                 path.unlink(missing_ok=True)
         for folder in sorted((one for one in into.rglob("*") if one.is_dir()), reverse=True):
@@ -188,7 +188,7 @@ class Store:
                 folder.rmdir()
 
     def _with_a_listing(self, key: str, bring: Callable[[Listing], None]) -> Listing:
-        """The listing that was brought whole; one whose pieces went meanwhile is read anew."""
+        """Return the listing that was fetched whole; read it again if pieces went meanwhile."""
         tried = ""
         for _ in range(_TRIES):
             listing = self.listing(key)
@@ -237,7 +237,7 @@ class Store:
 
     # ── looking and removing ──────────────────────────────────────────────────────────
     def listing(self, key: str) -> Listing | None:
-        """What the store holds of a folder; None where it holds nothing."""
+        """Return the store's listing of a folder; None without one."""
         name = _listing_name(key)
         try:
             data = self._objects.read(name)
@@ -246,12 +246,12 @@ class Store:
         return Listing.from_bytes(data, where=f"{name} in {self._objects.url}")
 
     def names(self, parent: str) -> list[str]:
-        """The folders directly below `parent`, by name."""
-        found = self._objects.sizes(f"listings/{parent}")
-        return sorted(name.removesuffix(".json") for name in found if "/" not in name)
+        """Return the folders directly below `parent`, by name."""
+        sizes = self._objects.sizes(f"listings/{parent}")
+        return sorted(name.removesuffix(".json") for name in sizes if "/" not in name)
 
     def read(self, key: str, name: str) -> bytes:
-        """One small file of a folder. Raises `NotInStoreError`."""
+        """Return one small file of a folder. Raises `NotInStoreError`."""
         listing = self.listing(key)
         if listing is None or name not in listing.files:
             raise NotInStoreError(f"The store {self._objects.url} holds no {name} of {key}.")
@@ -260,7 +260,7 @@ class Store:
         )
 
     def piece(self, key: str, piece: str) -> bytes:
-        """One piece of a folder, unchecked. Raises `NotInStoreError`."""
+        """Return one piece of a folder, unchecked. Raises `NotInStoreError`."""
         return self._objects.read(f"{_pieces_name(key)}/{piece}")
 
     def damaged(self, key: str) -> list[str]:
@@ -283,17 +283,17 @@ class Store:
     def remove(self, key: str, *, inside: str = "") -> None:
         """Remove a folder, or what lies in `inside` at its top; for others it is gone at once."""
         listing = self.listing(key)
-        kept: dict[str, Entry] = {}
+        remaining: dict[str, Entry] = {}
         if listing is not None and inside:
-            kept = {n: e for n, e in listing.files.items() if n.partition("/")[0] != inside}
-            self._objects.write(_listing_name(key), Listing(kept).to_bytes())
+            remaining = {n: e for n, e in listing.files.items() if n.partition("/")[0] != inside}
+            self._objects.write(_listing_name(key), Listing(remaining).to_bytes())
         else:
             self._objects.remove(_listing_name(key))
-        self._tidy(key, Listing(kept).pieces)
+        self._tidy(key, Listing(remaining).pieces)
 
 
 def _grows_into(target: Path, entry: Entry) -> bool:
-    """Whether what is here is the beginning of what shall be: then it is appended to, as its writer did."""
+    """Return whether the local file is a prefix of the new version, so that it is appended to."""
     if target.suffix not in _GROW or target.is_symlink() or not target.is_file():
         return False
     if target.stat().st_size > entry.size:

@@ -1,4 +1,4 @@
-"""How the pages of the registry and of drift put shares."""
+"""Shares on the pages of the registry and of drift."""
 
 from django import template
 

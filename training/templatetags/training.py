@@ -1,12 +1,14 @@
-"""How the training pages put states, times and digests."""
+"""States, times and digests on the training pages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
 
 from django import template
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from training.choices import RoundState, RunState, StepState
+from training.choices import ChartGroup, RoundState, RunState, StepState
 
 register = template.Library()
 
@@ -61,7 +63,7 @@ def deed(action: str) -> str | Promise:
 
 @register.filter
 def details(values: Mapping[str, object]) -> str:
-    """What an audit entry tells besides, in one line; what is empty is left out."""
+    """Return the details of an audit entry in one line; empty ones are left out."""
     told = []
     for name, value in values.items():
         if value in (None, "", [], {}):
@@ -105,6 +107,29 @@ def figure(value: float | None) -> str:
 
 
 @register.filter
+def plain_value(value: Any) -> str | Promise:
+    """Return a setting or a metric in one line; a dash for None."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, timedelta):
+        return duration(value.total_seconds())
+    if isinstance(value, list | tuple):
+        return ", ".join(str(plain_value(one)) for one in value) or "—"
+    return str(value) or "—"
+
+
+@register.filter
 def short(digest: str) -> str:
     """As much of a digest as people compare."""
     return digest[:12]
+
+
+@register.simple_tag
+def chart_groups(metrics: Iterable[Any]) -> list[tuple[ChartGroup, list[Any]]]:
+    """Return each group of charts with the metrics whose charts are in sight."""
+    first = [metric for metric in metrics if metric.is_first]
+    return [(group, [metric for metric in first if metric.group == group]) for group in ChartGroup]

@@ -1,12 +1,12 @@
-"""Who may open a training page that bears no project in its address."""
+"""Access to training pages whose address names no project."""
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 
-from annotation import selectors as annotation_selectors
 from annotation.choices import Role
 from annotation.models import Project, User
-from training.selectors import managed_projects
+from annotation.selectors import access as annotation_selectors
+from training.selectors.projects import managed_projects
 
 
 def require_manager(user: User, project: Project | None) -> None:

@@ -1,55 +1,114 @@
 """Checkpoints: the collection, one of them with its descent, and what can be done with it."""
 
+from urllib.parse import urlencode
+
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import Http404, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from annotation.choices import JobState
 from annotation.errors import Refusal
-from annotation.rendering import render_markdown
+from annotation.text.rendering import render_markdown
 from annotation.views.access import Request
-from training.archives import zip_of_folder
-from training.choices import CheckpointKind, JobState
-from training.files import StoreRefusal, fetched
-from training.held_out import figures_of
-from training.model_card import model_card
+from training.choices import WRITES_TEXT, CheckpointKind
+from training.figures.held_out import figures_of
+from training.figures.model_card import model_card
+from training.files.shared import StoreRefusal, fetched
 from training.models import Checkpoint, CheckpointExport
-from training.selectors import checkpoints_for, lineage_of
-from training.selectors_checkpoints import (
+from training.selectors.checkpoints import (
+    ORDERS,
     card_of,
     family_of,
     found_checkpoints,
     latest_evaluation,
     lineage_picture,
+    ordered_checkpoints,
+    rounds_of,
     tags_of,
     uses_of,
+    with_evaluations,
 )
-from training.services.exports import archive_name, hub_is_set, request_export
-from training.services.registry import delete_files, describe_checkpoint
-from training.services.verification import check_files
+from training.selectors.projects import checkpoints_for, lineage_of, managed_projects
+from training.services.registry.descriptions import describe_checkpoint
+from training.services.registry.exports import archive_name, hub_is_set, request_export
+from training.services.registry.registry import delete_files
+from training.services.registry.verification import check_files
+from training.services.runs.archives import zip_of_folder
 from training.views.access import require_manager
 
 _ROWS_ON_A_PAGE = 50
 _EXPORTS_SHOWN = 5
+_HEADINGS = (
+    ("name", gettext_lazy("Name")),
+    ("kind", gettext_lazy("Kind")),
+    ("", gettext_lazy("Project")),
+    ("round", gettext_lazy("Round")),
+    ("", gettext_lazy("Parent")),
+    ("accuracy", gettext_lazy("Held-out accuracy")),
+    ("win_rate", gettext_lazy("Win rate vs. parent")),
+    ("created", gettext_lazy("Created")),
+)
+"""Columns of the list, with the order of those that have one."""
 
 
 @require_safe
 def checkpoints(request: Request) -> HttpResponse:
-    """All checkpoints of one's projects, newest first, with a search. For managers."""
+    """List the checkpoints of one project, or of all one's projects, filtered and ordered. For managers."""
     require_manager(request.user, None)
     asked = {name: request.GET.get(name, "").strip() for name in ("text", "tag", "kind")}
+    number, evaluated = request.GET.get("round", ""), request.GET.get("evaluated") == "1"
+    slug = request.GET.get("project", "")
+    project = managed_projects(request.user).filter(slug=slug).first()
     seen = checkpoints_for(request.user)
-    listed = Paginator(found_checkpoints(seen, **asked), _ROWS_ON_A_PAGE)
+    if project is not None:
+        seen = seen.filter(Q(project=project) | Q(project=None))
+    round_number = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None
+    found = found_checkpoints(seen, **asked, round_number=round_number, evaluated=evaluated)
+    sort = request.GET.get("sort", "")
+    sort = sort if sort.removeprefix("-") in ORDERS else ""
+    listed = Paginator(with_evaluations(ordered_checkpoints(found, sort)), _ROWS_ON_A_PAGE)
+    chosen = asked | {
+        "round": str(round_number or ""),
+        "evaluated": "1" if evaluated else "",
+        "project": project.slug if project else "",
+    }
     context = {
+        "project": project,
         "page": listed.get_page(request.GET.get("page")),
-        "asked": asked,
+        "asked": chosen,
+        "is_filtered": any(value for name, value in chosen.items() if name != "project"),
+        "headings": [
+            (label, *_order(key, sort, chosen)) if key else (label, "", "") for key, label in _HEADINGS
+        ],
+        "query": chosen | {"sort": sort},
         "kinds": CheckpointKind.choices,
         "tags": tags_of(seen),
+        "rounds": rounds_of(seen),
+        "writes_text": WRITES_TEXT,
     }
-    return render(request, "training/checkpoints.html", context)
+    answer = render(
+        request,
+        "training/checkpoints_table.html" if request.htmx else "training/checkpoints.html",
+        context,
+    )
+    patch_vary_headers(answer, ["HX-Request"])
+    return answer
+
+
+def _order(key: str, sort: str, chosen: dict[str, str]) -> tuple[str, str]:
+    """Return the address of a click on a column's heading, and its order now, as ARIA says it."""
+    turned = key if sort == f"-{key}" or (not sort and key == "name") else f"-{key}"
+    now = {f"-{key}": "descending", key: "ascending"}.get(sort, "")
+    kept = {name: value for name, value in chosen.items() if value}
+    return f"{reverse('checkpoints')}?{urlencode(kept | {'sort': turned})}", now
 
 
 @require_safe

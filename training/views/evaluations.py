@@ -6,8 +6,8 @@ from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
 from annotation.views.access import Request
-from training.evaluation_report import Report, report_of
 from training.models import Checkpoint
+from training.selectors.evaluation_report import Report, report_of
 from training.views.access import require_manager
 
 _ROWS_ON_THE_PAGE = 20
@@ -15,7 +15,7 @@ _ROWS_ON_THE_PAGE = 20
 
 @require_safe
 def evaluation(request: Request, name: str) -> HttpResponse:
-    """What is known of a checkpoint against its parent, with the prompts where it got worse. For managers."""
+    """Show a checkpoint's evaluation against its parent, largest regressions first. For managers."""
     report = _report(request, name)
     context = {
         "report": report,

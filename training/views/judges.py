@@ -11,10 +11,10 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
-from training.forms_judges import JudgeForm, ServedModelForm
+from training.forms.judges import JudgeForm, ServedModelForm
 from training.models import Judge
-from training.services.judges import create_judge, set_judge
-from training.services.served_models import register_served_model
+from training.services.judges.judges import create_judge, set_judge
+from training.services.registry.served_models import register_served_model
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -43,7 +43,7 @@ def judges(request: Request, project: Project) -> HttpResponse:
 def judge(request: Request, project: Project, pk: int) -> HttpResponse:
     """A judge: its agreement with people, its leaning, its cost, what it said last. For managers."""
     # NumPy is loaded when somebody opens this page, not with the web server.
-    from training.judge_reports import report_of
+    from training.selectors.judges import report_of
 
     found = _judge(project, pk)
     verdicts = found.verdicts.select_related("judgment__comparison__prompt")[:10]

@@ -15,9 +15,10 @@ from django.views.decorators.http import require_safe
 
 from annotation.choices import Role
 from annotation.models import Project
+from annotation.statistics.plots import Axis, Interval
 from annotation.views.access import Request, project_page
 from training.models import Slice, Voters
-from training.selectors_leaderboard import (
+from training.selectors.leaderboard import (
     EVERYONE,
     HUMANS,
     Choice,
@@ -27,7 +28,7 @@ from training.selectors_leaderboard import (
     names_of,
     values_of,
 )
-from training.services.leaderboard import waiting
+from training.services.comparing.leaderboard import waiting
 
 _ON_A_PAGE = 50
 _MOST_PAGES = 200
@@ -35,7 +36,7 @@ _SEPARATOR = ":"
 
 
 class LeaderboardForm(forms.Form):
-    """Which votes, and cleared of what. Everything has an answer: what cannot be read is as if left out."""
+    """Form of the leaderboard's votes and controls. Unreadable values count as left out."""
 
     part = forms.ChoiceField(required=False, label=gettext_lazy("Votes"))
     voters = forms.ChoiceField(
@@ -103,9 +104,7 @@ class _Row:
     name: str
     checkpoint_url: str
     items_url: str
-    x: float
-    low_x: float
-    high_x: float
+    place: Interval | None
 
 
 @require_safe
@@ -116,22 +115,17 @@ def leaderboard(request: Request, project: Project) -> HttpResponse:
     board = board_of(project, form.choice)
     names = names_of({standing.source for standing in board.standings})
     items = _Items(project, form)
-    low = min((one.low for one in board.standings), default=0.0)
-    high = max((one.high for one in board.standings), default=1.0)
-    span = max(high - low, 1.0)
-
-    def place(value: float) -> float:
-        return round((value - low) / span * 100, 2)
-
+    rated = [one for one in board.standings if one.is_rated]
+    low = min((one.low for one in rated), default=0.0)
+    high = max((one.high for one in rated), default=1.0)
+    axis = Axis(start=low, end=max(high, low + 1.0))
     rows = [
         _Row(
             standing=one,
             name=names[one.source][0],
             checkpoint_url=_checkpoint_url(names[one.source][1]),
             items_url=items.url(one.source),
-            x=place(one.rating),
-            low_x=place(one.low),
-            high_x=place(one.high),
+            place=axis.interval(one.rating, one.low, one.high) if one.is_rated else None,
         )
         for one in board.standings
     ]
@@ -151,6 +145,7 @@ def leaderboard(request: Request, project: Project) -> HttpResponse:
         "shown": len(board.matrix),
         "waiting": waiting(project),
         "tie_percent": None if board.tie is None else round(100 * board.tie),
+        "unrated": len(board.standings) - len(rated),
         "has_elo": any(one.elo is not None for one in board.standings),
         "parts": values_of(project),
     }
@@ -180,7 +175,16 @@ def leaderboard_groups(request: Request, project: Project) -> HttpResponse:
             )
             for group in groups
         ],
-        "rows": [(names[source][0], [group.ratings.get(source) for group in groups]) for source in ordered],
+        "rows": [
+            (
+                names[source][0],
+                [
+                    (group.ratings[source], group.is_rated(source)) if source in group.ratings else None
+                    for group in groups
+                ],
+            )
+            for source in ordered
+        ],
     }
     return render(request, "training/leaderboard_groups.html", context)
 

@@ -23,11 +23,11 @@ from django.views.decorators.csrf import csrf_exempt
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import User
-from annotation.services.tokens import TooManyRequests, use_token
+from annotation.services.people.tokens import TooManyRequests, use_token
 from training.engine import EngineError, EngineUnavailableError, Upstream, upstream_of
 from training.engine.relay import ClientGoneError, Exchange, Head, relay
 from training.models import Checkpoint
-from training.selectors_served import served_models
+from training.selectors.served_models import served_models
 
 ANSWER_SECONDS = 300.0
 """For one whole answer, however it is given."""
@@ -108,7 +108,7 @@ def chat_completions(request: HttpRequest, user: User) -> HttpResponseBase:
 
 @endpoint("POST", TokenScope.GENERATE)
 def completions(request: HttpRequest, user: User) -> HttpResponseBase:
-    """What follows a text, whole or streamed. For who holds a token of someone who manages a project."""
+    """Complete a text, whole or streamed. For who holds a token of someone who manages a project."""
     return _pass_on(request, user, "/v1/completions")
 
 
@@ -123,7 +123,7 @@ def unknown(request: HttpRequest, rest: str) -> HttpResponse:
 
 
 def _user_of(request: HttpRequest, scope: TokenScope) -> User:
-    """Who the token stands for. Raises `ApiError` 401, 403, 429."""
+    """Return the user of the token. Raises `ApiError` 401, 403, 429."""
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     try:
         token = use_token(secret=secret.strip(), scope=scope) if scheme.lower() == "bearer" else None
@@ -233,7 +233,7 @@ class _Answer:
         _let_go_of_database()
 
     def head(self) -> Head:
-        """How it begins."""
+        """Yield the beginning."""
         return self._exchange.head()
 
     def pieces(self) -> Iterator[bytes]:
@@ -310,7 +310,7 @@ def _let_go_of_database() -> None:
 
 
 def _disconnection(request: HttpRequest) -> Callable[[], bool]:
-    """Whether the client has closed its connection, where the web server shows its socket (gunicorn)."""
+    """Return True where the client has closed its connection and the server shows its socket (gunicorn)."""
     client = request.META.get("gunicorn.socket")
     # One cannot look ahead into what is encrypted; there it is noticed when the next piece is written.
     if not isinstance(client, socket.socket) or isinstance(client, ssl.SSLSocket):

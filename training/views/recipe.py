@@ -18,17 +18,17 @@ from training.models import Round
 from training.recipe import POLICY, RIVAL, Recipe
 from training.recipe.form import Group, RecipeForm, flattened, with_policy
 from training.recipe.presets import PRESETS
-from training.selectors import checkpoints_of
-from training.services.dry_run import dry_run
-from training.services.recipes import CAN_CHANGE, change_recipe
+from training.selectors.projects import checkpoints_of
+from training.services.rounds.dry_run import dry_run
+from training.services.rounds.recipes import CAN_CHANGE, change_recipe
 
 SECTIONS = (
     (
-        gettext_lazy("Prompts and answers"),
+        gettext_lazy("Prompts and responses"),
         ("prompts", "samplers", "ranking_size", "sampling", "ready_prompts", "seed"),
     ),
     (gettext_lazy("Start and budget"), ("start", "budget")),
-    (gettext_lazy("What is learned from"), ("reliability_weights", "ai_feedback")),
+    (gettext_lazy("Training data"), ("reliability_weights", "ai_feedback")),
     (gettext_lazy("Reward model"), ("reward",)),
     (gettext_lazy("Policy"), ("policy",)),
     (gettext_lazy("Evaluation"), ("evaluation",)),

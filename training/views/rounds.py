@@ -13,13 +13,14 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
-from training.evaluation_words import summary_of
 from training.models import Evaluation, Round
-from training.round_actions import ACTIONS, can_retry_steps, facts_of, offered_actions
-from training.selectors_evaluation import evaluation_of
-from training.selectors_rounds import audit_of, material_of, round_view
-from training.selectors_validation import round_evaluator
+from training.selectors.evaluation_words import summary_of
+from training.selectors.evaluations import evaluation_of
+from training.selectors.lists import rounds_of_project
+from training.selectors.rounds import audit_of, material_of, round_view
+from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
+from training.services.rounds.actions import ACTIONS, can_retry_steps, facts_of, offered_actions
 
 
 @require_safe
@@ -82,7 +83,7 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
 
 
 def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, Any]:
-    """What the live part shows, with the addresses that it asks and links to."""
+    """Return the context of the live part, with the addresses that it asks and links to."""
     address = [round_.project.slug, round_.number]
     view = round_view(round_)
     offered = offered_actions(view)
@@ -101,3 +102,11 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
 def _round(project: Project, number: int) -> Round:
     rounds = Round.objects.select_related("project", "policy", "snapshot", "started_by")
     return get_object_or_404(rounds, project=project, number=number)
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def rounds(request: Request, project: Project) -> HttpResponse:
+    """List a project's rounds, newest first. For managers."""
+    context = {"project": project, "rows": rounds_of_project(project)}
+    return render(request, "training/rounds.html", context)

@@ -2,6 +2,7 @@
 
 import json
 
+from django.contrib import messages
 from django.http import (
     HttpResponse,
     HttpResponseBase,
@@ -9,46 +10,58 @@ from django.http import (
     JsonResponse,
     StreamingHttpResponse,
 )
-from django.shortcuts import get_object_or_404, render
-from django.views.decorators.http import require_safe
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
 
+from annotation.errors import Refusal
+from annotation.text.rendering import render_markdown
 from annotation.views.access import Request
 from training.contract import read_evaluation
-from training.curves import MOST_LINES
-from training.held_out import held_out_of
+from training.figures.curves import MOST_LINES
+from training.figures.held_out import held_out_of
+from training.figures.samples import MEASURES
+from training.files.run_folders import folder_of
 from training.models import Run
-from training.run_downloads import archive_of, events_of
-from training.run_folders import folder_of
-from training.samples import MEASURES
-from training.selectors_runs import (
+from training.selectors.runs import (
     IS_GOING_ON,
     dropped_of,
+    headline_figures_of,
     is_interrupted,
-    log_of,
+    log_lines_of,
     machine_of,
+    metrics_of,
     news_of,
     overlaid_on,
     overlay_choices,
-    plots_of,
     samples_of,
     state_mark,
     watch_warnings_of,
 )
-from training.selectors_validation import run_validation
+from training.selectors.validation import run_validation
+from training.services.registry.descriptions import describe_run
+from training.services.runs.run_downloads import archive_of, events_of
 from training.views.access import require_manager
+
+_LONGEST_SEARCH = 200
 
 
 @require_safe
 def run(request: Request, pk: int) -> HttpResponse:
     """One training job: its curves beside those of other runs, its log, what it was told. For managers."""
-    found = _run(request, pk)
+    return _page(request, _run(request, pk))
+
+
+def _page(request: Request, found: Run, *, status: int = 200, **more: object) -> HttpResponse:
     beside = overlaid_on(found, request.GET.getlist("with"))
     asked, step = request.GET.get("colour"), request.GET.get("step", "")
     measure = next((one for one in MEASURES if one == asked), MEASURES[0])
     report = read_evaluation(folder_of(found))
+    metrics, is_behind = metrics_of([found, *beside])
     context = {
         **_live(found),
-        "plots": plots_of([found, *beside]),
+        "metrics": metrics,
+        "is_behind": is_behind,
         "shown": [found, *beside],
         "choices": overlay_choices(found, beside),
         "most_beside": MOST_LINES - 1,
@@ -58,8 +71,12 @@ def run(request: Request, pk: int) -> HttpResponse:
         "validation": run_validation(found, report),
         "dropped": dropped_of(found),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
+        "entered": {"tags": ", ".join(found.tags), "notes": found.notes},
+        "notes": render_markdown(found.notes),
+        **_log(request, found),
+        **more,
     }
-    return render(request, "training/run.html", context)
+    return render(request, "training/run.html", context, status=status)
 
 
 @require_safe
@@ -78,8 +95,30 @@ def live(request: Request, pk: int) -> HttpResponse:
 
 
 @require_safe
+def log(request: Request, pk: int) -> HttpResponse:
+    """Show the end of a run's log, or its last lines that contain a text. For managers."""
+    found = _run(request, pk)
+    answer = render(request, "training/run_log.html", _log(request, found))
+    answer["Cache-Control"] = "private, no-store"
+    return answer
+
+
+@require_POST
+def describe(request: Request, pk: int) -> HttpResponse:
+    """Give a run other tags and notes. For managers."""
+    found = _run(request, pk)
+    tags, notes = request.POST.get("tags", ""), request.POST.get("notes", "").replace("\r\n", "\n")
+    try:
+        describe_run(run=found, tags=tags.split(","), notes=notes, described_by=request.user)
+    except Refusal as refusal:
+        return _page(request, found, status=422, entered={"tags": tags, "notes": notes, "refusal": refusal})
+    messages.success(request, _("Saved."))
+    return redirect(f"{found.get_absolute_url()}#notes")
+
+
+@require_safe
 def curves(request: Request, pk: int) -> JsonResponse:
-    """What is new in the metrics of a run and those drawn beside it since the marks `since`. For managers."""
+    """Return new metrics of a run and those drawn beside it since the marks `since`. For managers."""
     found = _run(request, pk)
     runs = [found, *overlaid_on(found, request.GET.getlist("with"))]
     answer = JsonResponse(news_of(runs, marks=request.GET.getlist("since")))
@@ -117,8 +156,13 @@ def _live(run: Run) -> dict[str, object]:
         "goes_on": run.state in IS_GOING_ON,
         "interrupted": is_interrupted(run),
         "machine": machine_of(run),
-        "log": log_of(run),
+        "headlines": headline_figures_of(run),
     }
+
+
+def _log(request: Request, run: Run) -> dict[str, object]:
+    text = request.GET.get("log", "").strip()[:_LONGEST_SEARCH]
+    return {"run": run, "log": log_lines_of(run, text), "goes_on": run.state in IS_GOING_ON}
 
 
 def _attached(answer: HttpResponseBase, name: str) -> HttpResponseBase:

@@ -1,18 +1,19 @@
-"""What was learned from: a snapshot with its judgments, and a completion with its writer and seed."""
+"""Training data: a snapshot with its judgments, and a completion with its provenance."""
 
 import json
 
 from django.conf import settings
 from django.core.paginator import Paginator
+from django.db.models import BigIntegerField
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
 from annotation.models import Completion
-from annotation.selectors import projects_for
+from annotation.selectors.access import projects_for
 from annotation.views.access import Request
 from training.models import Snapshot
-from training.selectors import judgments_in, placed_candidates, request_of
+from training.selectors.projects import judgments_in, placed_candidates, request_of
 from training.views.access import require_manager
 
 _ROWS_ON_A_PAGE = 50
@@ -20,13 +21,14 @@ _ROWS_ON_A_PAGE = 50
 
 @require_safe
 def snapshot(request: Request, digest: str) -> HttpResponse:
-    """One snapshot with every judgment in it, page by page. For managers."""
+    """One snapshot with every judgment in it, page by page or at `?judgment=`. For managers."""
     own = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
     found = own.select_related("project", "created_by").first()
     if found is None:
         raise Http404
     require_manager(request.user, found.project)
-    page = Paginator(judgments_in(found), _ROWS_ON_A_PAGE).get_page(request.GET.get("page"))
+    number = _page_with(found, request.GET.get("judgment", "")) or request.GET.get("page")
+    page = Paginator(judgments_in(found), _ROWS_ON_A_PAGE).get_page(number)
     context = {
         "project": found.project,
         "snapshot": found,
@@ -35,6 +37,13 @@ def snapshot(request: Request, digest: str) -> HttpResponse:
         "runs": found.runs.order_by("pk"),
     }
     return render(request, "training/snapshot.html", context)
+
+
+def _page_with(snapshot: Snapshot, judgment: str) -> int | None:
+    """Return the number of the page on which a judgment stands; None for none."""
+    if not judgment.isdecimal() or int(judgment) > BigIntegerField.MAX_BIGINT:
+        return None
+    return snapshot.judgments.filter(pk__lt=int(judgment)).count() // _ROWS_ON_A_PAGE + 1
 
 
 @require_safe

@@ -1,13 +1,16 @@
-"""Back-ups: the database and the files below RONDO_HOME, in any place that fsspec knows.
+"""Back-ups: the database and the files below RONDO_HOME, in any place that fsspec supports.
 
     backups/TIME.json      one back-up: every file and the database, by pieces; written last
-    pieces/AB/ABCD…        the pieces, by their SHA-256; what two back-ups have in common lies here once
+    pieces/AB/ABCD…        the pieces, by their SHA-256; back-ups share equal pieces
 
-**The database goes first, the files after it.** A file is always there before the row that speaks of it, and
-goes after that row has said so: whatever the copied rows speak of is still to be found a moment later. The
-other way round a checkpoint registered in between would have a row and no files. What was written since the
-database was copied is in the back-up too, and does no harm. Only what somebody deletes during these minutes
-may be missed: `manage.py verify_checkpoints` names it.
+**The database is copied first, the files after it.** A file is created before the row that refers to it and
+deleted after that row, so every file that the copied rows refer to still exists. In the other order, a
+checkpoint registered in between would have a row and no files. Files written after the database copy are
+included and harmless. Only files deleted during these minutes may be missing: `manage.py verify_checkpoints`
+names them.
+
+django-dbbackup copies the database and the media files by two commands, into archives written whole each
+time. Rondo needs one restorable point of both, and pieces shared between back-ups of large checkpoints.
 """
 
 from webapp.backup.errors import BackupError

@@ -1,4 +1,4 @@
-"""The database out of and into a stream: SQLite by its online back-up, PostgreSQL by pg_dump and psql."""
+"""Dump and load of the database: SQLite by its online back-up, PostgreSQL by pg_dump and psql."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ _LOAD = (
 
 
 class Dump:
-    """A database at one moment. `stream` is to be read to its end."""
+    """A consistent dump of the database. Read `stream` to its end."""
 
     def __init__(self, stream: IO[bytes], rows: Mapping[str, int], migrations: Iterable[str]) -> None:
         self.stream = stream
@@ -37,7 +37,7 @@ class Dump:
 
 @contextmanager
 def dumped() -> Iterator[Dump]:
-    """The database as it is at one moment, while others go on writing."""
+    """Dump the database consistently while others keep writing."""
     with _dumped_sqlite() if connection.vendor == "sqlite" else _dumped_postgresql() as dump:
         yield dump
 
@@ -48,19 +48,19 @@ def _dumped_sqlite() -> Iterator[Dump]:
     with tempfile.TemporaryDirectory(prefix="rondo-backup-") as folder:
         copy = Path(folder) / "rondo.sqlite3"
         with closing(sqlite3.connect(name, timeout=60)) as source, closing(sqlite3.connect(copy)) as target:
-            # In one go: with WAL, who writes meanwhile is not held up, and the copy is of one moment.
+            # In a single step: with WAL, writers are not blocked and the copy is consistent.
             source.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")
             rows = counted(target.cursor(), _tables_of_sqlite(target.cursor()))
-            found = target.execute("SELECT app, name FROM django_migrations").fetchall()
+            applied = target.execute("SELECT app, name FROM django_migrations").fetchall()
         with copy.open("rb") as stream:
-            yield Dump(stream, rows, [f"{app}.{name}" for app, name in found])
+            yield Dump(stream, rows, [f"{app}.{name}" for app, name in applied])
 
 
 @contextmanager
 def _dumped_postgresql() -> Iterator[Dump]:
     with transaction.atomic(), connection.cursor() as cursor:
-        # The counts and the dump see one and the same moment.
+        # The counts and the dump use the same snapshot.
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute("SELECT pg_export_snapshot()")
         snapshot = cursor.fetchone()[0]
@@ -69,12 +69,12 @@ def _dumped_postgresql() -> Iterator[Dump]:
         cursor.execute("SELECT app, name FROM django_migrations")
         migrations = [f"{app}.{name}" for app, name in cursor.fetchall()]
         command = [_program(_DUMP[0]), *_DUMP[1:], f"--snapshot={snapshot}"]
-        with tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=_server_variables())
+        with tempfile.TemporaryFile() as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=_server_variables())
             try:
-                yield Dump(process.stdout or said, rows, migrations)
+                yield Dump(process.stdout or log, rows, migrations)
                 if process.wait() != 0:
-                    raise BackupError(f"pg_dump failed: {_read(said)}")
+                    raise BackupError(f"pg_dump failed: {_read(log)}")
             finally:
                 process.kill()
                 process.wait()
@@ -83,7 +83,7 @@ def _dumped_postgresql() -> Iterator[Dump]:
 
 
 def load(content: Iterable[bytes]) -> None:
-    """Put a dump in place of the whole database; at once, or not at all. Raises `BackupError`."""
+    """Replace the whole database by a dump, atomically. Raise `BackupError`."""
     if connection.vendor == "sqlite":
         _load_sqlite(content)
     else:
@@ -102,9 +102,9 @@ def _load_sqlite(content: Iterable[bytes]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         with closing(sqlite3.connect(draft)) as database:
-            found = database.execute("PRAGMA integrity_check").fetchone()[0]
-        if found != "ok":
-            raise BackupError(f"The database in the back-up is damaged: {found}. Take an earlier one.")
+            result = database.execute("PRAGMA integrity_check").fetchone()[0]
+        if result != "ok":
+            raise BackupError(f"The database in the back-up is damaged: {result}. Take an earlier one.")
         for beside in ("-wal", "-shm"):
             name.with_name(name.name + beside).unlink(missing_ok=True)
         os.replace(draft, name)
@@ -117,37 +117,37 @@ def _load_postgresql(content: Iterable[bytes]) -> None:
         cursor.execute("SELECT current_schema()")
         schema = connection.ops.quote_name(cursor.fetchone()[0] or "public")
     connections.close_all()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [_program(_LOAD[0]), *_LOAD[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env=_server_variables(),
         )
-        whole = False
+        complete = False
         try:
             if process.stdin is None:
                 raise BackupError("psql takes no input.")
-            # Part of the one transaction: where the dump breaks off, what was there stays.
+            # Part of the single transaction: if the dump breaks off, the old content stays.
             process.stdin.write(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema};\n".encode())
             for data in content:
                 process.stdin.write(data)
             process.stdin.close()
-            whole = True
+            complete = True
         except BrokenPipeError:
-            # psql has said why.
+            # psql reports the reason on stderr.
             pass
         finally:
-            if not whole:
+            if not complete:
                 process.kill()
             process.wait()
         if process.returncode != 0:
-            raise BackupError(f"psql failed, and the database is as it was: {_read(said)}")
+            raise BackupError(f"psql failed, and the database is as it was: {_read(errors)}")
 
 
 def rows_now() -> dict[str, int]:
-    """How many rows each table has."""
+    """Return the number of rows of each table."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             return counted(cursor, _tables_of_sqlite(cursor))
@@ -155,12 +155,12 @@ def rows_now() -> dict[str, int]:
 
 
 def counted(cursor: Any, tables: Iterable[str]) -> dict[str, int]:
-    """Rows by table."""
-    found = {}
+    """Return the number of rows by table."""
+    counts = {}
     for table in sorted(tables):
         cursor.execute(f"SELECT count(*) FROM {connection.ops.quote_name(table)}")  # noqa: S608 - a table's name
-        found[table] = int(cursor.fetchone()[0])
-    return found
+        counts[table] = int(cursor.fetchone()[0])
+    return counts
 
 
 def _tables_of_sqlite(cursor: Any) -> list[str]:
@@ -169,16 +169,16 @@ def _tables_of_sqlite(cursor: Any) -> list[str]:
 
 
 def _program(name: str) -> str:
-    if found := shutil.which(name):
-        return found
+    if path := shutil.which(name):
+        return path
     raise BackupError(
         f"{name} is not installed (Debian: apt install postgresql-client), of the server's version."
     )
 
 
 def _server_variables() -> dict[str, str]:
-    """How PostgreSQL's own programs are told of a server: never on the command line, which all can read."""
-    told = connection.settings_dict
+    """Return the connection as variables for PostgreSQL's programs; other users can read command lines."""
+    database = connection.settings_dict
     named = {
         "PGHOST": "HOST",
         "PGPORT": "PORT",
@@ -186,16 +186,16 @@ def _server_variables() -> dict[str, str]:
         "PGPASSWORD": "PASSWORD",
         "PGDATABASE": "NAME",
     }
-    found = {variable: str(told[name]) for variable, name in named.items() if told.get(name)}
+    values = {variable: str(database[name]) for variable, name in named.items() if database.get(name)}
     options = {
-        f"PG{name.upper()}": str(told["OPTIONS"][name])
+        f"PG{name.upper()}": str(database["OPTIONS"][name])
         for name in ("sslmode", "sslrootcert")
-        if name in told.get("OPTIONS", {})
+        if name in database.get("OPTIONS", {})
     }
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, **found, **options}
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**inherited, **values, **options}
 
 
-def _read(said: IO[bytes]) -> str:
-    said.seek(0)
-    return said.read().decode("utf-8", "replace").strip()[-_MOST_SAID:] or "it did not say why"
+def _read(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace").strip()[-_MOST_SAID:] or "it did not say why"

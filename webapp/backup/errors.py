@@ -1,5 +1,5 @@
-"""What stops a back-up or its return."""
+"""The error of back-ups and restores."""
 
 
 class BackupError(Exception):
-    """Nothing was lost; the message says what is wrong and what to do."""
+    """A back-up or restore failed without losing anything; the message names the remedy."""

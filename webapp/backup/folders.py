@@ -1,4 +1,4 @@
-"""Which files are in a back-up: those here, and those of the store that machines share."""
+"""The files of a back-up: local ones, and those of the shared store."""
 
 import hashlib
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from training.files import shared
-from training.run_folders import OWN_FILES
+from training.files.run_folders import OWN_FILES
+from training.files.shared import shared
 from training.store import Entry, Listing, NotInStoreError, Store
 from training.store.listings import files_below
 from webapp.backup.errors import BackupError
@@ -15,12 +15,12 @@ from webapp.backup.target import Target
 
 KINDS = ("snapshots", "checkpoints", "runs", "imports", "models")
 SECRETS = "secret_key"
-"""What the second factors in the database are encrypted with; apart from it they open nothing."""
+"""The key that encrypts second factors in the database."""
 _TRIES = 5
 
 
 def copied(target: Target, *, models: bool, secrets: bool) -> Iterator[tuple[str, Listing]]:
-    """Keep every folder in the target, each with its place below RONDO_HOME."""
+    """Copy every folder into the target; yield each with its path below RONDO_HOME."""
     store = shared()
     for kind in KINDS if models else KINDS[:-1]:
         there = set(store.names(kind)) if store else set()
@@ -39,27 +39,27 @@ def _names_here(kind: str) -> set[str]:
     folder = Path(settings.RONDO_HOME) / kind
     if not folder.is_dir():
         return set()
-    return {one.name for one in folder.iterdir() if not one.name.startswith(".") and not one.is_symlink()}
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".") and not path.is_symlink()}
 
 
 def _from_here(key: str, target: Target) -> Listing | None:
-    """One folder, or one uploaded file; None where it went meanwhile. A run may change as it is read."""
+    """Copy a folder or an uploaded file; None if it was deleted meanwhile. Retry if a run changes it."""
     folder = Path(settings.RONDO_HOME) / key
     left_out = OWN_FILES if key.startswith("runs/") else ()
     for _ in range(_TRIES):
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         try:
             for name, path in files_below(folder, left_out=left_out):
                 with path.open("rb") as stream:
-                    found[name] = target.put(stream, size=path.stat().st_size)
+                    entries[name] = target.put(stream, size=path.stat().st_size)
         except FileNotFoundError:
             continue
-        return Listing(found) if folder.exists() else None
+        return Listing(entries) if folder.exists() else None
     raise BackupError(f"{folder} changes faster than it can be read; try again in a quieter moment.")
 
 
 def _from_store(store: Store, key: str, target: Target) -> Listing | None:
-    """One folder of the store, piece by piece; what the target has already is not fetched."""
+    """Copy a folder of the store; pieces that the target has are not fetched."""
     for _ in range(_TRIES):
         if (listing := store.listing(key)) is None:
             return None
@@ -69,7 +69,7 @@ def _from_store(store: Store, key: str, target: Target) -> Listing | None:
                     if not target.has(piece, size):
                         _copied_piece(store, key, piece, target)
         except NotInStoreError:
-            # Its writer sent a newer one meanwhile.
+            # Its writer published a newer version meanwhile.
             continue
         return listing
     raise BackupError(

@@ -1,4 +1,4 @@
-"""A back-up is made: the database, then the files, then the manifest."""
+"""Creation of a back-up: the database, then the files, then the manifest."""
 
 import json
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from django.db import connection
 from django.utils import timezone
 
 from training.contract import write_atomically
-from training.private_files import FILE_MODE
-from training.services.runs import version_of_rondo
+from training.contract.private_files import FILE_MODE
+from training.services.runs.runs import version_of_rondo
 from training.store import Listing
 from webapp.backup import databases
 from webapp.backup.folders import copied
 from webapp.backup.target import Manifest, Target
 
 STAMP_FILE = "backups.json"
-"""Below RONDO_HOME: when the last back-up was made, and what of it; for who watches over it."""
+"""Below RONDO_HOME: time and counts of the last back-up, for monitoring."""
 DATABASE_FILE = "database"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """A back-up that was made."""
+    """The result of a back-up."""
 
     name: str
     manifest: Manifest
@@ -32,10 +32,10 @@ class Made:
 
 
 def make_backup(target: Target, *, models: bool = True, secrets: bool = False) -> Made:
-    """Copy the database, then the files, into a target; it counts once its manifest is there.
+    """Copy the database, then the files, into a target; the back-up exists once its manifest is written.
 
-    models: base models too. secrets: the secret key too. People and workers may go on. Raises `BackupError`,
-    and `StoreError` where target or store do not answer: the pieces that were kept are used by the next try.
+    models: include base models. secrets: include the secret key. People and workers may continue meanwhile.
+    Raise `BackupError`, or `StoreError` if target or store fail; the next try reuses the copied pieces.
     """
     target.make_private()
     now = timezone.now()

@@ -1,4 +1,4 @@
-"""A back-up comes back: everything is checked first, then the files, the database last."""
+"""Restore of a back-up: check everything, then write the files, the database last."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 
-from training.files import shared
+from training.files.shared import shared
 from training.store import Entry, Listing
 from training.store.listings import require_plain
 from webapp.backup import databases
@@ -28,12 +28,12 @@ def restore_backup(
     force: bool = False,
     told: Callable[[str], object] = lambda words: None,
 ) -> Manifest:
-    """Bring a back-up, the newest unless one is named, into this installation; what was brought.
+    """Restore a back-up, by default the newest, into this installation. Return its manifest.
 
-    The database comes last: where it breaks off before, the installation is as empty as it was, and the same
-    command goes on. Newer migrations of this code are applied to it then. Refuses (`BackupError`) a damaged
-    back-up, one of a newer Rondo, one of another sort of database, and an installation that holds anything,
-    unless `force`. Nothing may run meanwhile.
+    The database comes last: after an interruption the installation is still empty, and the same command can
+    be repeated. Newer migrations of this code are applied afterwards. Raise `BackupError` for a damaged
+    back-up, one of a newer Rondo, one of another database vendor, and, unless `force`, for an installation in
+    use. Nothing may run meanwhile.
     """
     manifest = target.manifest(name)
     _refuse_unfit(manifest)
@@ -51,9 +51,9 @@ def restore_backup(
     told("the database")
     entry = manifest.database.files[DATABASE_FILE]
     databases.load(target.content("the database", entry))
-    if (found := databases.rows_now()) != dict(manifest.rows):
-        tables = found.keys() | manifest.rows.keys()
-        differing = sorted(table for table in tables if found.get(table) != manifest.rows.get(table))
+    if (rows := databases.rows_now()) != dict(manifest.rows):
+        tables = rows.keys() | manifest.rows.keys()
+        differing = sorted(table for table in tables if rows.get(table) != manifest.rows.get(table))
         raise BackupError(f"The database came back with other rows than it had: {', '.join(differing)}.")
     call_command("migrate", verbosity=0, interactive=False)
     return manifest
@@ -67,7 +67,8 @@ def _refuse_unfit(manifest: Manifest) -> None:
         )
     known = {f"{app}.{name}" for app, name in MigrationLoader(None).disk_migrations}
     ours = {config.label for config in apps.get_app_configs()}
-    newer = [one for one in manifest.migrations if one not in known and one.partition(".")[0] in ours]
+    unknown = (name for name in manifest.migrations if name not in known)
+    newer = [name for name in unknown if name.partition(".")[0] in ours]
     if newer:
         version = f" ({manifest.commit[:12]})" if manifest.commit else ""
         raise BackupError(
@@ -77,7 +78,7 @@ def _refuse_unfit(manifest: Manifest) -> None:
 
 
 def _refuse_in_use(manifest: Manifest) -> None:
-    """An installation is empty where nobody was ever made, and no file is other than the back-up's."""
+    """Refuse an installation with accounts, or with files that differ from the back-up's."""
     remedy = "Restore into an empty RONDO_HOME and database, or say --force to have both replaced."
     try:
         with connection.cursor() as cursor:
@@ -95,22 +96,22 @@ def _refuse_in_use(manifest: Manifest) -> None:
 
 
 def _holds(path: Path, listing: Listing | None) -> bool:
-    """Whether a folder looks as the back-up's, by names and sizes: an earlier try brought it."""
+    """Return True if names and sizes match the back-up's: an earlier try restored the folder."""
     if listing is None:
         return False
     files = (
         {path.name: path}
         if path.is_file()
-        else {one.relative_to(path).as_posix(): one for one in path.rglob("*") if one.is_file()}
+        else {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     )
-    return {name: one.stat().st_size for name, one in files.items()} == {
+    return {name: file.stat().st_size for name, file in files.items()} == {
         name: entry.size for name, entry in listing.files.items()
     }
 
 
 def _bring(target: Target, key: str, listing: Listing) -> None:
-    """Write one folder beside its place, then put it there; and into the store, where machines share one."""
-    # Listings refuse such names themselves; their own key is no part of them.
+    """Write a folder next to its destination, then move it there; publish it to a shared store."""
+    # Listings refuse such names themselves, but do not include their own key.
     require_plain(key, where=target.address)
     kind, _, name = key.partition("/")
     if key != SECRETS and (kind not in KINDS or not name or "/" in name):

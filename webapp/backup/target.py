@@ -1,4 +1,4 @@
-"""Where back-ups lie: their manifests, and the pieces that they have in common."""
+"""Storage of back-ups: manifests, and the pieces that back-ups share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from training.contract import canonical_json
-from training.private_files import make_private_folder
+from training.contract.private_files import make_private_folder
 from training.store import PIECE_BYTES, DamagedError, Entry, Listing, NotInStoreError, Objects
 from training.store.listings import pieces_of
 from webapp.backup.errors import BackupError
@@ -20,41 +20,41 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """One back-up."""
+    """The content of one back-up."""
 
     time: str
-    """When the database was copied: ISO 8601 with its zone."""
+    """Time of the database copy: ISO 8601 with its zone."""
     commit: str
-    """Of the Rondo that made it; empty where that is not known."""
+    """Commit of the Rondo that made the back-up; empty if unknown."""
     vendor: str
-    """Of the database: sqlite or postgresql."""
+    """Database vendor: sqlite or postgresql."""
     migrations: tuple[str, ...]
-    """Those applied, as APP.NAME."""
+    """Applied migrations, as APP.NAME."""
     rows: Mapping[str, int]
-    """Of every table."""
+    """Row counts by table."""
     database: Listing
-    """One file."""
+    """A listing of one file."""
     folders: Mapping[str, Listing] = field(default_factory=dict)
-    """By their place below RONDO_HOME."""
+    """Listings by path below RONDO_HOME."""
 
     @property
     def pieces(self) -> set[str]:
-        """All pieces that it needs."""
+        """Digests of all pieces of the back-up."""
         return self.database.pieces.union(*(listing.pieces for listing in self.folders.values()))
 
     @property
     def size(self) -> int:
-        """Bytes of everything in it."""
+        """Total bytes."""
         return self.database.size + sum(listing.size for listing in self.folders.values())
 
     @property
     def files(self) -> int:
-        """How many files it holds, beside the database."""
+        """Number of files, without the database."""
         return sum(len(listing.files) for listing in self.folders.values())
 
     def to_bytes(self) -> bytes:
-        """As it is kept, with a digest of itself."""
-        listed = {key: json.loads(one.to_bytes()) for key, one in self.folders.items()}
+        """Serialise the manifest, with a digest of itself."""
+        listed = {key: json.loads(listing.to_bytes()) for key, listing in self.folders.items()}
         plain = {
             "format": FORMAT,
             "time": self.time,
@@ -70,7 +70,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> Manifest:
-        """What `to_bytes` gave. Raises `BackupError` for anything else."""
+        """Parse the output of `to_bytes`. Raise `BackupError` for anything else."""
         try:
             plain = json.loads(data)
             digest = plain.pop("digest")
@@ -78,7 +78,8 @@ class Manifest:
                 raise ValueError("its digest is another")
             if plain.pop("format") != FORMAT:
                 raise ValueError("it has another format than this Rondo reads")
-            listings = {key: _listing(one, f"{key} in {where}") for key, one in plain["folders"].items()}
+            folders = plain["folders"].items()
+            listings = {key: _listing(listing, f"{key} in {where}") for key, listing in folders}
             return cls(
                 time=plain["time"],
                 commit=plain["commit"],
@@ -97,10 +98,10 @@ def _listing(plain: object, where: str) -> Listing:
 
 
 class Target:
-    """A folder or a bucket that back-ups go to. Raises `StoreError` where it does not answer."""
+    """A folder or bucket of back-ups. Methods raise `StoreError` if it fails."""
 
     def __init__(self, address: str) -> None:
-        """address: a path, or a URL of fsspec's."""
+        """Open `address`: a path, or a URL of fsspec."""
         self.address = address
         self._folder = None if "://" in address else Path(address).resolve()
         self._objects = Objects(f"file://{self._folder}" if self._folder else address)
@@ -109,7 +110,7 @@ class Target:
         """Bytes of the pieces that were not there before."""
 
     def make_private(self) -> None:
-        """Keep others on this machine out of the folder, also where it was there before."""
+        """Make the folder readable for its owner only, also if it existed before."""
         if self._folder is None:
             return
         try:
@@ -121,12 +122,12 @@ class Target:
             ) from error
 
     def names(self) -> list[str]:
-        """The back-ups, the oldest first."""
-        found = self._objects.sizes("backups")
-        return sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
+        """Return the names of the back-ups, oldest first."""
+        sizes = self._objects.sizes("backups")
+        return sorted(name.removesuffix(".json") for name in sizes if name.endswith(".json"))
 
     def manifest(self, name: str = "") -> Manifest:
-        """A back-up, the newest unless one is named. Raises `BackupError`."""
+        """Return the manifest of a back-up, by default the newest. Raise `BackupError`."""
         names = self.names()
         if not names or (name and name not in names):
             raise BackupError(f"{self.address} holds no back-up{f' named {name}' if name else ''}.")
@@ -135,35 +136,35 @@ class Target:
         return Manifest.from_bytes(data, where=f"{chosen} in {self.address}")
 
     def write_manifest(self, name: str, manifest: Manifest) -> None:
-        """From now on the back-up is there."""
+        """Write the manifest, which completes the back-up."""
         self._objects.write(f"backups/{name}.json", manifest.to_bytes())
 
     def forget_all_but(self, count: int) -> list[str]:
-        """Remove all back-ups but the newest `count`, and the pieces that only they needed; their names."""
+        """Remove all but the newest `count` back-ups and the pieces only they used. Return their names."""
         names = self.names()
         gone = names[:-count]
-        kept = [self.manifest(name) for name in names[-count:]]
+        manifests = [self.manifest(name) for name in names[-count:]]
         for name in gone:
             self._objects.remove(f"backups/{name}.json")
-        needed = set[str]().union(*(one.pieces for one in kept))
-        for place in self._objects.sizes("pieces"):
-            if place.rpartition("/")[2] not in needed:
-                self._objects.remove(f"pieces/{place}")
+        needed = set[str]().union(*(manifest.pieces for manifest in manifests))
+        for path in self._objects.sizes("pieces"):
+            if path.rpartition("/")[2] not in needed:
+                self._objects.remove(f"pieces/{path}")
         self._there = None
         return gone
 
     def put(self, stream: IO[bytes], *, size: int | None = None) -> Entry:
-        """Keep what a stream gives, to its end or for `size` bytes; pieces that are there are not sent."""
-        whole, length, pieces = hashlib.sha256(), 0, []
+        """Store a stream, to its end or for `size` bytes; existing pieces are not sent."""
+        digest, length, pieces = hashlib.sha256(), 0, []
         parts = iter(lambda: _piece(stream), b"") if size is None else pieces_of(stream, size)
         for data in parts:
-            whole.update(data)
+            digest.update(data)
             length += len(data)
             pieces.append(self.put_piece(data))
-        return Entry(length, whole.hexdigest(), tuple(pieces))
+        return Entry(length, digest.hexdigest(), tuple(pieces))
 
     def put_piece(self, data: bytes) -> str:
-        """Keep one piece; its SHA-256."""
+        """Store a piece. Return its SHA-256."""
         piece = hashlib.sha256(data).hexdigest()
         if not self.has(piece, len(data)):
             self._objects.write(_place(piece), data)
@@ -172,17 +173,17 @@ class Target:
         return piece
 
     def has(self, piece: str, size: int) -> bool:
-        """Whether a piece is there, as far as names and sizes tell."""
+        """Return True if a piece exists, judged by name and size."""
         return self._known().get(piece) == size
 
     def _known(self) -> dict[str, int]:
         if self._there is None:
-            found = self._objects.sizes("pieces")
-            self._there = {name.rpartition("/")[2]: size for name, size in found.items()}
+            sizes = self._objects.sizes("pieces")
+            self._there = {name.rpartition("/")[2]: size for name, size in sizes.items()}
         return self._there
 
     def content(self, name: str, entry: Entry) -> Iterator[bytes]:
-        """A file piece by piece, each checked. Raises `BackupError` where it is not what was kept."""
+        """Yield a file piece by piece, verified. Raise `BackupError` if a piece is damaged."""
         for piece, size in zip(entry.pieces, entry.sizes(), strict=True):
             try:
                 data = self._objects.read(_place(piece))
@@ -196,7 +197,7 @@ class Target:
             yield data
 
     def damaged(self, manifest: Manifest) -> list[str]:
-        """Read everything in a back-up; what is not as it was kept. A piece is read once."""
+        """Read every piece of a back-up once. Return the damaged files."""
         wrong = set()
         for piece in sorted(manifest.pieces):
             try:
@@ -205,13 +206,14 @@ class Target:
                 data = b""
             if hashlib.sha256(data).hexdigest() != piece:
                 wrong.add(piece)
-        found = [("", "database", entry) for entry in manifest.database.files.values()]
-        found += [(key, name, e) for key, one in manifest.folders.items() for name, e in one.files.items()]
-        return sorted(f"{key}/{name}".strip("/") for key, name, e in found if wrong & set(e.pieces))
+        entries = [("", "database", entry) for entry in manifest.database.files.values()]
+        for key, folder in manifest.folders.items():
+            entries += [(key, name, entry) for name, entry in folder.files.items()]
+        return sorted(f"{key}/{name}".strip("/") for key, name, e in entries if wrong & set(e.pieces))
 
 
 def _piece(stream: IO[bytes]) -> bytes:
-    """The next whole piece: a pipe gives less than it is asked for."""
+    """Read a full piece; a pipe may return less than requested."""
     gathered = bytearray()
     while len(gathered) < PIECE_BYTES and (data := stream.read(PIECE_BYTES - len(gathered))):
         gathered += data

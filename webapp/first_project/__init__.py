@@ -1,13 +1,13 @@
-"""The project that a first start opens: sixty prompts of our writing, guidelines, three error categories."""
+"""The project created on a first start: sixty prompts, guidelines, three error categories."""
 
 from pathlib import Path
 
 from django.db import transaction
 
 from annotation.choices import Role
+from annotation.exchange.prompts import import_prompts
 from annotation.models import Project, User
-from annotation.services.projects import add_member, create_project
-from annotation.services.prompts import import_prompts
+from annotation.services.projects.projects import add_member, create_project
 from training.services.rounds import open_first_round
 
 SLUG = "first-project"
@@ -18,10 +18,9 @@ GUIDELINES = FOLDER / "guidelines.md"
 
 
 def ensure_first_project() -> str:
-    """Make the first project on a database that has no project. Returns one line about it for people.
+    """Create the first project in a database without projects. Return a line for the screen.
 
-    A database with any project is left as it is: whoever deleted or renamed the first one
-    does not get it back, and prompts are not imported again.
+    A database with any project stays unchanged, so a deleted or renamed first project does not return.
     """
     if Project.objects.exists():
         return f"not needed, {Project.objects.count()} projects are there"

@@ -1,1 +1,1 @@
-"""What whoever runs Rondo sees of it: health, figures, lines of logs, and a page that says what is wrong."""
+"""Monitoring: health, metrics, log lines and the status page."""

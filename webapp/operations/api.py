@@ -1,4 +1,4 @@
-"""How Rondo stands, by way of the API."""
+"""The status of this Rondo, in the API."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.base import ApiView
-from webapp.operations.findings import LEVELS
+from webapp.operations.health import LEVELS
 from webapp.operations.state import look
 
 
 class FindingSerializer(serializers.Serializer[Any]):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject = serializers.CharField(help_text="As `database`.")
     level = serializers.ChoiceField(choices=LEVELS, source="level.called")
@@ -23,17 +23,17 @@ class FindingSerializer(serializers.Serializer[Any]):
 
 
 class StatusSerializer(serializers.Serializer[Any]):
-    """Everything that one look found."""
+    """The results of all checks."""
 
     worst = serializers.ChoiceField(choices=LEVELS, source="worst.called")
     findings = FindingSerializer(many=True)
 
 
 class StatusView(ApiView):
-    """What is wrong and what to do. For who is a superuser."""
+    """The status of this Rondo. For superusers."""
 
     @extend_schema(operation_id="status_read", tags=["operations"], responses=StatusSerializer)
     def get(self, request: Request) -> Response:
-        """Look at everything, as `manage.py doctor` does. For superusers."""
+        """Run all checks, as `manage.py doctor` does. For superusers."""
         self.require_superuser()
         return Response(StatusSerializer(look()).data)

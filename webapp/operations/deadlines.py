@@ -1,4 +1,4 @@
-"""Questions to things that may never answer: asked on a thread of their own, and waited for so long."""
+"""Calls with a deadline, for resources that may never answer."""
 
 from collections.abc import Callable
 from threading import Lock, Thread
@@ -11,14 +11,14 @@ _guard = Lock()
 
 
 class OverdueError(Exception):
-    """No answer came in time."""
+    """The call did not return in time."""
 
 
 def within(seconds: float, name: str, ask: Callable[[], Answer]) -> Answer:
-    """What `ask` returns or raises, if it does so within `seconds`; else `OverdueError`.
+    """Return or raise the outcome of `ask`, called in a thread; raise `OverdueError` after `seconds`.
 
-    While an earlier question of the same name has no answer yet, no other is asked: a database that hangs for
-    an hour costs one thread and not one for each look at it.
+    Raise it at once while an earlier call of the same name is still running: a database that hangs for an
+    hour costs one thread, not one per check.
     """
     outcome: list[Answer] = []
     problem: list[BaseException] = []

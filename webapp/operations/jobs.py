@@ -1,7 +1,7 @@
-"""Lines that a job writes bear the job, and the request that caused it; a worker says that it lives.
+"""Log fields of jobs (their id and that of the request that caused them), and worker heartbeats.
 
-A message to the workers takes the request's id along in its headers; whoever carries it out writes under it.
-Loaded when the apps are ready.
+A Celery message carries the request's id in its headers; the worker logs under it. Loaded when the apps are
+ready.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import before_task_publish, task_postrun, task_prerun, worker_ready, worker_shutdown
 
-from training import log_lines
+from training.contract import log_lines
 
 if TYPE_CHECKING:
-    from training.services.workers import Pulse
+    from training.services.jobs.workers import WorkerHeartbeat
 
 REQUEST_ID = "rondo_request_id"
 _NAMED_AFTER = {
@@ -25,7 +25,7 @@ _NAMED_AFTER = {
     "training.tasks.do_job": ("kind", "job"),
     "annotation.tasks.do_import": ("import",),
 }
-"""What the arguments of a task are; fields of its lines."""
+"""Names of the tasks' arguments as fields of their log lines."""
 
 _entered: dict[str, Token[log_lines.Fields]] = {}
 
@@ -42,7 +42,7 @@ def _enter(task_id: str, task: Any, args: Any = (), **_: Any) -> None:
     caused_by = getattr(task.request, REQUEST_ID, None)
     is_known = isinstance(caused_by, str) and log_lines.is_request_id(caused_by)
     named = dict(zip(_NAMED_AFTER.get(task.name, ()), map(str, args or ()), strict=False))
-    # A task of the schedule was caused by nobody: what it leads to is found by an id of its own.
+    # A scheduled task has no request: it gets an id of its own.
     request_id = caused_by if is_known else log_lines.new_request_id()
     _entered[task_id] = log_lines.enter(
         {"request_id": request_id, "task": task.name, "task_id": task_id, **named}
@@ -56,20 +56,21 @@ def _leave(task_id: str, **_: Any) -> None:
         log_lines.leave(token)
 
 
-_pulses: list[Pulse] = []
+_heartbeats: list[WorkerHeartbeat] = []
 
 
 @worker_ready.connect
 def _begin_to_say_so(sender: Any, **_: Any) -> None:
-    # Not before: this module is loaded by the web process too, which needs nothing of it.
-    from training.services.workers import Pulse
+    # Imported here because the web process, which loads this module too, does not need it.
+    from training.services.jobs.workers import WorkerHeartbeat
 
-    pulse = Pulse(queues=list(sender.app.amqp.queues.consume_from), concurrency=sender.controller.concurrency)
-    pulse.start()
-    _pulses.append(pulse)
+    queues = list(sender.app.amqp.queues.consume_from)
+    heartbeat = WorkerHeartbeat(queues=queues, concurrency=sender.controller.concurrency)
+    heartbeat.start()
+    _heartbeats.append(heartbeat)
 
 
 @worker_shutdown.connect
 def _end(**_: Any) -> None:
-    while _pulses:
-        _pulses.pop().stop()
+    while _heartbeats:
+        _heartbeats.pop().stop()

@@ -1,4 +1,4 @@
-"""The status page: what is wrong, what somebody should look at, and what is fine."""
+"""The status page: errors, warnings and passed checks."""
 
 from collections import Counter
 
@@ -9,18 +9,20 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from annotation.views.access import Request
-from webapp.operations.findings import Finding, Level
+from webapp.operations.health import Finding, Level
 from webapp.operations.state import look
 
 
 @never_cache
 @require_safe
 def status(request: Request) -> HttpResponse:
-    """For who administers this Rondo: what is wrong and what to do; with htmx only what changes."""
+    """Show what is wrong and the remedies; `?short` shows the first lines. For administrators."""
     if not request.user.is_superuser:
         raise PermissionDenied
     state = look()
     template = "operations/status_findings.html" if request.htmx else "operations/status.html"
+    if "short" in request.GET:
+        template = "operations/status_short.html"
     return render(
         request,
         template,
@@ -35,7 +37,7 @@ def status(request: Request) -> HttpResponse:
 
 
 def _named(findings: list[Finding]) -> list[tuple[str, Finding]]:
-    """Each with an id that it has at the next look too: by that htmx gives the focus back."""
+    """Add an id that is stable between refreshes, by which htmx restores the focus."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:

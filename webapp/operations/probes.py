@@ -1,7 +1,7 @@
-"""Answers that must come when little else works: to load balancers, to whoever restarts processes.
+"""Health probes for load balancers and process managers, with few dependencies.
 
-They are given before any other middleware looks at the request: a probe knows no host name, speaks plain HTTP
-behind a proxy, and has no session.
+They are answered before all other middleware: a probe has no allowed host name, no session, and speaks plain
+HTTP behind a proxy.
 """
 
 import time
@@ -15,26 +15,26 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from webapp.operations import reach
-from webapp.operations.exposition import PATH, may_scrape, metrics
-from webapp.operations.findings import Finding, Level
+from webapp.operations.health import Finding, Level
+from webapp.operations.metrics import PATH, may_scrape, metrics
 
 NEEDED = (reach.database, reach.migrations, reach.disk)
-"""Without these no request can be answered: a balancer sends people elsewhere."""
+"""Without these no request can be answered: a load balancer should route elsewhere."""
 MISSED = (reach.broker, reach.model_server)
-"""Without these people go on judging, and work waits: taking the web away would only make it worse."""
+"""Without these people can still label while jobs wait: stopping the web server would make it worse."""
 _FRESH_SECONDS = 1.0
 _WORDS = {Level.FINE: "ok", Level.ATTENTION: "attention", Level.WRONG: "failed"}
 
 
 class Probes:
-    """Middleware: answers the addresses under /health/ itself, and /metrics to programs that may read it."""
+    """Middleware that answers /health/ itself, and /metrics for programs that may read it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         view = _VIEWS.get(request.path_info)
-        # Administrators come to the figures with a session, which is looked up further inside.
+        # Administrators read metrics with a session, which a later middleware loads.
         if view is None or (view is metrics and not may_scrape(request)):
             return self.get_response(request)
         request.resolver_match = resolve(request.path_info)
@@ -42,7 +42,7 @@ class Probes:
 
 
 class _Readiness:
-    """The last answer, for a moment: anybody may ask, and each question costs connections."""
+    """The last result, cached briefly: anyone may ask, and every check costs connections."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -50,7 +50,7 @@ class _Readiness:
         self._answer: tuple[dict[str, object], int] = {}, 503
 
     def now(self) -> tuple[dict[str, object], int]:
-        """The body of the answer and its status."""
+        """Return the body and the status."""
         with self._lock:
             if time.monotonic() - self._asked_at > _FRESH_SECONDS:
                 self._answer = self._ask()
@@ -58,17 +58,17 @@ class _Readiness:
             return self._answer
 
     def forget(self) -> None:
-        """Ask anew next time."""
+        """Drop the cached result."""
         self._asked_at = float("-inf")
 
     @staticmethod
     def _ask() -> tuple[dict[str, object], int]:
         needed = [check() for check in NEEDED]
         missed = [check() for check in MISSED]
-        if any(one.is_wrong for one in needed):
+        if any(finding.is_wrong for finding in needed):
             status = "not ready"
         else:
-            status = "degraded" if any(one.is_wrong for one in missed) else "ready"
+            status = "degraded" if any(finding.is_wrong for finding in missed) else "ready"
         body: dict[str, object] = {"status": status, "checks": _words([*needed, *missed])}
         return body, 503 if status == "not ready" else 200
 
@@ -80,7 +80,7 @@ readiness = _Readiness()
 @never_cache
 @require_safe
 def live(request: HttpRequest) -> HttpResponse:
-    """For everyone: this process runs. Looks at nothing else: what else is broken no restart mends."""
+    """Return 200: this process runs. No checks, since a restart repairs nothing else. For everyone."""
     return JsonResponse({"status": "live"})
 
 
@@ -88,7 +88,7 @@ def live(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
-    """For everyone: whether this process can do its work, 200 or 503, and which part fails; not why."""
+    """Return 200 or 503 with the state of each part, without reasons. For everyone."""
     body, status = readiness.now()
     return JsonResponse(body, status=status)
 
@@ -101,4 +101,4 @@ _VIEWS: dict[str, Callable[[HttpRequest], HttpResponse]] = {
 
 
 def _words(findings: list[Finding]) -> dict[str, str]:
-    return {one.subject: _WORDS[one.level] for one in findings}
+    return {finding.subject: _WORDS[finding.level] for finding in findings}

@@ -1,4 +1,4 @@
-"""How many messages wait in each queue, whichever broker carries them."""
+"""Numbers of waiting messages by queue, for any broker."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from kombu import Connection
 
 @contextmanager
 def open_broker(seconds: float) -> Iterator[Connection]:
-    """A connection to the broker; waits so long for it. Raises `OSError` or an error of the transport."""
+    """Open a connection to the broker within `seconds`. Raise `OSError` or an error of the transport."""
     options = {
         **current_app.conf.broker_transport_options,
         "socket_connect_timeout": seconds,
@@ -23,7 +23,7 @@ def open_broker(seconds: float) -> Iterator[Connection]:
     )
     try:
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=math.ceil(seconds))
-        # Redis connects only when something is asked.
+        # Redis connects only on the first command.
         connection.default_channel  # noqa: B018
         yield connection
     finally:
@@ -31,26 +31,26 @@ def open_broker(seconds: float) -> Iterator[Connection]:
 
 
 def known_queues() -> set[str]:
-    """The queues that this installation's settings name."""
+    """Return the queues in this installation's settings."""
     routes = (current_app.conf.task_routes or {}).values()
     return set(current_app.amqp.queues) | {str(route["queue"]) for route in routes}
 
 
 def depths(names: set[str], *, seconds: float) -> dict[str, int]:
-    """Queue → messages that nobody took yet; a queue that the broker does not know is empty."""
-    found = {}
+    """Return waiting messages by queue; 0 for a queue that the broker does not know."""
+    counts = {}
     with open_broker(seconds) as connection:
         for name in sorted(names):
-            # Channels of transports share an interface that kombu's types do not tell.
+            # Channels share an interface that kombu's types do not declare.
             channel: Any = connection.channel()
             try:
-                found[name] = int(channel.queue_declare(name, passive=True).message_count)
+                counts[name] = int(channel.queue_declare(name, passive=True).message_count)
             except _errors_of_channel(connection):
                 # AMQP has closed the channel.
-                found[name] = 0
+                counts[name] = 0
             else:
                 channel.close()
-    return found
+    return counts
 
 
 def _errors_of_channel(connection: Connection) -> tuple[type[Exception], ...]:

@@ -1,4 +1,4 @@
-"""Whether what Rondo needs can be reached: database, migrations, broker, model server, disk."""
+"""Checks of the services that Rondo needs: database, migrations, broker, model server, disk."""
 
 import functools
 import shutil
@@ -15,15 +15,15 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from training import log_lines
-from training.engine import Engine
+from training.contract import log_lines
+from training.engine import Engine, EngineError
 from training.engine.results import Health
 from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.findings import Finding, attention, fine, wrong
+from webapp.operations.health import Finding, attention, fine, wrong
 from webapp.operations.queues import open_broker
 
 SECONDS = 2.0
-"""How long each question may take."""
+"""Timeout of each check, in seconds."""
 DISK_WRONG_BYTES = 1 << 30
 DISK_ATTENTION_BYTES = 5 << 30
 
@@ -32,23 +32,23 @@ _blot = log_lines.Blotter()
 
 
 def database() -> Finding:
-    """Whether the database answers, and how large it is."""
+    """Check that the database answers, and report its size."""
     try:
         version, size = _asked_of_database("database", _version_and_size)
     except (DatabaseError, OverdueError) as error:
         return wrong(
             "database",
-            _("The database does not answer: %(why)s.") % {"why": _why(error)},
+            _("The database is unavailable: %(why)s.") % {"why": _why(error)},
             _("See that its server runs, that DATABASE_URL is right, and that it lets this user in."),
         )
     return fine(
         "database",
-        _("%(version)s answers; it holds %(size)s.") % {"version": version, "size": megabytes(size)},
+        _("%(version)s is available, %(size)s.") % {"version": version, "size": megabytes(size)},
     )
 
 
 def migrations() -> Finding:
-    """Whether every migration of this code is applied."""
+    """Check that every migration of this code is applied."""
     try:
         applied = _asked_of_database("migrations", _applied_migrations)
     except (DatabaseError, OverdueError) as error:
@@ -66,20 +66,20 @@ def migrations() -> Finding:
                 len(missing),
             )
             % {"count": len(missing), "first": ".".join(missing[0])},
-            _("Run manage.py migrate; manage.py up does so by itself."),
+            _("Run manage.py migrate; manage.py up runs it automatically."),
         )
     return fine("migrations", _("All migrations are applied."))
 
 
 def broker() -> Finding:
-    """Whether messages to the workers go through."""
+    """Check that messages can reach the workers."""
     where = _blot(str(settings.CELERY_BROKER_URL))
     try:
         within(SECONDS, "broker", _open_and_close_broker)
-    except Exception as error:  # every transport has exceptions of its own
+    except Exception as error:  # every transport has its own exceptions
         return wrong(
             "broker",
-            _("The message broker at %(where)s does not answer: %(why)s.")
+            _("The message broker at %(where)s is unavailable: %(why)s.")
             % {"where": where, "why": _why(error)},
             _(
                 "See that it runs and that RONDO_BROKER_URL is right. Until then workers find their work a "
@@ -88,30 +88,37 @@ def broker() -> Finding:
         )
     if where.startswith("filesystem:"):
         return fine("broker", _("Messages go through a folder of this machine."))
-    return fine("broker", _("The message broker at %(where)s answers.") % {"where": where})
+    return fine("broker", _("The message broker at %(where)s is available.") % {"where": where})
 
 
 def model_server() -> Finding:
-    """Whether the model server answers questions, and for how many models."""
+    """Check that the model server answers, and count its models."""
     url = str(settings.RONDO_MODEL_SERVER_URL)
     try:
         health, models = within(SECONDS + 1, "model server", _ask_model_server)
     except OverdueError as error:
         return wrong(
             "model_server",
-            _("The model server at %(url)s does not answer: %(why)s.") % {"url": url, "why": _why(error)},
+            _("The model server at %(url)s is unavailable: %(why)s.") % {"url": url, "why": _why(error)},
             _no_model_server(),
         )
+    except EngineError as error:
+        return wrong(
+            "model_server",
+            _("The model server at %(url)s cannot respond: %(why)s.")
+            % {"url": url, "why": str(error).rstrip(".")},
+            _("Check RONDO_MODEL_SERVER_KEY: the model server must have the same key."),
+        )
     if not health.ready:
-        says = _("The model server at %(url)s cannot answer: %(why)s.") % {"url": url, "why": health.message}
+        says = _("The model server at %(url)s cannot respond: %(why)s.") % {"url": url, "why": health.message}
         if health.progress is not None:
             return attention("model_server", says, _("Wait: it is on its way."))
         return wrong("model_server", says, _no_model_server())
     return fine(
         "model_server",
         ngettext(
-            "The model server answers for %(count)d model.",
-            "The model server answers for %(count)d models.",
+            "The model server serves %(count)d model.",
+            "The model server serves %(count)d models.",
             len(models),
         )
         % {"count": len(models)},
@@ -119,7 +126,7 @@ def model_server() -> Finding:
 
 
 def disk() -> Finding:
-    """How much room is left where Rondo keeps its files."""
+    """Check the free space below RONDO_HOME."""
     home = Path(settings.RONDO_HOME)
     try:
         usage = shutil.disk_usage(home)
@@ -140,7 +147,7 @@ def disk() -> Finding:
 
 
 def free_bytes() -> int | None:
-    """Room left where Rondo keeps its files; None where that cannot be told."""
+    """Return the free bytes below RONDO_HOME; None if unknown."""
     try:
         return shutil.disk_usage(settings.RONDO_HOME).free
     except OSError:
@@ -148,45 +155,45 @@ def free_bytes() -> int | None:
 
 
 def megabytes(size: float) -> str:
-    """A size in bytes for people: MB below 10 GB, else GB."""
+    """Format a size in bytes: MB below 10 GB, else GB."""
     if size < 10 * (1 << 30):
         return f"{number_format(size / (1 << 20), 0)} MB"
     return f"{number_format(size / (1 << 30), 0)} GB"
 
 
 def _why(error: Exception) -> str:
-    """An error in a few words, on one line, without what is secret in it."""
+    """Describe an error in one short line without secrets."""
     if isinstance(error, OverdueError):
-        return _("no answer within %(seconds)d seconds") % {"seconds": SECONDS}
+        return _("no response within %(seconds)d seconds") % {"seconds": SECONDS}
     words = " ".join(_blot(str(error)).split()).rstrip(".")
     return words[:300] or type(error).__name__
 
 
 def _no_model_server() -> str:
     return _(
-        "See that it runs and that RONDO_MODEL_SERVER_URL is right; what it says stands in its log. "
-        "Labelling goes on without it."
+        "Check that it runs and that RONDO_MODEL_SERVER_URL is right; see its log. Labelling "
+        "works without it."
     )
 
 
-# ── Asking ────────────────────────────────────────────────────────────────────────────
+# ── Queries ───────────────────────────────────────────────────────────────────────────
 
 
 def _asked_of_database(name: str, ask: Callable[[BaseDatabaseWrapper], Answer]) -> Answer:
-    """Ask on a connection of its own where a server may hang; a file is read at once."""
+    """Query PostgreSQL on a separate connection with a timeout; SQLite directly."""
     connection = connections["default"]
     if connection.vendor != "postgresql":
         return ask(connection)
 
     def on_a_connection_of_its_own() -> Answer:
-        own = connection.copy()
-        options = own.settings_dict.get("OPTIONS", {})
+        separate = connection.copy()
+        options = separate.settings_dict.get("OPTIONS", {})
         limits = f"-c statement_timeout={int(1000 * SECONDS)}"
-        own.settings_dict["OPTIONS"] = {**options, "connect_timeout": int(SECONDS), "options": limits}
+        separate.settings_dict["OPTIONS"] = {**options, "connect_timeout": int(SECONDS), "options": limits}
         try:
-            return ask(own)
+            return ask(separate)
         finally:
-            own.close()
+            separate.close()
 
     return within(SECONDS, name, on_a_connection_of_its_own)
 
@@ -210,7 +217,7 @@ def _applied_migrations(connection: BaseDatabaseWrapper) -> set[tuple[str, str]]
 
 @functools.cache
 def _migrations_of_the_code() -> frozenset[tuple[str, str]]:
-    """Every migration that a database of this code has; one that replaces others may stand for them."""
+    """Return all migrations of this code without squashed ones, which may stand for others."""
     loader = MigrationLoader(None, load=False)
     loader.load_disk()
     return frozenset(

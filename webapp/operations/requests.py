@@ -1,7 +1,7 @@
-"""The outermost middleware: each request gets an id, is counted and timed, and its lines in the log bear it.
+"""The outermost middleware: request ids, metrics, and fields of log lines.
 
-The id comes from a proxy (X-Request-ID) where that is well formed, and goes back with the answer; the jobs
-that a request causes bear it too (`webapp.operations.jobs`).
+The id is that of the proxy (X-Request-ID) if well formed, and is returned in the response; jobs caused by the
+request log it too (`webapp.operations.jobs`).
 """
 
 import logging
@@ -15,26 +15,26 @@ from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import LazyObject, empty
 
-from training import log_lines
-from webapp.operations.figures import requests_of_this_process
+from training.contract import log_lines
+from webapp.operations.request_counts import requests_of_this_process
 
 logger = logging.getLogger(__name__)
 
 HEADER = "X-Request-ID"
 _SLOW_SECONDS = 1.0
-"""A request that takes longer has a line of its own in the log."""
+"""Slower requests get a log line."""
 
 
 class RequestLine:
-    """Middleware: the id of a request, its place in the figures, and a line where it was slow."""
+    """Middleware: assigns the id, measures the request, and logs it if it was slow."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         began = perf_counter()
-        asked = request.META.get("HTTP_X_REQUEST_ID", "")
-        request_id = asked if asked and log_lines.is_request_id(asked) else log_lines.new_request_id()
+        header = request.META.get("HTTP_X_REQUEST_ID", "")
+        request_id = header if header and log_lines.is_request_id(header) else log_lines.new_request_id()
         fields: log_lines.Fields = {
             "request_id": request_id,
             "user": partial(_user_of, request),
@@ -52,20 +52,20 @@ class RequestLine:
         return response
 
 
-# Not at the middleware's end: Django writes its line about an error after that, and streams come later still.
+# Not at the middleware's end: Django logs errors, and streams run, after that.
 @receiver(request_finished)
 def _forget(**_: Any) -> None:
     log_lines.forget()
 
 
 def route_of(request: HttpRequest) -> str:
-    """The name of a request's route, such as `label`; never its path, which may hold anything."""
+    """Return the name of the route, such as `label`; never the path, which may hold anything."""
     match = request.resolver_match
     return match.view_name or "unnamed" if match else "none"
 
 
 def _user_of(request: HttpRequest) -> int | None:
-    """The number of who asks; None before that was looked up, which a line of a log is no reason to do."""
+    """Return the user's id; None if the user was not loaded, since logging must not query."""
     user = request.__dict__.get("user")
     if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
         return None

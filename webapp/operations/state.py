@@ -1,4 +1,4 @@
-"""How Rondo stands: every check there is, in the order in which one would mend things.
+"""The status of Rondo: all checks, in the order in which one would repair things.
 
 The page, `manage.py doctor` and the probes show the same findings.
 """
@@ -9,47 +9,47 @@ from dataclasses import dataclass
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from webapp.operations import conditions, reach
-from webapp.operations.findings import Finding, Level, attention, wrong
+from webapp.operations import health, reach
+from webapp.operations.health import Finding, Level, attention, wrong
 
 _NEEDS_THE_DATABASE: tuple[Callable[[], Finding | list[Finding]], ...] = (
-    conditions.workers,
-    conditions.waiting_messages,
-    conditions.jobs,
-    conditions.leases,
-    conditions.clock,
-    conditions.other_versions,
+    health.workers,
+    health.waiting_messages,
+    health.jobs,
+    health.leases,
+    health.clock,
+    health.other_versions,
 )
 _NEEDS_NOTHING: tuple[Callable[[], Finding | list[Finding]], ...] = (
-    conditions.deployment,
-    conditions.backups,
-    conditions.versions,
+    health.deployment,
+    health.backups,
+    health.versions,
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """Everything that one look found."""
+    """The findings of all checks."""
 
     findings: list[Finding]
 
     @property
     def worst(self) -> Level:
         """The level of the worst finding."""
-        return max((one.level for one in self.findings), default=Level.FINE)
+        return max((finding.level for finding in self.findings), default=Level.FINE)
 
     def of(self, level: Level) -> list[Finding]:
-        """The findings of a level."""
-        return [one for one in self.findings if one.level is level]
+        """Return the findings of a level."""
+        return [finding for finding in self.findings if finding.level is level]
 
 
 def look() -> State:
-    """Look at everything. Never raises: a check that fails is a finding."""
+    """Run all checks. Never raises: a check that fails becomes a finding."""
     database = reach.database()
     migrations = reach.migrations()
-    found = [database, migrations, reach.broker(), reach.model_server(), reach.disk()]
+    findings = [database, migrations, reach.broker(), reach.model_server(), reach.disk()]
     if database.is_wrong or migrations.is_wrong:
-        found.append(
+        findings.append(
             attention(
                 "work",
                 _("Workers, jobs and leases cannot be looked at."),
@@ -57,21 +57,21 @@ def look() -> State:
             )
         )
     else:
-        found += _all_of(_NEEDS_THE_DATABASE)
-    return State(findings=[*found, *_all_of(_NEEDS_NOTHING)])
+        findings += _all_of(_NEEDS_THE_DATABASE)
+    return State(findings=[*findings, *_all_of(_NEEDS_NOTHING)])
 
 
 def _all_of(questions: Iterable[Callable[[], Finding | list[Finding]]]) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for ask in questions:
         try:
-            told = ask()
+            result = ask()
         except DatabaseError as error:
-            told = wrong(
+            result = wrong(
                 ask.__name__,
                 _("The database failed when it was asked about %(subject)s: %(why)s.")
                 % {"subject": ask.__name__, "why": type(error).__name__},
                 _("See the log of the database server."),
             )
-        found += told if isinstance(told, list) else [told]
-    return found
+        findings += result if isinstance(result, list) else [result]
+    return findings

@@ -1,12 +1,12 @@
-"""Addresses of who runs Rondo. Those under /health/ are answered by a middleware, with the same views."""
+"""URLs for operators. Those under /health/ are answered by a middleware, with the same views."""
 
 from django.urls import path
 
-from webapp.operations import exposition, pages, probes
+from webapp.operations import metrics, pages, probes
 
 urlpatterns = [
     path("health/live", probes.live, name="health-live"),
     path("health/ready", probes.ready, name="health-ready"),
-    path("metrics", exposition.metrics, name="metrics"),
+    path("metrics", metrics.metrics, name="metrics"),
     path("status/", pages.status, name="status"),
 ]

@@ -1,4 +1,4 @@
-"""What there is to do, who does it, and what went wrong, for the status page and for Prometheus."""
+"""Jobs, leases and workers, for the status page and for Prometheus."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from annotation.choices import AssignmentState, ImportState
+from annotation.choices import AssignmentState, ImportState, JobState
 from annotation.models import AnnotatorTally, Assignment, FileImport
-from training.choices import TRAINS, JobState, RoundState, RunState, StepState
+from training.choices import TRAINS, RoundState, RunState, StepState
 from training.models import CheckpointExport, DriftMeasurement, Judge, Round, RoundStep, Run, Worker
 
 _IS_WAITING_FOR_WORKERS = (RoundState.SAMPLING, *TRAINS)
@@ -23,33 +23,33 @@ _IS_WAITING_FOR_WORKERS = (RoundState.SAMPLING, *TRAINS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jobs:
-    """One kind of job."""
+    """A kind of job."""
 
     kind: str
     name: str | Promise
-    """Of several, for people."""
+    """The plural, for people."""
     states: dict[str, int]
-    """How many are in each state."""
+    """Number of jobs by state."""
     silent: int
-    """Running by their row, while their worker was not heard of for `RONDO_STALE_SECONDS`."""
+    """Running jobs without a heartbeat for `RONDO_STALE_SECONDS`."""
     failed_lately: int
-    """In the last 24 hours."""
+    """Failures of the last 24 hours."""
     oldest_waiting: datetime | None
-    """Since when the first of those waits that a worker could take now."""
+    """Start of the longest wait of a job that a worker could take now."""
     link: str
-    """The list of them; `?state__exact=` may follow."""
+    """URL of the list; `?state__exact=` may follow."""
 
 
 def jobs() -> list[Jobs]:
-    """Every kind of job."""
+    """Return every kind of job."""
     return [
         _jobs(RoundStep, "step", _("steps of rounds"), StepState, _oldest_step()),
         _jobs(CheckpointExport, "export", _("exports of checkpoints"), JobState),
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
-        # A judge waits whenever there is something new to judge; since when, nothing tells.
+        # A judge waits for new comparisons, which have no time of arrival.
         _jobs(Judge, "judge", _("AI judges"), JobState, None),
         _jobs(FileImport, "import", _("imports of files"), ImportState),
-        # A run is driven by a step of a round, and that is what waits.
+        # A run belongs to a step of a round, and the step is what waits.
         _jobs(Run, "run", _("training runs"), RunState, None),
     ]
 
@@ -67,7 +67,7 @@ def _jobs(
     rows: QuerySet[Model] = model._default_manager.all()
     silent_since = Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS)
     running = [states.RUNNING, *([RunState.STARTING] if states is RunState else [])]
-    told = rows.aggregate(
+    counts = rows.aggregate(
         silent=Count("pk", filter=Q(state__in=running, heartbeat_at__lt=silent_since)),
         failed=Count("pk", filter=Q(state=states.FAILED, finished_at__gt=Now() - timedelta(days=1))),
     )
@@ -78,8 +78,8 @@ def _jobs(
         kind=kind,
         name=name,
         states=_by_state(rows, states),
-        silent=told["silent"],
-        failed_lately=told["failed"],
+        silent=counts["silent"],
+        failed_lately=counts["failed"],
         oldest_waiting=oldest,
         link=reverse(f"admin:{options.app_label}_{options.model_name}_changelist"),
     )
@@ -91,55 +91,56 @@ def _by_state(rows: "QuerySet[Any]", states: Any) -> dict[str, int]:
 
 
 def _oldest_step() -> datetime | None:
-    """Since when a step could be done: since the one before it ended, or its round began."""
+    """Return the earliest time since which a step could run: the end of the previous step, or the start of
+    its round."""
     going_on = Round.objects.filter(state__in=_IS_WAITING_FOR_WORKERS, pause_requested=False)
     with_work = going_on.filter(steps__state=StepState.WAITING).exclude(steps__state=StepState.RUNNING)
     since = [
         ended or round_.started_at or round_.created_at
-        for round_, ended in ((one, one.steps.aggregate(at=Max("finished_at"))["at"]) for one in with_work)
+        for round_, ended in ((row, row.steps.aggregate(at=Max("finished_at"))["at"]) for row in with_work)
     ]
     return min(since, default=None)
 
 
 def rounds_by_state() -> dict[str, int]:
-    """How many rounds are in each state."""
+    """Return the number of rounds by state."""
     return _by_state(Round.objects.all(), RoundState)
 
 
-# ── People's work ─────────────────────────────────────────────────────────────────────
+# ── Annotators ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leases:
-    """What annotators hold now."""
+    """Leases held by annotators."""
 
     held: int
     overdue: int
-    """Held although the lease ended; taken back when somebody asks for work."""
+    """Expired leases, released when somebody asks for work."""
     oldest_overdue_seconds: float
     oldest_seconds: float
-    """Age of the oldest lease that is held."""
+    """Age of the oldest lease."""
 
 
 def leases() -> Leases:
-    """What annotators hold now."""
+    """Return the leases held now."""
     now = timezone.now()
-    told = Assignment.objects.filter(state=AssignmentState.LEASED).aggregate(
+    totals = Assignment.objects.filter(state=AssignmentState.LEASED).aggregate(
         held=Count("pk"),
         overdue=Count("pk", filter=Q(lease_expires_at__lt=now)),
         first_end=Min("lease_expires_at"),
         first=Min("leased_at"),
     )
     return Leases(
-        held=told["held"],
-        overdue=told["overdue"],
-        oldest_overdue_seconds=max(0.0, _seconds_since(told["first_end"], now)),
-        oldest_seconds=_seconds_since(told["first"], now),
+        held=totals["held"],
+        overdue=totals["overdue"],
+        oldest_overdue_seconds=max(0.0, _seconds_since(totals["first_end"], now)),
+        oldest_seconds=_seconds_since(totals["first"], now),
     )
 
 
 def judgments_submitted() -> int:
-    """How many judgments people have submitted; gold and retests not counted."""
+    """Return the number of judgments by people, without gold and retest items."""
     return int(AnnotatorTally.objects.aggregate(sum=Sum("submitted"))["sum"] or 0)
 
 
@@ -151,19 +152,19 @@ def _seconds_since(moment: datetime | None, now: datetime) -> float:
 
 
 def workers_heard_of() -> Iterator[tuple[Worker, float]]:
-    """Every worker that has not ended in good order, and for how many seconds it has been silent."""
-    # By the database's clock, which wrote the heartbeats.
+    """Yield every worker that has not shut down, with the seconds since its heartbeat."""
+    # The database's clock wrote the heartbeats.
     now = Worker.objects.order_by().values_list(Now()).first()
     for worker in Worker.objects.all():
         yield worker, max(0.0, (now[0] - worker.heartbeat_at).total_seconds()) if now else 0.0
 
 
 def served_queues() -> set[str]:
-    """Queues that a worker which lives takes messages from."""
+    """Return the queues that live workers consume."""
     alive = (worker for worker, silent in workers_heard_of() if not is_silent(silent))
     return {str(queue) for worker in alive for queue in worker.queues}
 
 
 def is_silent(seconds: float) -> bool:
-    """Whether a worker that was silent for so long is taken for dead."""
+    """Return True if a worker silent for `seconds` counts as dead."""
     return seconds > float(settings.RONDO_STALE_SECONDS)

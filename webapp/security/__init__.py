@@ -1,1 +1,1 @@
-"""Who signs in and how: password, second factor, passkey, other sites; what stops guessing; sessions."""
+"""Sign-in: password, second factor, passkey, other sites; lockout; sessions."""

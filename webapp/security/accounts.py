@@ -1,4 +1,4 @@
-"""An account as a whole: which sessions it has open, and its end."""
+"""Sessions of an account, and its deletion."""
 
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessFailureLog, AccessLog
@@ -9,20 +9,20 @@ from django.utils.translation import gettext as _
 from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services.audit import record
-from annotation.services.people import erase_account
+from annotation.services.people.accounts import erase_account
 
 
 def open_sessions(*, user: User) -> list[UserSession]:
-    """The sessions of this person that still open something, the last used first."""
+    """Return the user's open sessions, last used first."""
     alive = Session.objects.filter(
         session_key__in=UserSession.objects.filter(user=user).values("session_key")
     )
-    found = UserSession.objects.filter(user=user, session_key__in=alive.values("session_key"))
-    return list(found.order_by("-last_seen_at", "-pk"))
+    rows = UserSession.objects.filter(user=user, session_key__in=alive.values("session_key"))
+    return list(rows.order_by("-last_seen_at", "-pk"))
 
 
 def end_session(*, user: User, pk: int) -> None:
-    """End one session of this person: its next request is nobody's. Refuses another person's."""
+    """End one session of the user. Raise `Refusal` for another person's."""
     with transaction.atomic():
         session = UserSession.objects.filter(pk=pk, user=user).first()
         if session is None:
@@ -32,21 +32,20 @@ def end_session(*, user: User, pk: int) -> None:
 
 
 def end_other_sessions(*, user: User, current: str) -> int:
-    """End all sessions of this person but the one with the key `current`; how many that were."""
+    """End all sessions of the user except the one with the key `current`. Return how many."""
     with transaction.atomic():
-        others = list(UserSession.objects.filter(user=user).exclude(session_key=current))
-        _end(others)
-        if others:
-            record(
-                action="session.end_others", subject="sessions", actor=user, details={"count": len(others)}
-            )
-    return len(others)
+        rows = list(UserSession.objects.filter(user=user).exclude(session_key=current))
+        _end(rows)
+        if rows:
+            record(action="session.end_others", subject="sessions", actor=user, details={"count": len(rows)})
+    return len(rows)
 
 
 def delete_account(*, user: User) -> None:
-    """Delete an account for good: nobody signs in by it, no name remains, the judgments stay.
+    """Delete an account permanently: no sign-in and no name remain, the judgments stay.
 
-    Refuses the last administrator. What goes and what stays: `annotation.services.people.erase_account`.
+    Raise `Refusal` for the last administrator. `annotation.services.people.accounts.erase_account` lists what
+    goes and what stays.
     """
     with transaction.atomic():
         username = user.username
@@ -57,5 +56,5 @@ def delete_account(*, user: User) -> None:
 
 
 def _end(sessions: list[UserSession]) -> None:
-    Session.objects.filter(session_key__in=[one.session_key for one in sessions]).delete()
-    UserSession.objects.filter(pk__in=[one.pk for one in sessions]).delete()
+    Session.objects.filter(session_key__in=[session.session_key for session in sessions]).delete()
+    UserSession.objects.filter(pk__in=[session.pk for session in sessions]).delete()

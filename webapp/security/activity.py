@@ -1,4 +1,4 @@
-"""When and from where each open session was last used, at the price of one UPDATE in a few minutes."""
+"""Last use and address of each open session, with one UPDATE every few minutes."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _MOST = 10_000
 
 
 class SessionActivity:
-    """Middleware. Looks only at sessions that were opened by signing in; those alone are listed.
+    """Middleware for signed-in sessions, the only ones that are listed.
 
-    Each process remembers when it wrote last, so that labelling, which asks a few requests a second, is not
-    made to write once more for each of them.
+    Each process remembers its last write, so that labelling, with several requests a second, does not write
+    on each of them.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:

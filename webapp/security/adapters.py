@@ -1,4 +1,4 @@
-"""What allauth asks Rondo: who may have an account, where one goes next, how secrets are kept."""
+"""Adapters of allauth: sign-up by invitation, messages, encrypted secrets."""
 
 from typing import Any
 
@@ -14,21 +14,21 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Invitation, User
-from annotation.sealed import seal, unseal
-from annotation.services.invitations import accept_invitation, good_invitation
+from annotation.models.encryption import seal, unseal
+from annotation.services.projects.invitations import accept_invitation, good_invitation
 from annotation.views.invitations import INVITATION
 
 _SECOND_FACTOR = "second factor"
 
 
 def invitation_of(request: HttpRequest) -> Invitation | None:
-    """The invitation by which this visitor may make an account, if it still holds."""
+    """Return the visitor's valid invitation, if any."""
     pk = request.session.get(INVITATION)
     return good_invitation(pk=pk) if isinstance(pk, int) else None
 
 
 def join(request: HttpRequest, user: User) -> None:
-    """Make the newcomer a member of what they were invited to. Without that there is no new account."""
+    """Accept the new user's invitation. Without a valid one no account is created."""
     invitation = invitation_of(request)
     try:
         if invitation is None:
@@ -41,7 +41,7 @@ def join(request: HttpRequest, user: User) -> None:
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
-    """Accounts are made by invitation alone; wrong passwords are counted in the database (`lockout`)."""
+    """Accounts by invitation only; wrong passwords are counted in the database (`lockout`)."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invitation_of(request) is not None
@@ -55,7 +55,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return made
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        """Nothing: allauth would count in the cache of this one process."""
+        """Do nothing: allauth would count in the cache of this process."""
 
     def add_message(
         self,
@@ -65,16 +65,16 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        # The page that one comes to says enough.
+        # The next page makes these messages redundant.
         if message_template not in ("account/messages/logged_in.txt", "account/messages/logged_out.txt"):
             super().add_message(request, level, message_template, *args, **kwargs)
 
     def send_notification_mail(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: Rondo sends no mail."""
+        """Do nothing: Rondo sends no mail."""
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
-    """An account of another site opens the account that it was connected to, and never one by its e-mail."""
+    """Sign-in by another site opens the connected account, never one with the same e-mail."""
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         return invitation_of(request) is not None
@@ -90,7 +90,7 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 
 class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
-    """Secrets of the second factor are encrypted with a key drawn from the secret key of this Rondo."""
+    """Second-factor secrets, encrypted with a key derived from Rondo's secret key."""
 
     def _get_site_name(self) -> str:
         return "Rondo"

@@ -1,4 +1,4 @@
-"""One's own sessions, data and account by way of the API."""
+"""The user's sessions, personal data and account, in the API."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ from annotation.api.base import ApiView, read_body
 from annotation.api.downloads import FileView, attachment
 from annotation.api.problems import InvalidValues
 from annotation.errors import Refusal
-from annotation.personal_data import personal_data
+from annotation.selectors.personal_data import personal_data
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
 
 class SessionSerializer(serializers.ModelSerializer[UserSession]):
-    """A browser in which somebody is signed in."""
+    """A signed-in browser."""
 
     is_current = serializers.SerializerMethodField(help_text="Whether this request comes from it.")
 
@@ -33,32 +33,31 @@ class SessionSerializer(serializers.ModelSerializer[UserSession]):
         fields = ("id", "ip", "user_agent", "created_at", "last_seen_at", "is_current")
 
     def get_is_current(self, session: UserSession) -> bool:
-        """A token belongs to no session."""
         return bool(session.session_key == self.context["current"])
 
 
 class SessionsView(ApiView):
-    """One's sessions. For everyone."""
+    """The user's sessions. For everyone."""
 
     @extend_schema(operation_id="sessions_list", tags=["account"], responses=SessionSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List where one is signed in, the last used first."""
+        """List the user's sessions, last used first."""
         rows = open_sessions(user=self.user)
         return Response(SessionSerializer(rows, many=True, context={"current": _current(request)}).data)
 
     @extend_schema(operation_id="sessions_end_others", tags=["account"], responses={204: None})
     def delete(self, request: Request) -> Response:
-        """End all of one's sessions but the one that asks; a token ends all."""
+        """End all of the user's sessions except the current one; with a token, all."""
         end_other_sessions(user=self.user, current=_current(request))
         return Response(status=204)
 
 
 class SessionView(ApiView):
-    """One of one's sessions. For everyone."""
+    """One session of the user. For everyone."""
 
     @extend_schema(operation_id="sessions_end", tags=["account"], responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
-        """End one of one's sessions: its next request is nobody's."""
+        """End one session of the user."""
         try:
             end_session(user=self.user, pk=pk)
         except Refusal:
@@ -67,7 +66,7 @@ class SessionView(ApiView):
 
 
 class PersonalDataView(FileView):
-    """All that is kept about oneself. For everyone."""
+    """The user's personal data. For everyone."""
 
     @extend_schema(
         operation_id="me_data",
@@ -75,8 +74,8 @@ class PersonalDataView(FileView):
         responses={(200, "application/json"): OpenApiTypes.OBJECT},
     )
     def get(self, request: Request) -> StreamingHttpResponse:
-        """Hand out every row about oneself. Only to a browser's session in which a password, a code or a
-        passkey was given lately: a token does not."""
+        """Download every row about the user. Requires a browser session with recent reauthentication, not a
+        token."""
         _require_proof(request)
         return attachment(
             personal_data(self.user), name="rondo-my-data.json", content_type="application/json"
@@ -84,23 +83,23 @@ class PersonalDataView(FileView):
 
 
 class DeletionSerializer(serializers.Serializer[Any]):
-    """An account to be deleted."""
+    """The account to delete."""
 
     username = serializers.CharField(max_length=150, help_text="One's own user name, so that it is no slip.")
 
 
 class DeletionView(ApiView):
-    """One's own account and its end. For everyone."""
+    """Deletion of the user's account. For everyone."""
 
-    # Nobody is there who could ask again.
+    # The deleted user cannot repeat the request.
     keeps_answers = False
 
     @extend_schema(
         operation_id="me_delete", tags=["account"], request=DeletionSerializer, responses={204: None}
     )
     def post(self, request: Request) -> Response:
-        """Delete one's account for good; the judgments stay under a pseudonym. Only from a browser's session
-        in which a password, a code or a passkey was given lately: a token does not."""
+        """Delete the user's account permanently; judgments stay under a pseudonym. Requires a browser session
+        with recent reauthentication, not a token."""
         _require_proof(request)
         if read_body(DeletionSerializer, request)["username"] != self.user.username:
             raise InvalidValues(_("This is not your user name."), field="username")
@@ -110,7 +109,7 @@ class DeletionView(ApiView):
 
 
 def _require_proof(request: Request) -> None:
-    """Who holds a cookie or a token alone is perhaps not its owner."""
+    """Require recent reauthentication: a cookie or token alone may be stolen."""
     require_session(request)
     try:
         _proven(request._request)
@@ -122,9 +121,9 @@ def _require_proof(request: Request) -> None:
 
 @reauthentication_required  # type: ignore[untyped-decorator]
 def _proven(request: HttpRequest) -> None:
-    """Nothing, where a proof is not too old."""
+    """Raise `ReauthenticationRequired` if the last proof is too old."""
 
 
 def _current(request: Request) -> str:
-    """The key of the session that asks; empty for a token."""
+    """Return the key of the current session; empty for a token."""
     return "" if request.auth is not None else str(request.session.session_key or "")

@@ -1,23 +1,27 @@
-"""The forms of allauth with our names of fields and our count of wrong attempts."""
+"""Forms of allauth with our field names and our count of wrong attempts."""
 
 from datetime import datetime
 from typing import Any
 
 from allauth.account.forms import LoginForm as AllauthLoginForm
+from allauth.account.forms import ResetPasswordForm as AllauthResetPasswordForm
 from allauth.core import context
 from allauth.mfa.app_settings import TOTP_PERIOD
 from allauth.mfa.base.forms import AuthenticateForm as AllauthAuthenticateForm
 from allauth.mfa.base.forms import ReauthenticateForm as AllauthReauthenticateForm
 from allauth.mfa.models import Authenticator
 from django import forms
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from annotation.choices import TaskName
+from annotation.services.jobs.messages import send_after_commit
 from webapp.security import lockout
 
 
 class LoginForm(AllauthLoginForm):  # type: ignore[misc]
-    """Name and password. Its fields are called `username` and `password`, as password managers expect."""
+    """Username and password, with the field names that password managers expect."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -25,17 +29,32 @@ class LoginForm(AllauthLoginForm):  # type: ignore[misc]
         self.fields["password"].label = _("Password")
         for field in self.fields.values():
             field.widget.attrs.pop("placeholder", None)
-        # The reset by mail that allauth would offer: Rondo sends no mail, administrators set passwords.
+        # The page links to the reset itself.
         self.fields["password"].help_text = ""
 
     def add_prefix(self, field_name: str) -> str:
         return "username" if field_name == "login" else str(super().add_prefix(field_name))
 
 
-def is_used_up(authenticator: Authenticator, now: datetime) -> bool:
-    """Whether a code of these seconds opened something already, in whatever process of whatever machine.
+class ResetPasswordForm(AllauthResetPasswordForm):  # type: ignore[misc]
+    """The address of an account. Workers send the link, so that no request waits for a mail server."""
 
-    allauth remembers the code in the cache of one process alone.
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["email"].label = _("E-mail address")
+        self.fields["email"].widget.attrs.pop("placeholder", None)
+
+    def save(self, request: HttpRequest, **kwargs: Any) -> str:
+        # A message goes out without an account, too: its time tells nothing.
+        for pk in [user.pk for user in self.users] or [0]:
+            send_after_commit(TaskName.SEND_PASSWORD_RESET, pk)
+        return str(self.cleaned_data["email"])
+
+
+def is_used_up(authenticator: Authenticator, now: datetime) -> bool:
+    """Return True if a code of this TOTP period was used, in any process on any machine.
+
+    allauth remembers codes in the cache of one process only.
     """
     last: datetime | None = authenticator.last_used_at
     if authenticator.type != Authenticator.Type.TOTP or last is None:
@@ -44,7 +63,7 @@ def is_used_up(authenticator: Authenticator, now: datetime) -> bool:
 
 
 class _CountsWrongCodes(forms.Form):
-    """A code of the second factor, counted with the passwords of the same person from the same address."""
+    """Counts wrong codes together with wrong passwords of the same user and address."""
 
     user: Any
     authenticator: Authenticator
@@ -67,8 +86,8 @@ class _CountsWrongCodes(forms.Form):
 
 
 class AuthenticateForm(_CountsWrongCodes, AllauthAuthenticateForm):  # type: ignore[misc]
-    """The code asked for after the password."""
+    """The code after the password."""
 
 
 class ReauthenticateForm(_CountsWrongCodes, AllauthReauthenticateForm):  # type: ignore[misc]
-    """The code asked for again before something is changed that protects the account."""
+    """The code before a change to the account's protection."""

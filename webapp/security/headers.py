@@ -5,7 +5,7 @@ from collections.abc import Callable
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-# What our pages use of a browser's powers: passkeys and the clipboard. All else no script gets.
+# Pages use passkeys and the clipboard; every other feature is off.
 _OURS = ("clipboard-write", "fullscreen", "publickey-credentials-create", "publickey-credentials-get")
 _NOBODYS = (
     "accelerometer",
@@ -27,7 +27,7 @@ PERMISSIONS = ", ".join([*(f"{power}=(self)" for power in _OURS), *(f"{power}=()
 
 
 class PermissionsPolicy:
-    """Middleware: says on every answer which powers of the browser its page may use."""
+    """Middleware that restricts the browser features available to pages."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

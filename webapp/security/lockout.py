@@ -1,7 +1,7 @@
-"""Guessing is stopped: after a few wrong passwords or codes, and whoever has to wait is told how long.
+"""Lockout after repeated wrong passwords or codes, with the remaining time.
 
-django-axes keeps the count, because it keeps it in the database: with several web processes, on several
-machines, a guesser has as many tries as with one. allauth's own limits live in the cache of one process.
+django-axes counts in the database, so several web processes and machines share one count. allauth's own
+limits live in the cache of one process.
 """
 
 import math
@@ -22,9 +22,9 @@ from annotation.models import User
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The address that a request comes from; behind proxies the one that the outermost of ours saw.
+    """Return the client's address; behind our proxies, the one seen by the outermost.
 
-    None where nobody can say: a web server that is asked through a socket of the file system.
+    None if unknown: the web server is reached by a Unix socket.
     """
     try:
         return str(get_adapter().get_client_ip(request))
@@ -33,7 +33,7 @@ def client_address(request: HttpRequest) -> str | None:
 
 
 def minutes_left(*, username: str, address: str | None, now: datetime | None = None) -> int:
-    """For how many minutes yet nobody signs in by this name from this address; at least one."""
+    """Return the minutes, at least 1, until this name may sign in from this address again."""
     last = (
         AccessAttempt.objects.filter(username=username, ip_address=address)
         .order_by("-attempt_time")
@@ -47,7 +47,7 @@ def minutes_left(*, username: str, address: str | None, now: datetime | None = N
 
 
 def wait(minutes: int) -> str:
-    """What somebody who has to wait reads."""
+    """Return the message about the remaining time."""
     return ngettext(
         "Too many wrong attempts. Try again in %(minutes)d minute.",
         "Too many wrong attempts. Try again in %(minutes)d minutes.",
@@ -58,7 +58,7 @@ def wait(minutes: int) -> str:
 def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, str] | None = None
 ) -> HttpResponse:
-    """The page of somebody who guessed too often: 429, with how long to wait."""
+    """Return the lockout page: 429 with the remaining time."""
     username = (credentials or {}).get("username", "")
     minutes = minutes_left(username=username, address=client_address(request))
     answer = render(
@@ -72,12 +72,12 @@ def locked_out(
 
 
 def code_may_be_tried(request: HttpRequest, user: User) -> bool:
-    """Whether this person may still try a code of their second factor from here."""
+    """Return True if the user may try another second-factor code from here."""
     return bool(AxesProxyHandler.is_allowed(request, {"username": user.get_username()}))
 
 
 def count_wrong_code(request: HttpRequest, user: User) -> None:
-    """A wrong code counts like a wrong password: six digits are guessed sooner than a sentence."""
+    """Count a wrong code like a wrong password: six digits are easier to guess."""
     user_login_failed.send(
         sender="webapp.security", credentials={"username": user.get_username()}, request=request
     )

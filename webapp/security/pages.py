@@ -1,10 +1,10 @@
-"""Pages on which people look after their own account."""
+"""The user's account pages."""
 
 from allauth.account.decorators import reauthentication_required
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import logout as end_this_session
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -13,7 +13,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.errors import Refusal
-from annotation.personal_data import personal_data
+from annotation.forms.inbox import MailForm
+from annotation.selectors.personal_data import personal_data
+from annotation.services.inbox.mail import choose_mail
 from annotation.views.access import Request
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
@@ -21,7 +23,7 @@ from webapp.security.accounts import delete_account, end_other_sessions, end_ses
 @never_cache
 @require_safe
 def account(request: Request) -> HttpResponse:
-    """For everyone: what protects one's account, where it is open, and what can be done with it."""
+    """Show the account's protection, its sessions and its actions. For everyone."""
     return render(
         request,
         "account/account.html",
@@ -35,7 +37,7 @@ def account(request: Request) -> HttpResponse:
 
 @require_POST
 def session_end(request: Request, pk: int) -> HttpResponse:
-    """For everyone: end one of one's own sessions."""
+    """End one of the user's sessions. For everyone."""
     try:
         end_session(user=request.user, pk=pk)
     except Refusal as refusal:
@@ -47,7 +49,7 @@ def session_end(request: Request, pk: int) -> HttpResponse:
 
 @require_POST
 def sessions_end_others(request: Request) -> HttpResponse:
-    """For everyone: end all of one's own sessions but this one."""
+    """End all of the user's sessions except the current one. For everyone."""
     ended = end_other_sessions(user=request.user, current=str(request.session.session_key))
     messages.success(
         request,
@@ -56,11 +58,35 @@ def sessions_end_others(request: Request) -> HttpResponse:
     return redirect("account")
 
 
+@require_POST
+def mail_choice(request: Request) -> HttpResponse:
+    """Choose the e-mails that the user gets; another address needs a recent sign-in. For everyone."""
+    form = MailForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, _("This is not an e-mail address. Nothing was saved."))
+        return redirect("account")
+    if form.cleaned_data["email"] != request.user.email:
+        # Whoever has the address can set a new password.
+        _require_recent_sign_in(request)
+    try:
+        choose_mail(user=request.user, **form.cleaned_data)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(request, _("Saved."))
+    return redirect("account")
+
+
+@reauthentication_required  # type: ignore[untyped-decorator]
+def _require_recent_sign_in(request: HttpRequest) -> None:
+    """Raise `ReauthenticationRequired` if the last proof is too old; allauth asks for one then."""
+
+
 @never_cache
 @require_safe
 @reauthentication_required  # type: ignore[untyped-decorator]
 def account_export(request: Request) -> StreamingHttpResponse:
-    """For everyone: all that Rondo keeps about oneself, as one file."""
+    """Download the user's personal data as one file. For everyone."""
     answer = StreamingHttpResponse(personal_data(request.user), content_type="application/json")
     day = timezone.localdate().isoformat()
     answer["Content-Disposition"] = f'attachment; filename="rondo-my-data-{day}.json"'
@@ -71,7 +97,7 @@ def account_export(request: Request) -> StreamingHttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @reauthentication_required  # type: ignore[untyped-decorator]
 def account_delete(request: Request) -> HttpResponse:
-    """For everyone: delete one's own account, after typing its name."""
+    """Delete the user's account after its name is typed. For everyone."""
     problem = ""
     if request.method == "POST":
         if request.POST.get("username", "") != request.user.username:

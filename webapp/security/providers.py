@@ -1,21 +1,21 @@
-"""Other sites that people may sign in with. Read by the settings, so it imports nothing of Django."""
+"""Identity providers for sign-in. The settings import this module, so it imports no Django."""
 
 from typing import Any
 
 Client = tuple[str, str]
-"""What the other site calls this Rondo, and the secret between the two."""
+"""Client id and client secret."""
 
 
 def providers(
     *, github: Client, google: Client, openid: Client, openid_url: str, openid_name: str
 ) -> dict[str, Any]:
-    """`SOCIALACCOUNT_PROVIDERS` for those whose client is set; nothing is asked of any other."""
-    found: dict[str, Any] = {}
+    """Return `SOCIALACCOUNT_PROVIDERS` for the providers with a client."""
+    apps: dict[str, Any] = {}
     for name, (client_id, secret) in (("github", github), ("google", google)):
         if client_id and secret:
-            found[name] = {"APPS": [{"client_id": client_id, "secret": secret}], "OAUTH_PKCE_ENABLED": True}
+            apps[name] = {"APPS": [{"client_id": client_id, "secret": secret}], "OAUTH_PKCE_ENABLED": True}
     if openid_url and all(openid):
-        found["openid_connect"] = {
+        apps["openid_connect"] = {
             "OAUTH_PKCE_ENABLED": True,
             "APPS": [
                 {
@@ -27,4 +27,4 @@ def providers(
                 }
             ],
         }
-    return found
+    return apps

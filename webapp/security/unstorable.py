@@ -1,4 +1,4 @@
-"""Addresses with a NUL: PostgreSQL takes none, not even to compare, so no row can be meant by them."""
+"""Refusal of NUL characters, which PostgreSQL can neither store nor compare."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -8,15 +8,15 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 
-from webapp.problems import for_programs
+from webapp.api.problems import for_programs
 
 _NUL = "\0"
 
 
 class RefuseNul:
-    """Middleware: answers 404 to a path with a NUL and 400 to a parameter with one, before any view runs.
+    """Middleware: 404 for a NUL in the path, 400 for one in a parameter, before any view runs.
 
-    Stands after the language and the person are known: the error page is written for them.
+    Comes after the language and the user are known, for the error page.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -40,7 +40,7 @@ class RefuseNul:
 
 def _has_nul_in_query(request: HttpRequest) -> bool:
     query = request.META.get("QUERY_STRING", "")
-    # Few requests hold the escape: the others are not parsed here.
+    # Few requests contain the escape; the others are not parsed here.
     if "%00" not in query and _NUL not in query:
         return False
     return any(_NUL in part for name, values in request.GET.lists() for part in (name, *values))

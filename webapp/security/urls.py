@@ -1,12 +1,12 @@
-"""Signing in and what protects an account. Names without a prefix are ours, the others those of allauth.
+"""URLs of sign-in and account protection. Names without a prefix are ours, the others allauth's.
 
-Left out of allauth's addresses is what needs mail: Rondo sends none.
+Addresses of allauth that change or verify e-mail addresses are left out: Rondo verifies none.
 """
 
 from allauth.account import views as account
 from allauth.socialaccount.providers.github import views as github
 from allauth.socialaccount.providers.google import views as google
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver, include, path, re_path
 
 from webapp.security import pages, views
 
@@ -20,11 +20,24 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("account/", pages.account, name="account"),
     path("account/sessions/<int:pk>/end/", pages.session_end, name="session-end"),
     path("account/sessions/end-others/", pages.sessions_end_others, name="sessions-end-others"),
+    path("account/notifications/", pages.mail_choice, name="mail-choice"),
     path("account/data/", pages.account_export, name="account-export"),
     path("account/delete/", pages.account_delete, name="account-delete"),
     path("account/reauthenticate/", account.reauthenticate, name="account_reauthenticate"),
     path("account/password/", account.password_change, name="account_change_password"),
     path("account/password/set/", account.password_set, name="account_set_password"),
+    path("account/password/reset/", views.password_reset, name="account_reset_password"),
+    path("account/password/reset/sent/", account.password_reset_done, name="account_reset_password_done"),
+    re_path(
+        r"^account/password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$",
+        account.password_reset_from_key,
+        name="account_reset_password_from_key",
+    ),
+    path(
+        "account/password/reset/key/done/",
+        account.password_reset_from_key_done,
+        name="account_reset_password_from_key_done",
+    ),
     path("account/second-factor/", include("allauth.mfa.urls")),
     path("account/connections/", include("allauth.socialaccount.urls")),
     path("login/with/github/", views.provider_page("github", github.oauth2_login), name="github_login"),

@@ -1,1 +1,1 @@
-"""What `manage.py up` is made of: checks before the start, the programs, the process manager, the watch."""
+"""Parts of `manage.py up`: checks before the start, programs, process manager, watch."""

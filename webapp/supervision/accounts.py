@@ -1,4 +1,4 @@
-"""The first accounts. Their passwords are drawn here and shown once."""
+"""The first accounts, with random passwords that are shown once."""
 
 import secrets
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from annotation.models import User
 
 @dataclass(frozen=True)
 class NewAccount:
-    """An account that has just been made, with the password that nobody can read again."""
+    """A new account with its password."""
 
     username: str
     password: str
@@ -16,10 +16,9 @@ class NewAccount:
 
 
 def ensure_accounts() -> list[NewAccount]:
-    """Make `admin` on a database that has no superuser, and `annotator` on one that has no users at all.
+    """Create `admin` if there is no superuser, and `annotator` if there are no users. Return both.
 
-    Returns what was made. Nobody's account is changed: where somebody else is called `admin`, the
-    new one is `rondo-admin`.
+    Existing accounts stay unchanged: if `admin` is taken, the new one is `rondo-admin`.
     """
     first_start = not User.objects.exists()
     made = []

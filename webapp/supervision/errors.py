@@ -1,5 +1,5 @@
-"""Why `manage.py up` stops: always words for people, with what to do."""
+"""The base error of `manage.py up`."""
 
 
 class UpError(Exception):
-    """`up` cannot go on. Its text says what is wrong, where, and the remedy."""
+    """`up` cannot continue. The message says what is wrong, where, and the remedy."""

@@ -1,4 +1,4 @@
-"""One `up` per folder, and nothing of it left behind: a lock, and a record of every process started."""
+"""One `up` per folder, without leftovers: a lock, and a record of all started processes."""
 
 import fcntl
 import json
@@ -12,17 +12,17 @@ import psutil
 
 from webapp.supervision.errors import UpError
 
-# Two readings of when a process began may differ by this much where the clock was set in between.
+# Readings of a start time may differ this much if the clock was set in between.
 _SAME_START_SECONDS = 2.0
 
 
 class AlreadyRunningError(UpError):
-    """Another `up` holds this folder. Says where it answers and how to stop it."""
+    """Another `up` holds this folder. The message names its address and how to stop it."""
 
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Hold the folder for this `up`. The lock goes with the process, however that ends."""
+    """Lock the folder for this `up`. The lock ends with the process, even if it is killed."""
     with (home / "up.lock").open("a+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ def only_one(home: Path) -> Iterator[None]:
 
 
 def say_where(home: Path, address: str) -> None:
-    """Leave the address and the process id for an `up` that finds the folder taken."""
+    """Record address and process id, for an `up` that finds the folder locked."""
     (home / "up.lock").write_text(json.dumps({"pid": os.getpid(), "address": address}))
 
 
@@ -52,13 +52,13 @@ def _who_runs(text: str, home: Path) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """One process, known again by its id together with the time at which it began."""
+    """A process, identified by its id and its start time."""
 
     pid: int
     began: float
 
     def process(self) -> psutil.Process | None:
-        """The process, or None where it has ended and its id is free or somebody else's."""
+        """Return the process; None if it has ended, even if its id was reused."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.began) < _SAME_START_SECONDS
@@ -68,7 +68,7 @@ class Member:
 
 
 class Family:
-    """Every process that descends from the process manager, also those whose parent has died.
+    """All descendants of the process manager, including orphans.
 
     Recorded in `up.json`, so that the next `up` finds what an `up` killed with SIGKILL left behind.
     """
@@ -78,13 +78,13 @@ class Family:
         self._members: set[Member] = set()
 
     def look(self, root: int) -> None:
-        """Add the processes below `root`, forget those that ended, write the record if it changed."""
+        """Add the processes below `root`, drop ended ones, write the record if it changed."""
         now = {member for member in self._members if member.process()}
         try:
             process = psutil.Process(root)
-            for one in [process, *process.children(recursive=True)]:
+            for child in [process, *process.children(recursive=True)]:
                 try:
-                    now.add(Member(one.pid, one.create_time()))
+                    now.add(Member(child.pid, child.create_time()))
                 except psutil.NoSuchProcess:
                     continue
         except psutil.NoSuchProcess:
@@ -96,7 +96,7 @@ class Family:
             os.replace(draft, self._record)
 
     def recall(self) -> None:
-        """Take the members from the record of an earlier `up`."""
+        """Load the record of an earlier `up`."""
         try:
             self._members = {
                 Member(int(pid), float(began)) for pid, began in json.loads(self._record.read_text())
@@ -105,7 +105,7 @@ class Family:
             self._members = set()
 
     def end(self, seconds: float) -> int:
-        """End whatever is still alive, with SIGTERM first and SIGKILL after `seconds`. Returns how many."""
+        """End all living members, by SIGTERM and after `seconds` by SIGKILL. Return how many."""
         alive = [process for member in self._members if (process := member.process())]
         for process in alive:
             _signal(process, gently=True)

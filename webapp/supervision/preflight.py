@@ -1,4 +1,4 @@
-"""What must hold before anything is started. Each refusal says what is wrong and what to do."""
+"""Checks before anything is started. Each refusal names the problem and the remedy."""
 
 import errno
 import shutil
@@ -13,7 +13,7 @@ from webapp.supervision.errors import UpError
 
 # The starter model, its download, a database and a few checkpoints.
 FREE_BYTES_FIRST_START = 2 * 1024**3
-# A round writes adapters and a run's state: far less, but never nothing.
+# A round writes adapters and a run's state.
 FREE_BYTES_LATER = 300 * 1024**2
 
 
@@ -22,19 +22,19 @@ class PreflightError(UpError):
 
 
 def check_packages(requirements: Path) -> int:
-    """Check that every line of requirements.txt is installed in its version. Returns how many."""
-    wanted = [
+    """Check that every package of requirements.txt is installed in its version. Return how many."""
+    required = [
         Requirement(line)
         for raw in requirements.read_text().splitlines()
         if (line := raw.partition("#")[0].strip())
     ]
-    wrong = [text for requirement in wanted if (text := _what_is_wrong(requirement))]
+    wrong = [text for requirement in required if (text := _what_is_wrong(requirement))]
     if wrong:
         raise PreflightError(
             f"Packages are missing or of the wrong version: {', '.join(wrong)}. "
             "Run `make install`, which brings .venv up to requirements.txt."
         )
-    return len(wanted)
+    return len(required)
 
 
 def _what_is_wrong(requirement: Requirement) -> str:
@@ -51,7 +51,7 @@ def _what_is_wrong(requirement: Requirement) -> str:
 
 
 def check_home(home: Path) -> None:
-    """Check that files can be written where Rondo keeps them."""
+    """Check that RONDO_HOME is writable."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=home, prefix=".write-test-"):
@@ -66,7 +66,7 @@ def check_home(home: Path) -> None:
 
 
 def check_disk(home: Path, *, starter_is_there: bool) -> int:
-    """Check that there is room for what comes. Returns the free bytes."""
+    """Check that there is enough free space. Return the free bytes."""
     needed = FREE_BYTES_LATER if starter_is_there else FREE_BYTES_FIRST_START
     free = shutil.disk_usage(home).free
     if free < needed:
@@ -83,7 +83,7 @@ def _disk_full(home: Path, free: int, needed: int) -> str:
 
 
 def check_starter_folder(named: str) -> None:
-    """Check that RONDO_STARTER_MODEL, when it is set, names a folder with a model in it."""
+    """Check that RONDO_STARTER_MODEL, if set, names a folder with a model."""
     if named and not (Path(named).expanduser() / "config.json").is_file():
         raise PreflightError(
             f"RONDO_STARTER_MODEL is {named}, and there is no model in that folder (no config.json). "
@@ -92,14 +92,14 @@ def check_starter_folder(named: str) -> None:
 
 
 def check_port(host: str, port: int, *, variable: str, purpose: str) -> None:
-    """Check that `purpose` can listen on host:port. `variable` is what the person sets to change it."""
+    """Check that `purpose` can listen on host:port. `variable` is the setting that changes it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the servers do it: a port whose last connections are still closing is free.
+        # Like the servers: a port whose last connections are closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-            # On macOS two sockets may be bound so; only one may listen.
+            # On macOS two sockets may bind so; only one may listen.
             probe.listen(1)
         except (OSError, OverflowError) as error:
             raise PreflightError(_port_refused(host, port, variable, purpose, error)) from error

@@ -1,4 +1,8 @@
-"""supervisor (supervisord.org) as a child of `manage.py up`: started, asked, stopped."""
+"""supervisor (supervisord.org) as a child of `manage.py up`.
+
+supervisor restarts programs and rotates their logs; this module writes its configuration and calls it by
+XML-RPC. Procfile runners such as honcho stop all programs when one ends.
+"""
 
 import os
 import shutil
@@ -26,12 +30,11 @@ _GROUP = "rondo"
 
 @dataclass(frozen=True)
 class ProgramState:
-    """What the process manager says of one program. `state` is supervisor's word: RUNNING, BACKOFF, ..."""
+    """A program's state as supervisor reports it; `state` is RUNNING, BACKOFF, ..."""
 
     name: str
     state: str
     pid: int
-    uptime: int
 
 
 class ProcessManagerGoneError(UpError):
@@ -39,28 +42,27 @@ class ProcessManagerGoneError(UpError):
 
 
 class ProcessManager:
-    """Keeps programs running: restarts what dies, writes rotated logs, stops all at the end.
+    """Keeps programs running: restarts them, rotates their logs, stops all at the end.
 
-    supervisord runs in a session of its own, so that Ctrl-C in the terminal reaches only `up`,
-    which then stops everything in order.
+    supervisord runs in its own session, so that Ctrl-C reaches only `up`, which then stops everything in
+    order.
     """
 
     def __init__(self, home: Path, programs: Iterable[Program]) -> None:
         self.programs = tuple(programs)
         self.logs = home / "log"
         self._configuration = home / "supervisord.conf"
-        # In a temporary folder: the path of a socket may have 104 characters at most on macOS.
+        # In a temporary folder, because macOS limits socket paths to 104 characters.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="rondo-"))
         self._socket = self._socket_folder / "supervisor.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """The process id of supervisord."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start supervisord and with it every program. Raises ProcessManagerGoneError if not."""
+        """Start supervisord with every program. Raise ProcessManagerGoneError if that fails."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self._configuration.write_text(self._configuration_text())
         supervisord = (sys.executable, "-m", "supervisor.supervisord", "--nodaemon", "--silent")
@@ -79,27 +81,24 @@ class ProcessManager:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                said = complaints.read_text(errors="replace").strip()
-                raise ProcessManagerGoneError(f"The process manager ended at once: {said}")
+                output = complaints.read_text(errors="replace").strip()
+                raise ProcessManagerGoneError(f"The process manager ended at once: {output}")
             if self._socket.exists():
                 return
             time.sleep(0.05)
         raise ProcessManagerGoneError("The process manager did not come up within 30 seconds.")
 
     def states(self) -> list[ProgramState]:
-        """The state of every program. Raises ProcessManagerGoneError when nobody answers."""
+        """Return the state of every program. Raise ProcessManagerGoneError without an answer."""
         rows = cast(list[dict[str, Any]], self._call("getAllProcessInfo"))
-        return [
-            ProgramState(row["name"], row["statename"], row["pid"], max(0, row["now"] - row["start"]))
-            for row in rows
-        ]
+        return [ProgramState(row["name"], row["statename"], row["pid"]) for row in rows]
 
     def start_again(self, name: str) -> None:
-        """Start a program that was given up. Does nothing where it has come up meanwhile."""
+        """Start a program that was given up, unless it runs meanwhile."""
         try:
             self._call("startProcess", f"{_GROUP}:{name}", False)
         except xmlrpc.client.Fault:
-            # It has come up, or failed at once: the next look at the states tells which.
+            # It runs or failed at once; the next reading of the states tells which.
             return
 
     def stop(self) -> None:
@@ -115,7 +114,7 @@ class ProcessManager:
         shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     def last_log_line(self, name: str) -> str:
-        """The last line with words that a program wrote, for a message about its end."""
+        """Return the last non-empty line of a program's log, for a message about its end."""
         try:
             with (self.logs / f"{name}.log").open("rb") as stream:
                 stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
@@ -146,11 +145,11 @@ class ProcessManager:
                 "logfile_backups": _LOG_BACKUPS,
                 "pidfile": "supervisord.pid",
                 "minfds": 256,
-                # Nothing that a program writes is for other users of the machine.
+                # Logs are not for other users of the machine.
                 "umask": "077",
             },
         }
-        # One group: its programs are told to stop together, not one after the other.
+        # One group, so that its programs are stopped together.
         sections[f"group:{_GROUP}"] = {"programs": ",".join(program.name for program in self.programs)}
         for program in self.programs:
             sections[f"program:{program.name}"] = self._program_section(program)
@@ -177,5 +176,5 @@ class ProcessManager:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command as supervisor's own shlex reads it back."""
+    """Quote a word of a command for supervisor's own shlex."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -10,10 +10,9 @@ from django.conf import settings
 
 @dataclass(frozen=True)
 class Program:
-    """One long-running process.
+    """A long-running process.
 
-    `title` is its name on screen; `seconds_to_stop` is how long it may take to end by itself
-    before it is killed.
+    `title` is its name on screen; `seconds_to_stop` is its time to end before it is killed.
     """
 
     name: str
@@ -23,7 +22,7 @@ class Program:
 
 
 def web(host: str, port: int) -> Program:
-    """The web server: a few processes for all cores, with threads for requests that wait."""
+    """Return the web server: a few processes for all cores, with threads for requests that wait."""
     return Program(
         name="web",
         title="web",
@@ -31,13 +30,12 @@ def web(host: str, port: int) -> Program:
             *_python("gunicorn"),
             "webapp.wsgi:application",
             *("--bind", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"),
-            *("--worker-class", "webapp.operations.gunicorn.EvenThreads"),
             *("--workers", str(settings.RONDO_WEB_PROCESSES), "--threads", "8"),
-            # Half of the threads may be passing on answers of models (views/openai.py).
-            # A page that holds a connection to the model server may wait longer than gunicorn's 30 s.
+            # Half of the threads may be proxying completions (views/openai.py).
+            # A page connected to the model server may wait longer than gunicorn's 30 s.
             *("--timeout", "120", "--graceful-timeout", "5"),
-            # A connection stays with the process that took it, and one may have taken most of them: gunicorn
-            # closes it after 2 s of silence, so that each answer of a thinking person finds who is free.
+            # A connection stays with the process that accepted it, and one process may hold most of them:
+            # gunicorn closes it after 2 s of silence, so that the next request reaches a free process.
             *("--keep-alive", "2"),
             *("--error-logfile", "-", "--logger-class", "webapp.operations.gunicorn.Lines"),
         ),
@@ -46,7 +44,7 @@ def web(host: str, port: int) -> Program:
 
 
 def worker() -> Program:
-    """The worker, with the scheduler as one of its threads."""
+    """Return the worker, with the scheduler as one of its threads."""
     return Program(
         name="worker",
         title="worker",
@@ -61,7 +59,7 @@ def worker() -> Program:
 
 
 def model_server() -> Program:
-    """The model server, which fetches the starter model by itself while it already answers."""
+    """Return the model server, which answers while it fetches the starter model."""
     return Program(
         name="model-server",
         title="model server",
@@ -76,18 +74,18 @@ def model_server() -> Program:
 
 
 def is_model_server_ours() -> bool:
-    """Whether the model server is the one that `up` starts, and not one that somebody else runs."""
+    """Return True if `up` starts the model server itself."""
     return "RONDO_MODEL_SERVER_URL" not in os.environ
 
 
 def environment() -> dict[str, str]:
-    """The environment of all programs: that of `up`, the shared key, and where static files are."""
+    """Return the environment of all programs: that of `up`, the shared key, the static files."""
     return {
         **os.environ,
         "RONDO_HOME": str(settings.RONDO_HOME),
         "RONDO_MODEL_SERVER_KEY": settings.RONDO_MODEL_SERVER_KEY,
         "RONDO_STATIC_COLLECTED": "1",
-        # A line that a program writes is in its log at once, not when a buffer is full.
+        # Write log lines at once, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -97,5 +95,5 @@ def _python(module: str) -> tuple[str, ...]:
 
 
 def working_folder() -> Path:
-    """Where every program starts: the folder of `manage.py`."""
+    """Return the folder of `manage.py`, in which every program starts."""
     return Path(settings.BASE_DIR)

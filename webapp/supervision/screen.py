@@ -1,4 +1,4 @@
-"""What `manage.py up` prints: one line per step, rewritten in place while it goes on."""
+"""The output of `manage.py up`: one line per step, rewritten in place."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 _NAME_WIDTH = 15
-# Where lines cannot be rewritten (a log file, CI), a line of progress no more often than this.
+# Seconds between lines of progress where they cannot be rewritten (a log file, CI).
 _SECONDS_BETWEEN_PLAIN_LINES = 5.0
 
 
@@ -22,10 +22,10 @@ class Screen:
         self._last_plain = 0.0
 
     def progress(self, name: str, text: str, *, announce: bool = False) -> None:
-        """Say how far a step is. On a terminal this replaces the step's line.
+        """Report the progress of a step. On a terminal this replaces the step's line.
 
-        Where lines cannot be replaced, one is written every few seconds, and with `announce`
-        also at once when the words are new and not only the figures.
+        Elsewhere a line is written every few seconds, and with `announce` also at once when the words change
+        and not only the figures.
         """
         if self._open == (name, text):
             return
@@ -42,7 +42,7 @@ class Screen:
         self._stream.flush()
 
     def done(self, name: str, text: str) -> None:
-        """Close a step's line with what came of it."""
+        """Close a step's line with its result."""
         if self._rewrites and self._open:
             self._stream.write("\r\033[K" if self._open[0] == name else "\n")
         self._stream.write(f"{_line(name, text)}\n")
@@ -59,7 +59,7 @@ class Screen:
 
     @contextmanager
     def step(self, name: str, while_at_it: str) -> Iterator[list[str]]:
-        """A step that says what it is at, and at its end what the caller put in the list."""
+        """Show a step while it runs; the caller appends its result to the list."""
         outcome: list[str] = []
         self.progress(name, while_at_it)
         yield outcome

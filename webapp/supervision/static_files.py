@@ -1,4 +1,4 @@
-"""Static files are collected again only when one of them changed."""
+"""Collection of static files, repeated only after a change."""
 
 import hashlib
 import os
@@ -14,20 +14,20 @@ from webapp.supervision.programs import environment, working_folder
 
 
 class NotCollectedError(UpError):
-    """`collectstatic` failed; carries its last words."""
+    """`collectstatic` failed; carries its last output."""
 
 
 def collect_if_changed() -> tuple[int, bool]:
-    """Collect the static files of all apps. Returns how many there are, and whether they had changed.
+    """Collect the static files of all apps. Return their number and True if they had changed.
 
-    Raises NotCollectedError with what `collectstatic` said.
+    Raise NotCollectedError with the output of `collectstatic`.
     """
     sources = _sources()
     fingerprint = _fingerprint(sources)
     stamp = Path(settings.STATIC_ROOT) / ".collected"
     if stamp.is_file() and stamp.read_text() == fingerprint:
         return len(sources), False
-    # In a process of its own: this one has chosen its storage when its settings were read.
+    # In a separate process: this one chose its storage when it read its settings.
     finished = subprocess.run(
         [sys.executable, "manage.py", "collectstatic", "--no-input", "--clear", "--verbosity", "0"],
         cwd=working_folder(),
@@ -44,12 +44,12 @@ def collect_if_changed() -> tuple[int, bool]:
 
 
 def _sources() -> dict[str, str]:
-    """Every static file by the name under which it is served, with its path."""
-    found: dict[str, str] = {}
+    """Return every static file by its served name, with its path."""
+    paths: dict[str, str] = {}
     for finder in get_finders():
         for name, storage in finder.list([]):
-            found.setdefault(name, storage.path(name))
-    return found
+            paths.setdefault(name, storage.path(name))
+    return paths
 
 
 def _fingerprint(sources: dict[str, str]) -> str:

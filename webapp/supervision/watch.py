@@ -1,4 +1,4 @@
-"""What `manage.py up` does while Rondo runs: says what starts, what died, and how far the model is."""
+"""Monitoring in `manage.py up`: starts, crashes, and the model's progress."""
 
 import time
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from webapp.supervision.process_manager import ProcessManager, ProcessManagerGon
 from webapp.supervision.screen import Screen
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-# Each look is a line in the model server's log.
+# Every check writes a line to the model server's log.
 _SECONDS_BETWEEN_LOOKS_WHEN_SETTLED = 10.0
 _SETTLED = ("ready", "failed")
-# A program that was given up (its database was away, say) gets another try this often.
+# Retry a program that was given up (its database was down, say) this often.
 _SECONDS_BEFORE_ANOTHER_TRY = 30.0
 
 
 class DidNotStartError(UpError):
-    """The web server did not come up; carries what it said last."""
+    """The web server did not start; carries its last output."""
 
 
 def wait_for_web(manager: ProcessManager, family: Family, address: str, seconds: float = 60.0) -> None:
-    """Return when the web server answers at `address`. Raises DidNotStartError when it never does."""
+    """Wait until the web server answers at `address`. Raise DidNotStartError if it does not."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         _look_at_family(manager, family)
@@ -42,7 +42,7 @@ def wait_for_web(manager: ProcessManager, family: Family, address: str, seconds:
 
 
 class ProgramWatch:
-    """Says in one line when a program died and when it runs again."""
+    """Reports in one line when a program dies and when it runs again."""
 
     def __init__(self, manager: ProcessManager, screen: Screen) -> None:
         self._manager = manager
@@ -52,7 +52,7 @@ class ProgramWatch:
         self._given_up: dict[str, float] = {}
 
     def look(self) -> None:
-        """Compare each program with what it was at the last look. Raises ProcessManagerGoneError."""
+        """Compare each program with its previous state. Raise ProcessManagerGoneError."""
         for now in self._manager.states():
             if now.state == "FATAL":
                 self._give_up(now)
@@ -85,7 +85,7 @@ class ProgramWatch:
 
 
 class ModelWatch:
-    """Says how far the model server is: fetching, loading, ready, or why not."""
+    """Reports the state of the model server: fetching, loading, ready, or its error."""
 
     def __init__(self, url: str, key: str, screen: Screen) -> None:
         self._client = httpx.Client(
@@ -96,7 +96,7 @@ class ModelWatch:
         self._next_look = 0.0
 
     def look(self) -> None:
-        """Ask the model server for its health and print what is new."""
+        """Query the model server's health and print changes."""
         if time.monotonic() < self._next_look:
             return
         try:
@@ -104,7 +104,7 @@ class ModelWatch:
             state, message = str(report["state"]), str(report.get("message") or report["state"])
             progress = report.get("progress")
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
-            # Not up yet, or just being restarted: the watch over programs speaks of that.
+            # Not started, or restarting: the watch over programs reports that.
             return
         if state in _SETTLED:
             self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS_WHEN_SETTLED
@@ -117,7 +117,7 @@ class ModelWatch:
 
 
 def watch(manager: ProcessManager, family: Family, looks: list[Callable[[], None]]) -> None:
-    """Look at everything twice a second until a signal or the process manager's end stops it."""
+    """Check everything twice a second until a signal or the end of the process manager."""
     while True:
         _look_at_family(manager, family)
         for look in looks:

@@ -1,7 +1,7 @@
-"""The words of the scripts in the language of the page.
+"""Translations for scripts, in the language of the page.
 
-They come inside the page, as data: a catalogue of its own would be one more request before a labelling
-screen can be used, and in English there is nothing to bring. static/js/theme.js reads them.
+They are embedded in the page as data: a separate catalogue would cost a request before a labelling screen can
+be used, and English needs none. static/js/theme.js reads them.
 """
 
 from functools import cache
@@ -20,12 +20,12 @@ _LOCALE = Path(__file__).resolve().parent.parent / "locale"
 
 @cache
 def _words(language: str) -> dict[str, str | list[str]]:
-    """Message → translation; of a message with a plural, the singular → both forms."""
-    found: GNUTranslations | NullTranslations = translation(
+    """Return message → translation; for a message with a plural, the singular → both forms."""
+    catalogue: GNUTranslations | NullTranslations = translation(
         "djangojs", _LOCALE, languages=[language], fallback=True
     )
     words: dict[str, str | list[str]] = {}
-    for message, text in getattr(found, "_catalog", {}).items():
+    for message, text in getattr(catalogue, "_catalog", {}).items():
         if isinstance(message, tuple):
             forms = words.setdefault(message[0], ["", ""])
             assert isinstance(forms, list)  # noqa: S101 - a message is plural everywhere or nowhere
@@ -37,6 +37,6 @@ def _words(language: str) -> dict[str, str | list[str]]:
 
 @register.simple_tag
 def script_words() -> SafeString | str:
-    """What scripts say, for `translate` in static/js/theme.js; nothing in the language of the source."""
+    """Embed the translations for `translate` in static/js/theme.js; empty in English."""
     words = _words(get_language() or "")
     return json_script(words, "words") if words else ""

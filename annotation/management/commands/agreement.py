@@ -8,10 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.core.serializers.json import DjangoJSONEncoder
 
+from annotation.agreement.selection import Selection
+from annotation.forms.statistics import people_of
 from annotation.management.projects import project_named
-from annotation.statistics.forms import people_of
 from annotation.statistics.page import Number, ReportPage, Row
-from annotation.statistics.selection import Selection
 
 
 class Command(BaseCommand):
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{project}: {report.judgments} judgments of {report.comparisons} comparisons\n")
         for title, rows in (
             ("Agreement", page.agreement),
-            ("Agreement on marks", page.spans),
+            ("Span agreement", page.spans),
             ("Agreement by round: percent, Fleiss’ κ", page.rounds),
             ("Agreement two by two: percent, Cohen’s κ, τ-b", page.pairs_of_people),
             ("Position", page.position),

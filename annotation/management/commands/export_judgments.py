@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import tempfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+import uuid
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -14,17 +16,13 @@ from django.core.management.base import BaseCommand, CommandError
 
 from annotation.choices import Split
 from annotation.errors import Refusal
-from annotation.formats.span_writers import tokens_of
-from annotation.formats.writers import Dropped, Record
+from annotation.exchange.dataset_folders import write_dataset_folder
+from annotation.exchange.export_filters import ExportFilters, require_known
+from annotation.exchange.file_exports import Export, dropped_line, require_rounds, write_parquet
+from annotation.exchange.formats.registry import WRITERS
+from annotation.exchange.formats.spans import tokens_of
+from annotation.exchange.formats.writers import Dropped, Record
 from annotation.management.projects import project_named
-from annotation.services.dataset_folders import write_dataset_folder
-from annotation.services.file_exports import (
-    WRITERS,
-    Export,
-    dropped_line,
-    require_rounds,
-    write_parquet,
-)
 
 _FOLDER = "dataset"
 
@@ -53,6 +51,18 @@ class Command(BaseCommand):
         parser.add_argument("--split", choices=Split.values, help="only prompts of this side of the split")
         parser.add_argument("--with-machines", action="store_true", help="those of programs that judge, too")
         parser.add_argument(
+            "--annotator", metavar="PSEUDONYM", default="", help="only those of this annotator"
+        )
+        parser.add_argument("--since", metavar="DATE", type=_day, help="from this day on, as 2026-03-31")
+        parser.add_argument("--until", metavar="DATE", type=_day, help="up to this day, inclusive")
+        parser.add_argument("--tag", default="", help="only prompts with this tag")
+        parser.add_argument(
+            "--category",
+            metavar="KEY",
+            default="",
+            help="only those with a span or missing information of it",
+        )
+        parser.add_argument(
             "--tokenizer", type=Path, metavar="FOLDER", help="for bio: a model folder with tokenizer.json"
         )
         parser.add_argument(
@@ -63,16 +73,16 @@ class Command(BaseCommand):
         project = project_named(options["project"])
         path: Path | None = options["output"]
         try:
-            require_rounds(project=project, rounds=options["round"])
+            filters = _filters(options)
+            require_rounds(project=project, rounds=filters.rounds)
+            require_known(project=project, filters=filters)
             if options["format"] == _FOLDER:
-                self._folder(project, path, options)
+                self._folder(project, path, filters)
                 return
             export = Export(
                 project=project,
                 writer=WRITERS[options["format"]],
-                rounds=options["round"],
-                machines=options["with_machines"],
-                split=options["split"] or "",
+                filters=filters,
                 tokens=tokens_of(options["tokenizer"]) if options["tokenizer"] else None,
             )
             if path is None:
@@ -92,16 +102,14 @@ class Command(BaseCommand):
         for piece in export.text_stream():
             stream.write(piece)
 
-    def _folder(self, project: Any, path: Path | None, options: dict[str, Any]) -> None:
+    def _folder(self, project: Any, path: Path | None, filters: ExportFilters) -> None:
         if path is None:
             raise Refusal("Name the folder with --output.")
         if path.exists():
             raise Refusal(f"{path} is there already; name a folder that is not.")
         draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
-            exports = write_dataset_folder(
-                project=project, folder=draft, rounds=options["round"], machines=options["with_machines"]
-            )
+            exports = write_dataset_folder(project=project, folder=draft, filters=filters)
             draft.chmod(0o755)
             draft.rename(path)
         except BaseException:
@@ -111,7 +119,7 @@ class Command(BaseCommand):
             self._tell(export)
 
     def _tell(self, export: Export) -> None:
-        programs = f", {export.by_programs} of them by programs" if export.machines else ""
+        programs = f", {export.by_programs} of them by programs" if export.filters.machines else ""
         if export.rows == export.judgments and not export.dropped:
             self.stderr.write(f"{export.judgments} judgments written{programs}.")
             return
@@ -120,6 +128,30 @@ class Command(BaseCommand):
             self.stderr.write(f"  not carried, {count} times: {reason}")
         if export.contexts_left_out:
             self.stderr.write(f"  without their context passages: {export.contexts_left_out} judgments")
+
+
+def _filters(options: dict[str, Any]) -> ExportFilters:
+    try:
+        pseudonym = str(uuid.UUID(options["annotator"])) if options["annotator"] else ""
+    except ValueError:
+        raise Refusal(f"{options['annotator']} is no pseudonym. Exports name one in `annotator`.") from None
+    return ExportFilters(
+        rounds=options["round"],
+        machines=options["with_machines"],
+        split=options["split"] or "",
+        annotator=pseudonym,
+        since=options["since"],
+        until=options["until"],
+        tag=options["tag"],
+        category=options["category"],
+    )
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text} is no date; write it as 2026-03-31") from None
 
 
 def _to_file(export: Export, path: Path) -> None:

@@ -7,14 +7,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from annotation.errors import Refusal
-from annotation.formats import hub, qa_feedback
-from annotation.formats.registry import READERS, Plan
+from annotation.exchange.file_imports import import_file, plan_of
+from annotation.exchange.formats import hub
+from annotation.exchange.formats.registry import READERS, Plan
 from annotation.management.projects import project_named
-from annotation.models import FileImport
-from annotation.services.file_imports import import_file, plan_of, sample_of
-from annotation.services.judgment_imports import JudgmentImportReport, import_qa_feedback
+from annotation.models import FileImport, Project
+from annotation.services.projects.projects import create_project
 
-_QA = "qa-feedback"
 _SHOWN_ERRORS = 50
 
 
@@ -31,12 +30,12 @@ class Command(BaseCommand):
         listed = "\n".join(f"  {reader.name:<22} {reader.sentence}" for reader in READERS.values())
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = f"formats:\n{listed}\n  {_QA:<22} The JSON of github.com/allenai/FineGrainedRLHF."
+        parser.epilog = f"formats:\n{listed}"
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", help="a file, a folder, or owner/name of the hub")
-        parser.add_argument("--format", default="", choices=["", *READERS, _QA], help="guessed when left out")
+        parser.add_argument("--format", default="", choices=["", *READERS], help="guessed when left out")
         parser.add_argument(
             "--map",
             action="append",
@@ -54,26 +53,19 @@ class Command(BaseCommand):
         parser.add_argument(
             "--project",
             metavar="SLUG",
-            help=f"the project that gets it; may be left out when there is one. {_QA} makes it if need be.",
+            help="the project that gets it; may be left out when there is one, and with qa-feedback, which "
+            "makes its own",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            if options["format"] == _QA or (not options["format"] and _looks_like_qa(options["file"])):
-                self._qa_feedback(options)
-            else:
-                self._any(options)
+            self._import(options)
         except OSError as error:
             raise CommandError(f"{options['file']} cannot be read: {error.strerror}.") from None
-        except UnicodeDecodeError as error:
-            raise CommandError(
-                f"{options['file']}: byte {error.start} is not UTF-8; save the file in UTF-8. "
-                "Nothing was imported."
-            ) from None
         except Refusal as refusal:
             raise CommandError(refusal.message) from None
 
-    def _any(self, options: dict[str, Any]) -> None:
+    def _import(self, options: dict[str, Any]) -> None:
         path = Path(options["file"])
         if not path.exists() and (found := hub.hub_id(options["file"])):
             path = hub.fetch(found)
@@ -83,7 +75,7 @@ class Command(BaseCommand):
         self._tell_plan(plan)
         if options["dry_run"]:
             return
-        project = project_named(options["project"])
+        project = _project_for(options["project"], plan)
         record = import_file(
             project=project,
             path=path,
@@ -112,45 +104,26 @@ class Command(BaseCommand):
             f"With them came {counts['prompts']} prompts and {counts['comparisons']} comparisons; "
             f"{counts['waiting']} comparisons wait for people."
         )
+        if broken := counts["rankings_with_broken_ties"]:
+            self.stdout.write(
+                f"{broken} rankings have ties that are not transitive. Every decided pair stands; these ties "
+                "were broken, and the pairs of the file are kept with the judgment."
+            )
         if record.errors_total:
             self.stdout.write(f"{record.errors_total} were left out:")
             for error in record.errors[:_SHOWN_ERRORS]:
                 self.stdout.write(f"  {error}")
 
-    def _qa_feedback(self, options: dict[str, Any]) -> None:
-        path, slug = Path(options["file"]), options["project"] or _QA
-        items = qa_feedback.parse(path.read_text(encoding="utf-8-sig"), name=str(path))
-        self.stdout.write(f"Read as {_QA}. {len(items)} questions, each with four answers.")
-        if not options["dry_run"]:
-            self._tell_qa_feedback(slug, import_qa_feedback(project_slug=slug, items=items, name=str(path)))
 
-    def _tell_qa_feedback(self, slug: str, report: JudgmentImportReport) -> None:
-        self.stdout.write(
-            f"{report.judgments} judgments added to the project {slug}, "
-            f"{report.already_there} were there already.\n"
-            f"With them came {report.spans} span flags, {report.missing_info} missing infos "
-            f"(pointing at {report.evidence} sentences) and {report.corrections} corrections."
-        )
-        if report.not_weak_orders:
-            self.stdout.write(
-                f"{len(report.not_weak_orders)} rankings have ties that are not transitive. Every decided "
-                "pair stands; these ties were broken, and the pairs as given are kept with the judgment:"
-            )
-            for told in report.not_weak_orders:
-                self.stdout.write(f"  {told}")
-
-
-def _looks_like_qa(file: str) -> bool:
-    """Whether the first rows have the fields of qa-feedback."""
-    path = Path(file)
-    if not path.is_file():
-        return False
-    try:
-        rows = sample_of(path, name=file, rows=3)
-    except Refusal:
-        # Whoever reads it next says why.
-        return False
-    return bool(rows) and all(qa_feedback.matches(row) for row in rows)
+def _project_for(slug: str | None, plan: Plan) -> Project:
+    """The project named, or the one of a published set, which is made where there is none."""
+    new = plan.reader.project
+    if new is None:
+        return project_named(slug)
+    found = Project.objects.filter(slug=slug or new.slug).first()
+    return found or create_project(
+        name=slug or new.name, slug=slug or new.slug, description=new.description, categories=()
+    )
 
 
 def _mapping(given: str) -> tuple[str, str]:

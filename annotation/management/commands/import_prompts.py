@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from annotation.errors import Refusal
+from annotation.exchange.prompts import import_prompts
 from annotation.management.projects import project_named
-from annotation.services.prompts import import_prompts
 
 
 class Command(BaseCommand):

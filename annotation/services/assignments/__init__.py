@@ -1,4 +1,4 @@
-"""Who judges what next. Decided by guarded updates and constraints, so that no luck is needed.
+"""Assignments, decided by guarded updates and constraints, so that no luck is needed.
 
 `next` decides what a person gets: qualification, retest, gold or work; `queue` finds the work;
 `slots` counts the places of a comparison; `leases` gives, renews and takes back; `tokens` names

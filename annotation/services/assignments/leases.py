@@ -6,19 +6,17 @@ from typing import Any
 
 from django.core.cache import cache
 from django.db import connection, transaction
-from django.db.models import DateTimeField, Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import AcquisitionArm, AssignmentState
 from annotation.errors import LeaseLost, NotAllowed, Refusal
 from annotation.models import Assignment, Candidate, Comparison, Project, User
-from annotation.prepared import Parameter, Prepared, PreparedInsert
+from annotation.services.assignments.display_order import display_order as order_of
+from annotation.services.assignments.display_order import draw_number
+from annotation.services.assignments.qualification import settle_qualification
 from annotation.services.assignments.slots import close, give_back, lease_time
-from annotation.services.display import display_order as order_of
-from annotation.services.display import drawing_number
-from annotation.services.qualification import settle_qualification
-from annotation.together import together
 
 MOST_HELD = 2
 """So many comparisons of a project are in one person's hands at most: the one on screen and the next."""
@@ -28,7 +26,7 @@ EXPIRY_SECONDS = 1
 _EXPIRED_PER_CALL = 200
 
 
-def stale_leases(project: Project | Parameter, moment: datetime | Parameter) -> QuerySet[Assignment]:
+def stale_leases(project: Project, moment: datetime) -> QuerySet[Assignment]:
     """The leases of a project that ran out before `moment`."""
     # Not a join: with one, SQLite begins at the project's comparisons, of which there are many more.
     of_project = Comparison.objects.filter(pk=OuterRef("comparison_id"), project=project)
@@ -37,28 +35,10 @@ def stale_leases(project: Project | Parameter, moment: datetime | Parameter) -> 
     )
 
 
-_STALE = Prepared(lambda p: stale_leases(p("project"), p("moment", DateTimeField())).values_list("pk")[:1])
-_LEASE = PreparedInsert(Assignment)
-_HELD = Prepared(
-    lambda p: (
-        Assignment.objects.filter(
-            annotator=p("annotator"), state=AssignmentState.LEASED, comparison__project=p("project")
-        )
-        .select_related("comparison__prompt")
-        .order_by("leased_at", "id")
-    )
-)
-_CANDIDATES = Prepared(
-    lambda p: (
-        Candidate.objects.filter(comparison=p("comparison")).order_by("index").select_related("completion")
-    )
-)
-
-
 def expire_leases(*, project: Project, now: datetime | None = None) -> int:
     """Give back what was leased and neither answered nor renewed in time; how many came back."""
     moment = now or timezone.now()
-    if not _STALE.rows(project=project.pk, moment=moment):
+    if not stale_leases(project, moment).exists():
         return 0
     with transaction.atomic():
         # A lease that someone else handles right now is theirs to handle.
@@ -132,17 +112,18 @@ def lease(
     display_order: Sequence[int] | None = None,
 ) -> Assignment:
     """Write the assignment. Without a display order the next of the project is drawn."""
-    asking = _CANDIDATES.asking(comparison=comparison.pk)
-    if display_order is not None:
-        candidates = asking.run()
-    else:
-        drawn_for: Any = {"project": comparison.project, "annotator": annotator}
-        candidates, number = together(asking, drawing_number(**drawn_for, size=comparison.size))
-        ids = [candidate.completion_id for candidate in candidates]
-        display_order = order_of(**drawn_for, completion_ids=ids, number=number)
+    candidates = (
+        Candidate.objects.filter(comparison=comparison).order_by("index").select_related("completion")
+    )
     completions = [candidate.completion for candidate in candidates]
+    if display_order is None:
+        drawn_for: Any = {"project": comparison.project, "annotator": annotator}
+        number = draw_number(**drawn_for, size=comparison.size)
+        display_order = order_of(
+            **drawn_for, completion_ids=[completion.pk for completion in completions], number=number
+        )
     now = timezone.now()
-    leased = Assignment(
+    leased = Assignment.objects.create(
         comparison=comparison,
         annotator=annotator,
         slot=slot,
@@ -152,14 +133,19 @@ def lease(
         leased_at=now,
         lease_expires_at=now + lease_time(comparison.project),
     )
-    _LEASE([leased])
     leased.fresh_completions = completions
     return leased
 
 
 def held_by(annotator: User, project: Project) -> list[Assignment]:
-    """What this person holds of a project, oldest first."""
-    held = _HELD.all(annotator=annotator.pk, project=project.pk)
+    """Return the leases of this person in a project, oldest first."""
+    held = list(
+        Assignment.objects.filter(
+            annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
+        )
+        .select_related("comparison__prompt")
+        .order_by("leased_at", "id")
+    )
     for one in held:
         one.comparison.project = project
     return held
@@ -203,6 +189,6 @@ def _end(assignment: Assignment, state: AssignmentState, *, reason: str = "") ->
         give_back([assignment])
         return
     if assignment.state == AssignmentState.SUBMITTED:
-        raise Refusal(_("This comparison is submitted. Open it again to change the answer."))
+        raise Refusal(_("This comparison is submitted. Open it again to change the annotation."))
     if assignment.state != state:
         raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))

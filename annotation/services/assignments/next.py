@@ -1,15 +1,15 @@
-"""What one person gets next: what they hold, then qualification, a retest, gold, or work."""
+"""The next assignment of one person: a lease they hold, then qualification, a retest, gold, or work."""
 
 from enum import IntEnum
 
 from django.db import IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
 
-from annotation import selectors, standing
 from annotation.choices import AcquisitionArm, AcquisitionStrategy, Role
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comparison, Membership, Project, User
-from annotation.services import chance
+from annotation.selectors import access, eligibility
+from annotation.services.assignments import randomness
 from annotation.services.assignments.leases import (
     MOST_HELD,
     expire_leases,
@@ -19,12 +19,12 @@ from annotation.services.assignments.leases import (
     lease,
     require_owner,
 )
+from annotation.services.assignments.qualification import let_in_if_passed, next_qualification_item
 from annotation.services.assignments.queue import any_open, first_open, first_open_waiting
+from annotation.services.assignments.retests import draw_retest, is_retest_due, other_order
 from annotation.services.assignments.slots import take_slot
-from annotation.services.gold import next_gold_item
-from annotation.services.qualification import let_in_if_passed, next_qualification_item
-from annotation.services.retests import draw_retest, is_retest_due, other_order
-from annotation.services.tallies import Turn, count_retest, take_turn
+from annotation.services.assignments.tallies import Turn, count_retest, take_turn
+from annotation.services.quality.gold import next_gold_item
 
 _ATTEMPTS = 20
 _SHUFFLE_NUMBERS = 2**31
@@ -36,8 +36,9 @@ def assign_next(*, project: Project, annotator: User) -> Assignment | None:
     Who has to qualify gets the qualification items in order and nothing else. Then, as the
     project's shares say, a retest or a gold item comes in place of work. Work comes newest round
     first, then by priority, by the project's strategy, by age; a share of it at random, as control.
-    Returns None when nothing is left for this person or their day is full: `standing.why_nothing`
-    says which. Leases that have run out come back first. Refuses who may not annotate here.
+    Returns None when nothing is left for this person, their day is full or the project is archived:
+    `eligibility.why_nothing` says which. Leases that have run out come back first. Refuses who may not
+    annotate here.
     """
     expire_leases(project=project)
     return _assign(project, annotator, after=None)
@@ -93,7 +94,7 @@ def _assign(project: Project, annotator: User, *, after: Assignment | None) -> A
 
 
 class _WaitsFor(IntEnum):
-    """What a request waits for that others have in hand right now; each includes the ones before."""
+    """Locks that a request waits for; each includes the ones before."""
 
     NOTHING = 0
     OWN = 1
@@ -117,10 +118,10 @@ def _look(
     after: Assignment | None = None,
     waits_for: _WaitsFor,
 ) -> Assignment | _Lost | None:
-    """What they hold beside `after`, or else a new lease, unless their hands or their day are full."""
+    """Return a lease they hold besides `after`, or else a new one, unless they hold enough for the day."""
     held = held_by(annotator, project)
-    left = standing.left_today(project, annotator)
-    if left == 0:
+    left = eligibility.left_today(project, annotator, membership)
+    if left == 0 or project.archived_at is not None:
         return None
     for one in held:
         if after is not None and one.pk == after.pk:
@@ -150,11 +151,11 @@ class _Hand:
         self.annotator = annotator
         self.membership = membership
         self.turn = turn
-        self.reviews = selectors.allows(annotator, membership, Role.REVIEWER)
+        self.reviews = access.allows(annotator, membership, Role.REVIEWER)
         self.waits = waits
 
     def draw(self) -> Assignment | _Lost | None:
-        if standing.has_to_qualify(self.annotator, self.project, self.membership):
+        if eligibility.has_to_qualify(self.annotator, self.project, self.membership):
             item = next_qualification_item(project=self.project, annotator=self.annotator)
             if item is not None:
                 return self._lease_known(item)
@@ -204,7 +205,7 @@ class _Hand:
         return _Lost() if slot is None else lease(comparison, self.annotator, slot=slot, arm=arm)
 
     def _control(self, comparison: Comparison) -> Comparison:
-        start = chance.number_below(
+        start = randomness.number_below(
             _SHUFFLE_NUMBERS,
             "control-start",
             project=self.project,
@@ -221,15 +222,15 @@ class _Hand:
         return drawn or comparison
 
     def _happens(self, share: float, what: str) -> bool:
-        return chance.happens(
+        return randomness.happens(
             share, what, project=self.project, annotator=self.annotator, turn=self.turn.number
         )
 
 
 def _require_annotator(annotator: User, project: Project) -> Membership | None:
     """Their membership; None for a superuser who is no member."""
-    membership = selectors.membership_of(annotator, project)
-    if not selectors.allows(annotator, membership, Role.ANNOTATOR):
+    membership = access.membership_of(annotator, project)
+    if not access.allows(annotator, membership, Role.ANNOTATOR):
         raise NotAllowed(
             _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you.")
             % {"annotator": annotator, "project": project}

@@ -7,15 +7,13 @@ starts behind the person's own last place in the queue.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from django.db.models import Exists, FloatField, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
-from annotation import selectors
 from annotation.choices import AcquisitionArm, AssignmentState
 from annotation.models import Assignment, Comparison, Project, Review, User
-from annotation.prepared import Name, Parameter, Prepared
+from annotation.selectors import access
 from annotation.services.assignments.leases import only_self
 
 QUEUE_ORDER = ("-round_number", "-priority", "-acquisition_score", "id")
@@ -36,10 +34,8 @@ def first_open(project: Project, annotator: User, *, reviews: bool = False) -> C
     if project.overlap + project.extra_overlap > 1 and _has_had_the_head(project, annotator):
         place = _own_place(project, annotator)
     for stretch in [*(_BEHIND if place else ()), _EVERYTHING]:
-        walk = _walk(stretch, skip_locked=True, reviews=reviews)
-        found = walk.first(project=project.pk, annotator=annotator.pk, **(place or {}))
+        found = _walk(stretch, project, annotator, place or {}, skip_locked=True, reviews=reviews)
         if found is not None:
-            found.project = project
             return found
     return None
 
@@ -51,11 +47,7 @@ def first_open_waiting(project: Project, annotator: User, *, reviews: bool = Fal
     waited for, or passed over, even where the row has been taken meanwhile; so all who wait walk the
     whole queue in one order, and two of them never wait for each other.
     """
-    walk = _walk(_EVERYTHING, skip_locked=False, reviews=reviews)
-    found = walk.first(project=project.pk, annotator=annotator.pk)
-    if found is not None:
-        found.project = project
-    return found
+    return _walk(_EVERYTHING, project, annotator, {}, skip_locked=False, reviews=reviews)
 
 
 def any_open(
@@ -74,10 +66,8 @@ def any_open(
     return None
 
 
-def open_to(
-    project: Project | Parameter, annotator: User | Parameter, *, reviews: bool = False
-) -> QuerySet[Comparison]:
-    """What is open to this person, in no order; `reviews` says that they are a reviewer, too."""
+def open_to(project: Project, annotator: User, *, reviews: bool = False) -> QuerySet[Comparison]:
+    """Return the comparisons open to this person, in no order; `reviews`: they are a reviewer, too."""
     unseen = Comparison.objects.filter(~Exists(_had_by(annotator)), project=project, open_slots__gt=0)
     if reviews:
         # Who decided on others' votes has no fresh eye for it.
@@ -85,9 +75,9 @@ def open_to(
     return unseen.select_related("prompt")
 
 
-def _had_by(annotator: User | Parameter) -> QuerySet[Assignment]:
+def _had_by(annotator: User) -> QuerySet[Assignment]:
     return Assignment.objects.filter(
-        comparison=OuterRef("pk"), annotator=annotator, state__in=selectors.SPENT_STATES
+        comparison=OuterRef("pk"), annotator=annotator, state__in=access.SPENT_STATES
     )
 
 
@@ -107,62 +97,51 @@ _BEHIND = (1, 2, 3, 4)
 """The queue behind one's own place, in stretches that the index can seek."""
 
 
-@cache
-def _walk(stretch: int, *, skip_locked: bool, reviews: bool) -> Prepared[Comparison]:
-    """The first comparison of a stretch of the queue, locked."""
+def _walk(
+    stretch: int,
+    project: Project,
+    annotator: User,
+    place: Mapping[str, Any],
+    *,
+    skip_locked: bool,
+    reviews: bool,
+) -> Comparison | None:
+    """Return the first comparison of a stretch of the queue, locked."""
+    part = Q()
+    if stretch != _EVERYTHING:
+        here, same = {"round_number": place["round_number"]}, {"priority": place["priority"]}
+        part = {
+            1: Q(**here, **same, acquisition_score=place["score"], id__gt=place["pk"]),
+            2: Q(**here, **same, acquisition_score__lt=place["score"]),
+            3: Q(**here, priority__lt=place["priority"]),
+            4: Q(round_number__lt=place["round_number"]),
+        }[stretch]
+    opened = open_to(project, annotator, reviews=reviews).filter(part)
+    return _first(opened.order_by(*QUEUE_ORDER), project, skip_locked=skip_locked)
 
-    def build(p: Name) -> QuerySet[Comparison]:
-        here, same = {"round_number": p("round_number")}, {"priority": p("priority")}
-        score = p("score", FloatField())
-        part = (
-            Q(),
-            Q(**here, **same, acquisition_score=score, id__gt=p("pk")),
-            Q(**here, **same, acquisition_score__lt=score),
-            Q(**here, priority__lt=p("priority")),
-            Q(round_number__lt=p("round_number")),
-        )[stretch]
-        opened = open_to(p("project"), p("annotator"), reviews=reviews).filter(part)
-        return _locked(opened.order_by(*QUEUE_ORDER), skip_locked=skip_locked)[:1]
 
-    return Prepared(build)
+def _has_had_the_head(project: Project, annotator: User) -> bool:
+    head = Comparison.objects.filter(project=project, open_slots__gt=0).order_by(*QUEUE_ORDER)
+    seen = head.annotate(had=Exists(_had_by(annotator))).values_list("had", flat=True)[:_LOOK_AHEAD]
+    return len(seen) == _LOOK_AHEAD and all(seen)
 
 
-_HEAD = Prepared(
-    lambda p: (
-        Comparison.objects.filter(project=p("project"), open_slots__gt=0)
-        .order_by(*QUEUE_ORDER)
-        .annotate(had=Exists(_had_by(p("annotator"))))
-        .values_list("had")[:_LOOK_AHEAD]
-    )
-)
-_PLACE = Prepared(
-    lambda p: (
+def _own_place(project: Project, annotator: User) -> Mapping[str, Any] | None:
+    """Return where in the queue that stands which this person got last from it."""
+    return (
         Assignment.objects.filter(
-            annotator=p("annotator"),
+            annotator=annotator,
             state=AssignmentState.SUBMITTED,
-            comparison__project=p("project"),
+            comparison__project=project,
             slot__isnull=False,
         )
         .exclude(arm=AcquisitionArm.CONTROL)
         .order_by("-closed_at", "-id")
-        .values_list(
-            "comparison__round_number",
-            "comparison__priority",
-            "comparison__acquisition_score",
-            "comparison_id",
-        )[:1]
+        .values(
+            round_number=F("comparison__round_number"),
+            priority=F("comparison__priority"),
+            score=F("comparison__acquisition_score"),
+            pk=F("comparison_id"),
+        )
+        .first()
     )
-)
-
-
-def _has_had_the_head(project: Project, annotator: User) -> bool:
-    seen = _HEAD.rows(project=project.pk, annotator=annotator.pk)
-    return len(seen) == _LOOK_AHEAD and all(had for (had,) in seen)
-
-
-def _own_place(project: Project, annotator: User) -> dict[str, Any] | None:
-    """Where in the queue that stands which this person got last from it."""
-    found = _PLACE.rows(project=project.pk, annotator=annotator.pk)
-    if not found:
-        return None
-    return dict(zip(("round_number", "priority", "score", "pk"), found[0], strict=True))

@@ -7,6 +7,7 @@ changes it with an update whose row count is checked. Beneath it stand the const
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from itertools import count
 
 from django.db.models import F, QuerySet
 from django.utils import timezone
@@ -16,14 +17,6 @@ from annotation.choices import AssignmentState
 from annotation.errors import LeaseLost
 from annotation.models import Assignment, Comparison, Project
 from annotation.models.work import HOLDS_A_SLOT
-from annotation.prepared import PreparedUpdate
-
-_TAKE = PreparedUpdate(
-    lambda p: (
-        Comparison.objects.filter(pk=p("comparison"), open_slots__gt=0),
-        {"open_slots": F("open_slots") - 1},
-    )
-)
 
 
 def take_slot(comparison: Comparison) -> int | None:
@@ -31,17 +24,19 @@ def take_slot(comparison: Comparison) -> int | None:
 
     Call it inside a transaction that then writes the assignment which holds the slot.
     """
-    if not _TAKE(comparison=comparison.pk):
-        return None
-    if comparison.overlap == 1:
+    open_ = Comparison.objects.filter(pk=comparison.pk, open_slots__gt=0)
+    # A manager may have raised the overlap since the comparison was read, so the update asks for it.
+    if comparison.overlap == 1 and open_.filter(overlap=1).update(open_slots=0):
         return 0
+    if not open_.update(open_slots=F("open_slots") - 1):
+        return None
     # The update holds the comparison's row until the transaction ends: nobody else counts now.
     held = set(
         Assignment.objects.filter(comparison=comparison, state__in=HOLDS_A_SLOT).values_list(
             "slot", flat=True
         )
     )
-    return next(slot for slot in range(comparison.overlap) if slot not in held)
+    return next(slot for slot in count() if slot not in held)
 
 
 def retake_slot(*, assignment: Assignment) -> None:
@@ -54,7 +49,7 @@ def retake_slot(*, assignment: Assignment) -> None:
     """
     newer = _others_like(assignment)
     if newer.filter(state=AssignmentState.SUBMITTED).exists():
-        raise LeaseLost(_("You have answered this comparison already, on another page."))
+        raise LeaseLost(_("You have submitted this comparison already, on another page."))
     for lease in newer.filter(state=AssignmentState.LEASED).only("pk", "comparison_id", "slot"):
         if close(lease.pk, AssignmentState.RELEASED, timezone.now()):
             give_back([lease])
@@ -64,8 +59,8 @@ def retake_slot(*, assignment: Assignment) -> None:
         if assignment.slot is None:
             raise LeaseLost(
                 _(
-                    "Your time with this comparison ran out and others have judged it since, so "
-                    "this answer is not needed. Ask for the next one."
+                    "Your lease on this comparison expired and others have annotated it since, "
+                    "so this annotation is not needed. Continue with the next comparison."
                 )
             )
     assignment.state = AssignmentState.LEASED
@@ -90,7 +85,7 @@ def close(pk: int, state: AssignmentState, moment: datetime, reason: str = "", *
 
 
 def lease_time(project: Project) -> timedelta:
-    """How long a lease lasts without a sign of life."""
+    """Return the duration of a lease without a heartbeat."""
     return timedelta(minutes=project.lease_minutes)
 
 

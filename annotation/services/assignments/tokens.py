@@ -1,4 +1,4 @@
-"""What a completion is called on the page of one assignment."""
+"""Names of completions on the page of one assignment."""
 
 from django.utils.crypto import salted_hmac
 

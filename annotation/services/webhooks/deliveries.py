@@ -1,28 +1,27 @@
 """Messages are sent until they arrive: claimed, sent, noted, tried again later, given up."""
 
-import os
 import random
-import socket
 import time
-import uuid
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation import selectors
-from annotation.choices import DeliveryState, Role, WhyDisabled
-from annotation.doorbell import DELIVER_WEBHOOKS, send
+from annotation.choices import DeliveryState, Role, TaskName, WhyDisabled
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import User, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from annotation.models.encryption import SealBrokenError
 from annotation.models.webhooks import MOST_TRIES
-from annotation.sealed import SealBrokenError
+from annotation.selectors import access
 from annotation.services import audit
+from annotation.services.jobs.claims import ClaimLostError, claim, claimable, release, still_held, write
+from annotation.services.jobs.messages import send, send_after_commit
 from annotation.services.webhooks.endpoints import disable_failing
 from annotation.services.webhooks.sending import Outcome, post
-from annotation.webhook_signing import headers_of
+from annotation.services.webhooks.signing import headers_of
 
 PAUSES = tuple(
     timedelta(seconds=seconds)
@@ -34,8 +33,6 @@ JITTER = 0.2
 """By which share a pause is drawn longer or shorter, so that not everything comes back at one moment."""
 FAILING_DAYS = 5
 """For how long nothing may arrive before a webhook is switched off."""
-CLAIM = timedelta(seconds=60)
-"""For how long a worker has a delivery to itself; longer than an attempt may take."""
 REST = timedelta(seconds=2)
 """For how long an address that failed once is left alone; twice as long after each further failure, so that
 one that takes fifteen seconds to say nothing does not hold up what others wait for."""
@@ -54,7 +51,7 @@ def deliver_due() -> int:
     minute even when more is due, for the sweep rings again.
     """
     ends_at, sent = time.monotonic() + _AT_A_TIME_SECONDS, 0
-    while time.monotonic() < ends_at and (delivery := _claimed()) is not None:
+    while time.monotonic() < ends_at and (delivery := _claim_due()) is not None:
         _attempt(delivery)
         sent += 1
     return sent
@@ -62,8 +59,8 @@ def deliver_due() -> int:
 
 def sweep_webhooks() -> None:
     """Ring where anything is due: a pause is over, a message was lost, a worker died."""
-    if WebhookDelivery.objects.filter(_due(timezone.now())).exists():
-        send(DELIVER_WEBHOOKS)
+    if claimable(_due(timezone.now())).exists():
+        send(TaskName.DELIVER_WEBHOOKS)
 
 
 def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
@@ -72,7 +69,7 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
     Refuses one that waits already, and a webhook that is switched off.
     """
     endpoint = delivery.endpoint
-    if not selectors.may(sent_by, endpoint.project, Role.MANAGER):
+    if not access.may(sent_by, endpoint.project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project has to do with its webhooks."))
     with transaction.atomic():
         # Locked, so that it is not switched off between the look and the write.
@@ -96,7 +93,7 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
             project=endpoint.project,
             details={"message": delivery.message.key},
         )
-        transaction.on_commit(lambda: send(DELIVER_WEBHOOKS))
+        send_after_commit(TaskName.DELIVER_WEBHOOKS)
     delivery.refresh_from_db()
 
 
@@ -107,37 +104,31 @@ def forget_messages(*, now: datetime | None = None) -> int:
     return old.exclude(deliveries__state=DeliveryState.WAITING).delete()[0]
 
 
-def _due(now: datetime) -> Q:
+def _due(now: datetime) -> QuerySet[WebhookDelivery]:
     rested = Q(endpoint__rests_until__isnull=True) | Q(endpoint__rests_until__lte=now)
-    return Q(state=DeliveryState.WAITING, next_attempt_at__lte=now) & rested
+    return WebhookDelivery.objects.filter(rested, state=DeliveryState.WAITING, next_attempt_at__lte=now)
 
 
-def _claimed() -> WebhookDelivery | None:
-    """A delivery that is due and now this worker's for a minute; None where nothing is due."""
-    worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+def _claim_due() -> WebhookDelivery | None:
+    """Claim the delivery that has been due for longest, and count the attempt; None where nothing is due."""
     while True:
-        now = timezone.now()
-        rows = WebhookDelivery.objects.filter(_due(now)).order_by("next_attempt_at", "pk")
-        pk = rows.values_list("pk", flat=True).first()
+        due = _due(timezone.now())
+        pk = claimable(due).order_by("next_attempt_at", "pk").values_list("pk", flat=True).first()
         if pk is None:
             return None
-        due = WebhookDelivery.objects.filter(
-            pk=pk, state=DeliveryState.WAITING, next_attempt_at__lte=now, tries_left__gt=0
-        )
-        # Counted before it is sent: a message on which workers die is given up like any other.
-        for tries in due.values_list("tries_left", flat=True):
-            if due.filter(tries_left=tries).update(
-                worker=worker, next_attempt_at=now + CLAIM, tries_left=tries - 1
-            ):
-                return WebhookDelivery.objects.select_related("endpoint__project", "message").get(pk=pk)
-        _give_up_spent(pk, now)
+        delivery = claim(due.select_related("endpoint__project", "message"), pk)
+        if delivery is None:
+            continue
+        if delivery.tries_left:
+            # Counted before it is sent: a message on which workers die is given up like any other.
+            delivery.tries_left -= 1
+            write(delivery, tries_left=delivery.tries_left)
+            return delivery
+        _end(delivery, DeliveryState.GIVEN_UP)
 
 
-def _give_up_spent(pk: int, now: datetime) -> None:
-    """A worker died on the last try."""
-    WebhookDelivery.objects.filter(
-        pk=pk, state=DeliveryState.WAITING, next_attempt_at__lte=now, tries_left=0
-    ).update(state=DeliveryState.GIVEN_UP, next_attempt_at=None, worker="", finished_at=now)
+def _end(delivery: WebhookDelivery, state: DeliveryState) -> None:
+    release(delivery, state=state, next_attempt_at=None, finished_at=timezone.now())
 
 
 def _attempt(delivery: WebhookDelivery) -> None:
@@ -145,9 +136,7 @@ def _attempt(delivery: WebhookDelivery) -> None:
     began = timezone.now()
     if not endpoint.is_enabled:
         # It was switched off while the message was being written.
-        WebhookDelivery.objects.filter(pk=delivery.pk, worker=delivery.worker).update(
-            state=DeliveryState.GIVEN_UP, next_attempt_at=None, worker="", finished_at=began
-        )
+        _end(delivery, DeliveryState.GIVEN_UP)
         return
     body = message.body.encode()
     try:
@@ -170,42 +159,36 @@ def _attempt(delivery: WebhookDelivery) -> None:
 
 def _note(delivery: WebhookDelivery, outcome: Outcome, began: datetime) -> None:
     """Write down how an attempt went, and what follows; nothing where another worker has the message now."""
-    with transaction.atomic():
+    with suppress(ClaimLostError, WebhookEndpoint.DoesNotExist), transaction.atomic():
         endpoint = (
             WebhookEndpoint.objects.select_for_update(of=("self",))
             .select_related("project")
-            .filter(pk=delivery.endpoint_id)
-            .first()
+            .get(pk=delivery.endpoint_id)
         )
-        mine = WebhookDelivery.objects.filter(pk=delivery.pk, worker=delivery.worker)
-        if endpoint is None or not mine.exists():
-            return
-        WebhookAttempt.objects.create(
-            delivery=delivery,
-            started_at=began,
-            milliseconds=outcome.milliseconds,
-            status=outcome.status,
-            error=outcome.error,
-            answer=outcome.answer,
-        )
-        if outcome.error:
-            _failed(delivery, endpoint, outcome)
-        else:
-            mine.update(
-                state=DeliveryState.DELIVERED, next_attempt_at=None, worker="", finished_at=timezone.now()
+        with still_held(delivery):
+            WebhookAttempt.objects.create(
+                delivery=delivery,
+                started_at=began,
+                milliseconds=outcome.milliseconds,
+                status=outcome.status,
+                error=outcome.error,
+                answer=outcome.answer,
             )
-            if endpoint.failures:
-                endpoint.failures, endpoint.failing_since, endpoint.rests_until = 0, None, None
-                endpoint.save(update_fields=["failures", "failing_since", "rests_until"])
+            if outcome.error:
+                _failed(delivery, endpoint, outcome)
+                return
+            _end(delivery, DeliveryState.DELIVERED)
+        if endpoint.failures:
+            endpoint.failures, endpoint.failing_since, endpoint.rests_until = 0, None, None
+            endpoint.save(update_fields=["failures", "failing_since", "rests_until"])
 
 
 def _failed(delivery: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outcome) -> None:
     now = timezone.now()
-    mine = WebhookDelivery.objects.filter(pk=delivery.pk, worker=delivery.worker, state=DeliveryState.WAITING)
     if delivery.tries_left:
-        mine.update(next_attempt_at=now + _pause(delivery.tries_left, outcome.retry_after), worker="")
+        release(delivery, next_attempt_at=now + _pause(delivery.tries_left, outcome.retry_after))
     else:
-        mine.update(state=DeliveryState.GIVEN_UP, next_attempt_at=None, worker="", finished_at=now)
+        _end(delivery, DeliveryState.GIVEN_UP)
     endpoint.failures += 1
     endpoint.failing_since = endpoint.failing_since or now
     rest = min(REST * 2 ** min(endpoint.failures - 1, 16), LONGEST_REST)
@@ -220,7 +203,7 @@ def _failed(delivery: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outco
 
 
 def _pause(tries_left: int, retry_after: int | None) -> timedelta:
-    """How long to wait before the next try: by the table, and never less than the receiver asks."""
+    """Return the time before the next attempt: by the table, and never less than the receiver asks."""
     base = PAUSES[min(MOST_TRIES - 1 - tries_left, len(PAUSES) - 1)]
     drawn = base * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - nothing is kept secret by it
     return max(drawn, timedelta(seconds=retry_after or 0))

@@ -9,17 +9,17 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation import selectors
-from annotation.addresses import AddressRefusedError
 from annotation.choices import DeliveryState, Role, WebhookEvent, WhyDisabled
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Project, User, WebhookDelivery, WebhookEndpoint
+from annotation.models.encryption import seal
 from annotation.models.webhooks import LONGEST_DESCRIPTION, LONGEST_URL, SEALED_FOR
-from annotation.sealed import seal
+from annotation.selectors import access
 from annotation.services import audit
+from annotation.services.webhooks.addresses import AddressRefusedError
 from annotation.services.webhooks.messages import TEST_EVENT, write_message
 from annotation.services.webhooks.sending import RECEIVERS
-from annotation.webhook_signing import draw_secret
+from annotation.services.webhooks.signing import draw_secret
 
 MOST_WEBHOOKS = 20
 """So many addresses may one project have."""
@@ -143,7 +143,7 @@ def disable_failing(*, endpoint: WebhookEndpoint, why: WhyDisabled) -> None:
 
 
 def _require_manager(user: User, project: Project) -> None:
-    if not selectors.may(user, project, Role.MANAGER):
+    if not access.may(user, project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project has to do with its webhooks."))
 
 
@@ -181,7 +181,11 @@ def _note_on_project(project: Project) -> None:
 
 def _give_up(endpoint: WebhookEndpoint) -> None:
     endpoint.deliveries.filter(state=DeliveryState.WAITING).update(
-        state=DeliveryState.GIVEN_UP, next_attempt_at=None, worker="", finished_at=timezone.now()
+        state=DeliveryState.GIVEN_UP,
+        next_attempt_at=None,
+        worker="",
+        heartbeat_at=None,
+        finished_at=timezone.now(),
     )
 
 

@@ -1,16 +1,15 @@
-"""What happened is written down for those who are to be told, in the transaction in which it happened."""
+"""Messages of webhooks, written in the transaction of their event."""
 
 import json
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
-from annotation.choices import WebhookEvent
-from annotation.doorbell import DELIVER_WEBHOOKS, send
+from annotation.choices import TaskName, WebhookEvent
 from annotation.models import Comparison, Judgment, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from annotation.services.jobs.messages import send_after_commit
 
 TEST_EVENT = "webhook.test"
 """What an address is told when a person tries it out."""
@@ -70,5 +69,5 @@ def write_message(
         for endpoint in endpoints
     ]
     WebhookDelivery.objects.bulk_create(deliveries)
-    transaction.on_commit(lambda: send(DELIVER_WEBHOOKS))
+    send_after_commit(TaskName.DELIVER_WEBHOOKS)
     return deliveries

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from annotation.addresses import AddressRefusedError, AsyncGuardedTransport, Policy
+from annotation.services.webhooks.addresses import AddressRefusedError, AsyncGuardedTransport, Policy
 
 RECEIVERS = Policy(setting="RONDO_WEBHOOK_HOSTS", what="webhook", allows_query=True, only_https=True)
 """Which addresses may be told anything."""
@@ -26,7 +26,7 @@ _TELLS_A_TIME = (429, 503)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What came of an attempt."""
+    """Outcome of an attempt."""
 
     status: int | None = None
     error: str = ""
@@ -110,5 +110,5 @@ def _fault_of(status: int) -> str:
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """Whose certificates are believed; read once, for that takes longer than most requests."""
+    """Return the trusted certificates; read once, for that takes longer than most requests."""
     return httpx.create_ssl_context(trust_env=False)

@@ -20,11 +20,11 @@ import json, statistics, sys, tempfile, time, uuid
 import django
 django.setup()
 from annotation.choices import AssignmentState
-from annotation.formats import rondo_jsonl
+from annotation.exchange.records import as_line, records
 from annotation.models import Assignment, Candidate, Comparison, Judgment, RankedCompletion, User
-from annotation.selectors import judgments_current
-from annotation.services.projects import create_project
-from annotation.services.prompts import import_prompts
+from annotation.selectors.access import judgments_current
+from annotation.services.projects.projects import create_project
+from annotation.exchange.prompts import import_prompts
 from django.utils import timezone
 from tests.benchmarks.labelling.tasks import make_tasks
 
@@ -60,7 +60,7 @@ for turn in range(3):
     began = time.perf_counter()
     with open(path, "w") as stream:
         count = 0
-        for line in map(rondo_jsonl.as_line, rondo_jsonl.records(judgments_current(project))):
+        for line in map(as_line, records(judgments_current(project))):
             stream.write(line)
             count += 1
     seconds["export"].append(time.perf_counter() - began)

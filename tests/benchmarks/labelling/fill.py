@@ -8,10 +8,10 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.db import transaction
 
 from annotation.choices import Role, SourceKind, Split
-from annotation.content import content_hash, text_hash
 from annotation.models import Candidate, Comparison, Completion, CompletionSource, Prompt, User
-from annotation.services.completions import completion_set
-from annotation.services.projects import add_member, create_project
+from annotation.services.projects.projects import add_member, create_project
+from annotation.services.texts.comparisons import completion_set
+from annotation.text.identity import content_hash, text_hash
 from tests.benchmarks.labelling.tasks import make_tasks
 
 

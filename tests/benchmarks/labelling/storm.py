@@ -3,7 +3,7 @@
     python -m tests.benchmarks.labelling.storm [--database postgres://…] [--seconds 60] [--kill]
 
 With `--kill` a web worker, and later all of them with their master, are killed by SIGKILL in the
-middle. Says what must be nothing: comparisons judged too often, acknowledged answers that are not
+middle. Says what must be nothing: comparisons annotated too often, acknowledged answers that are not
 there or are there twice, places that do not add up, answers with status 5xx.
 """
 

@@ -23,8 +23,8 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.allocation import keep_freed_memory
-from training.rlhf.stopping import StopRequest
+from training.rlhf.runtime.allocation import keep_freed_memory
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

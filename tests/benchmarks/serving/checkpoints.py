@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from training.contract import LoraSettings, PreferenceSettings, RunSpec
-from training.rlhf.backbone import Backbone
-from training.rlhf.checkpoints import save_checkpoint
+from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.model.backbone import Backbone
 
 _MOVED = 0.01
 """Standard deviation of factor B's numbers, which training begins at 0."""

@@ -21,15 +21,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.contract import Method, RunSpec, settings_from_json
-from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example
-from training.rlhf.encoding import Answered
-from training.rlhf.evaluation import Account
-from training.rlhf.methods import TrainingMethod
+from training.rlhf.loop.evaluation import Account
+from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
-from training.rlhf.packing import Batch, pack, passes
-from training.rlhf.processes import Processes
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch, pack, passes
 
 VOCABULARY = 49_152
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import betaincc, betaln
 from scipy.stats import binom
 
-from training.services.evaluation.decision import Decision, decide, prompts_needed, win_rate_interval
+from training.figures.win_rate_interval import prompts_needed, win_rate_interval
+from training.services.evaluation.decision import Decision, decide
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
 OUTCOMES = st.lists(st.sampled_from([WIN, TIE, LOSS]), max_size=120)

@@ -2,103 +2,112 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Annotated, ClassVar, Literal, Self
 
-from training.contract.files import require, require_types
+from pydantic import Field
+
+from training.contract.chat_template import Thinking
+from training.contract.record import (
+    ContractError,
+    Count,
+    CountOrZero,
+    Fraction,
+    NotNegative,
+    Positive,
+    record,
+    require,
+)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class LoraSettings:
     """A low-rank adapter on the linear layers of the base (Hu et al. 2021)."""
 
-    rank: int = 16
+    rank: Count = 16
     """Width of the two factors; more learns more and costs more memory."""
-    alpha: float = 32.0
+    alpha: Positive = 32.0
     """The update is scaled by alpha / rank."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Share of adapter inputs dropped in training; 0 keeps runs reproducible."""
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
     """Names of the linear layers that are adapted."""
-    layers: int | None = None
+    layers: Count | None = None
     """Adapt only this many of the transformer's last blocks; null, or more than it has, adapts all.
     Fewer train faster: the backward pass ends at the first adapted block."""
 
-    def __post_init__(self) -> None:
-        require_types(self, "lora")
-        require(self.rank >= 1, "rank", "must be at least 1")
-        require(self.alpha > 0, "alpha", "must be positive")
-        require(0 <= self.dropout < 1, "dropout", "must lie in [0, 1)")
-        require(bool(self.targets), "targets", "name at least one linear layer")
-        require(self.layers is None or self.layers >= 1, "layers", "must be at least 1 or null")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class OptimiserSettings:
-    """How many steps are taken and how long each is; the same for every method."""
+    """The number and size of optimiser steps, the same for every method."""
 
-    learning_rate: float = 1e-4
-    """Peak step size of AdamW."""
-    warmup_steps: int = 5
+    learning_rate: Positive | None = None
+    """Peak step size of AdamW; null takes the default of the method for its adapter."""
+    warmup_steps: CountOrZero = 5
     """Steps over which the learning rate rises from 0; it then follows the schedule."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate goes on after the warm-up: it falls to 0 along half a cosine or a straight line,
-    or stays."""
-    weight_decay: float = 0.0
+    """Schedule of the learning rate after the warm-up: cosine or linear decay to 0, or constant."""
+    weight_decay: NotNegative = 0.0
     """Decoupled weight decay (Loshchilov & Hutter 2019)."""
-    beta1: float = 0.9
+    beta1: Fraction = 0.9
     """Share of AdamW's running mean of gradients that is kept at each step."""
-    beta2: float = 0.999
+    beta2: Fraction = 0.999
     """Share of AdamW's running mean of squared gradients that is kept at each step; 0.95 to 0.99 follows
     changing gradients faster, for runs of few steps or noisy rewards."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: Positive = 1.0
     """Gradients longer than this are scaled down to it."""
-    batch_size: int = 8
-    """Judgments per optimiser step over all processes."""
-    micro_batch_tokens: int = 2048
-    """Tokens per forward pass in one process: judgments are packed without padding until it is full; one
-    that is longer goes alone. Raise it on a GPU, lower it when memory runs out. Changes speed and memory,
-    not results."""
+    batch_size: Count = 8
+    """Annotations per optimiser step over all processes."""
+    micro_batch_tokens: Annotated[int, Field(ge=16)] = 2048
+    """Tokens per forward pass in one process: annotations are packed without padding until it is full;
+    a longer one is processed alone. Raise it on a GPU, lower it when memory runs out. Changes speed
+    and memory, not results."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: a third slower, and far less
     memory."""
-    epochs: int = 3
+    epochs: Count = 3
     """Passes over the training examples."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Stop after this many optimiser steps; None trains all epochs."""
-    save_every: int = 5
+    save_every: Count = 5
     """Optimiser steps between two saved states: what a killed run loses at most."""
-    evaluate_every: int = 10
+    evaluate_every: CountOrZero = 10
     """Optimiser steps between two evaluations on the held-out split; 0 only at the end."""
     keep_best: bool = True
     """The checkpoint is the evaluated state with the lowest held-out loss; false takes the last one."""
-    patience: int | None = None
+    patience: Count | None = None
     """End the run after this many evaluations in a row without a lower held-out loss; null never does."""
 
     def __post_init__(self) -> None:
-        require_types(self, "optimiser")
-        require(self.learning_rate > 0, "learning_rate", "must be positive")
-        require(self.warmup_steps >= 0, "warmup_steps", "must not be negative")
-        require(self.weight_decay >= 0, "weight_decay", "must not be negative")
-        for name in ("beta1", "beta2"):
-            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
-        require(self.max_gradient_norm > 0, "max_gradient_norm", "must be positive")
-        for name in ("batch_size", "epochs", "save_every"):
-            require(getattr(self, name) >= 1, name, "must be at least 1")
-        require(self.micro_batch_tokens >= 16, "micro_batch_tokens", "must be at least 16")
-        require(self.evaluate_every >= 0, "evaluate_every", "must not be negative")
-        require(self.max_steps is None or self.max_steps >= 1, "max_steps", "must be at least 1 or null")
-        require(self.patience is None or self.patience >= 1, "patience", "must be at least 1 or null")
         require(
             self.patience is None or self.evaluate_every > 0,
             "patience",
             "needs evaluations on the way: set evaluate_every",
         )
 
+    @property
+    def peak(self) -> float:
+        """Return the learning rate; raise `ContractError` where no run has resolved it yet."""
+        if self.learning_rate is None:
+            raise ContractError("learning_rate: is null; a RunSpec resolves it")
+        return self.learning_rate
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@record
 class MethodSettings:
-    """What all methods have: an adapter, an optimiser, and how prompts become tokens."""
+    """Settings of all methods: adapter, optimiser, and the tokenisation of prompts."""
+
+    default_rates: ClassVar[Mapping[str, float]]
+    """Default learning rate by adapter, as the sweep in tests/benchmarks/README.md shows."""
 
     adapter: Literal["lora", "none"] = "lora"
     """What is trained: an adapter on the frozen base, or none, and all of the base's own weights are, in
@@ -109,17 +118,31 @@ class MethodSettings:
     """Steps and step sizes."""
     context: bool = False
     """Put the context passages before the question in the prompt."""
-    max_tokens: int = 1024
-    """Longer rows lose tokens at the front of the prompt; answers longer than this are dropped and listed."""
-
-    def __post_init__(self) -> None:
-        require_types(self, f"{type(self).__name__}")
-        require(self.max_tokens >= 16, "max_tokens", "must be at least 16")
+    max_tokens: Annotated[int, Field(ge=16)] = 1024
+    """Longer rows are truncated at the front of the prompt; responses longer than this are dropped and
+    listed."""
 
     @property
     def trained(self) -> LoraSettings | None:
-        """The adapter that is trained; None where it is all of the base."""
+        """Return the adapter that is trained; None if the whole base is."""
         return self.lora if self.adapter == "lora" else None
+
+    def resolved(self) -> Self:
+        """Return the settings with the default learning rate of method and adapter where none is set."""
+        if self.optimiser.learning_rate is not None:
+            return self
+        optimiser = replace(self.optimiser, learning_rate=self.default_rates[self.adapter])
+        return replace(self, optimiser=optimiser)
+
+
+@record
+class JudgedSettings(MethodSettings):
+    """Settings of methods that learn from judged texts."""
+
+    thinking: Thinking = "train"
+    """What becomes of the thinking of a response, <think> … </think> or the channels of gpt-oss. train: it is
+    learned from like the rest; mask: it is read, and only what follows it is learned from; strip: it is taken
+    out. Responses without thinking are the same in all three."""
 
 
 PARENT = "parent"
@@ -129,7 +152,7 @@ BASE = "base"
 
 
 def require_reference(reference: str, digest: str | None) -> None:
-    """Refuse a reference without a name, and a digest of one that has none."""
+    """Raise `ContractError` for a reference without a name, or a digest without a named reference."""
     require(bool(reference.strip()), "reference", "write parent, base, or the name of a checkpoint")
     require(
         digest is None or reference not in (PARENT, BASE),

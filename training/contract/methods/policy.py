@@ -1,48 +1,39 @@
-"""Policies trained without sampling: on demonstrations, on preferences, on thumbs."""
+"""Policies trained without sampling: on demonstrations, preferences or thumbs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from training.contract.files import require
-from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
-from training.contract.methods.reward import Ties
+from pydantic import Field
+
+from training.contract.methods.common import JudgedSettings, require_reference
+from training.contract.methods.reward import Smoothing, Ties
+from training.contract.record import NotNegative, Positive, record, require
 
 SftSource = Literal["demonstrations", "corrections", "preferred"]
 ThumbSource = Literal["thumbs", "ratings", "verdicts", "ranks"]
 
 
-def _gentle() -> OptimiserSettings:
-    return OptimiserSettings(learning_rate=5e-5)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SftSettings(MethodSettings):
-    """Supervised fine-tuning: the answer's tokens cost −log π, the prompt's nothing (Ouyang et al. 2022)."""
+@record
+class SftSettings(JudgedSettings):
+    """Supervised fine-tuning: loss −log π on the answer's tokens, none on the prompt's (Ouyang et al.
+    2022)."""
 
     method: ClassVar[Literal["sft"]] = "sft"
+    default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
 
-    sources: tuple[SftSource, ...] = ("demonstrations", "corrections")
-    """Which texts are taught: answers that annotators wrote, answers that they corrected, and answers
+    sources: Annotated[tuple[SftSource, ...], Field(min_length=1)] = ("demonstrations", "corrections")
+    """Training texts: responses that annotators wrote, responses that they corrected, and responses
     that they ranked first."""
     normalise: Literal["token", "sequence"] = "token"
-    """token: every token of a step counts the same; sequence: every answer does."""
-
-    def __post_init__(self) -> None:
-        MethodSettings.__post_init__(self)
-        require(bool(self.sources), "sources", "name at least one")
+    """token: every token of a step has the same weight; sequence: every response has."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreferenceSettings(MethodSettings):
-    """Direct preference optimisation of a policy (Rafailov et al. 2023, equation 7)."""
+@record
+class ReferenceSettings(JudgedSettings):
+    """A method that measures how far the policy diverges from a reference."""
 
-    method: ClassVar[Literal["preference"]] = "preference"
-
-    optimiser: OptimiserSettings = field(default_factory=_gentle)
-    """Steps and step sizes."""
-    beta: float = 0.1
+    beta: Positive = 0.1
     """How dear it is to leave the reference; smaller moves further."""
     reference: str = "parent"
     """The policy that divergence is measured from: parent, the one that training continues; base, the model
@@ -51,27 +42,35 @@ class PreferenceSettings(MethodSettings):
     reference_digest: str | None = None
     """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
     empty."""
+
+    def __post_init__(self) -> None:
+        require_reference(self.reference, self.reference_digest)
+
+
+@record
+class PreferenceSettings(ReferenceSettings):
+    """Direct preference optimisation of a policy (Rafailov et al. 2023, equation 7)."""
+
+    method: ClassVar[Literal["preference"]] = "preference"
+    default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
+
     loss: Literal["sigmoid", "ipo", "hinge", "robust", "plackett_luce"] = "sigmoid"
     """Shape of the loss on the margin of a pair; plackett_luce takes the whole ranking (appendix A.3)."""
     ties: Ties = "exact"
-    """How plackett_luce counts tied answers; the losses on pairs leave ties out."""
-    label_smoothing: float = 0.0
+    """Treatment of ties in plackett_luce; the pairwise losses leave ties out."""
+    label_smoothing: Smoothing = 0.0
     """Probability that a stated preference is taken to be the other way round. Not for plackett_luce."""
     length_normalised: bool = False
-    """Divide an answer's log-probability by its tokens, so that length alone earns nothing
-    (Meng et al. 2024); beta then wants to be larger, about 1 to 3."""
-    sft_weight: float = 0.0
-    """Weight of −log π per token of the best answer (Pang et al. 2024), which keeps it likely."""
+    """Divide the log-probability of a response by its number of tokens, so that length alone has no
+    effect (Meng et al. 2024); use a larger beta, about 1 to 3."""
+    sft_weight: NotNegative = 0.0
+    """Weight of −log π per token of the best response (Pang et al. 2024), which keeps it likely."""
     use_corrections: bool = False
-    """Learn from every corrected answer, beside the rankings, that the corrected text is better than the
-    original. Held-out figures stay those of what people chose. Off in a run that does not say so."""
+    """Add a pair for every corrected response: the corrected text is preferred to the original.
+    Held-out metrics use human preferences only. Off by default in a run."""
 
     def __post_init__(self) -> None:
-        MethodSettings.__post_init__(self)
-        require(self.beta > 0, "beta", "must be positive")
-        require_reference(self.reference, self.reference_digest)
-        require(0 <= self.label_smoothing < 0.5, "label_smoothing", "must lie in [0, 0.5)")
-        require(self.sft_weight >= 0, "sft_weight", "must not be negative")
+        ReferenceSettings.__post_init__(self)
         require(
             self.loss != "plackett_luce" or not self.label_smoothing,
             "label_smoothing",
@@ -84,38 +83,19 @@ class PreferenceSettings(MethodSettings):
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KtoSettings(MethodSettings):
-    """KTO: every answer alone is good or bad (Ethayarajh et al. 2024)."""
+@record
+class KtoSettings(ReferenceSettings):
+    """KTO: each answer is good or bad by itself (Ethayarajh et al. 2024)."""
 
     method: ClassVar[Literal["kto"]] = "kto"
+    default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
 
-    optimiser: OptimiserSettings = field(default_factory=_gentle)
-    """Steps and step sizes."""
-    beta: float = 0.1
-    """How dear it is to leave the reference; smaller moves further."""
-    reference: str = "parent"
-    """The policy that divergence is measured from: parent, the one that training continues; base, the model
-    under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
-    its folder in a run."""
-    reference_digest: str | None = None
-    """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
-    empty."""
-    sources: tuple[ThumbSource, ...] = ("thumbs", "ratings", "verdicts")
-    """What makes an answer good or bad: thumbs; ratings above or below the middle of their scale; the
-    verdicts 'both good' and 'both bad'; and first against last place of a ranking."""
+    sources: Annotated[tuple[ThumbSource, ...], Field(min_length=1)] = ("thumbs", "ratings", "verdicts")
+    """Source of desirable and undesirable responses: thumbs; ratings above or below the middle of
+    their scale; the preferences 'both good' and 'both bad'; first and last place of a ranking."""
     criteria: tuple[str, ...] = ()
     """Criteria whose thumbs and ratings count; none counts all."""
-    weight_desirable: float | None = None
-    """Weight of good answers; null weighs both kinds so that they count the same in all."""
-    weight_undesirable: float | None = None
-    """Weight of bad answers; null as above."""
-
-    def __post_init__(self) -> None:
-        MethodSettings.__post_init__(self)
-        require(self.beta > 0, "beta", "must be positive")
-        require_reference(self.reference, self.reference_digest)
-        require(bool(self.sources), "sources", "name at least one")
-        for name in ("weight_desirable", "weight_undesirable"):
-            value = getattr(self, name)
-            require(value is None or value > 0, name, "must be positive or null")
+    weight_desirable: Positive | None = None
+    """Weight of desirable responses; null balances both kinds."""
+    weight_undesirable: Positive | None = None
+    """Weight of undesirable responses; null as above."""

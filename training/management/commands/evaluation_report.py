@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from training.evaluation_report import report_of
 from training.models import Checkpoint
+from training.selectors.evaluation_report import report_of
 from training.views.evaluations import report_file
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.template.defaultfilters import filesizeformat
 
-from training.services.retention import apply_retention, what_leaves
+from training.services.registry.retention import apply_retention, expired_files
 
 
 class Command(BaseCommand):
@@ -18,7 +18,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="delete nothing, only list it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        listed = what_leaves() if options["dry_run"] else apply_retention()
+        listed = expired_files() if options["dry_run"] else apply_retention()
         for one in listed:
             self.stdout.write(f"{one.what}, {filesizeformat(one.size)}")
         total = filesizeformat(sum(one.size for one in listed))

@@ -6,8 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from training.files import shared
-from training.run_folders import OWN_FILES
+from training.files.run_folders import OWN_FILES
+from training.files.shared import shared
 from training.store import StoreError
 
 KINDS = ("models", "snapshots", "runs", "checkpoints", "imports")

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from annotation.errors import Refusal
 from training.choices import CheckpointKind
 from training.models import Checkpoint
-from training.services.verification import FileState, check_files
+from training.services.registry.verification import FileState, check_files
 
 
 class Command(BaseCommand):

@@ -54,7 +54,7 @@ class CartPole:
         self._environment = gymnasium.make("CartPole-v1", disable_env_checker=True)
 
     def start(self, seed: int) -> list[float]:
-        """A pole that stands nearly upright; how nearly, the seed says."""
+        """Return a pole that stands nearly upright; how nearly, the seed says."""
         return [float(number) for number in self._environment.reset(seed=seed)[0]]
 
     def act(self, action: int) -> tuple[list[float], float, bool]:
@@ -76,17 +76,17 @@ def run(method: Method, *, seed: int = 0, games: int = 100) -> tuple[list[dict[s
     torch.manual_seed(seed)
     critic = network(1, gain=1.0) if method.advantage.kind == "gae" else None
     player = Player(network(2, gain=0.01), critic)
-    told = list(learn(player, CartPole, method, seed=seed))
+    records = list(learn(player, CartPole, method, seed=seed))
     random = torch.Generator().manual_seed(seed + 1)
-    return told, play(player.policy, [CartPole() for _ in range(games)], random, greedy=True)
+    return records, play(player.policy, [CartPole() for _ in range(games)], random, greedy=True)
 
 
 def main() -> None:
     """Learn by both methods, and draw what their games earned."""
     for method in (REINFORCE, PPO):
         began = time.monotonic()
-        told, last = run(method)
-        print(drawn_curve(method.name, told, least=0, most=BEST))
+        records, last = run(method)
+        print(drawn_curve(method.name, records, least=0, most=BEST))
         print(
             f"afterwards, 100 games, the likelier pushes: {last.mean_return:.1f} of {BEST:.0f} on average; "
             f"solved from {SOLVED:.0f}. {time.monotonic() - began:.0f} s\n"

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
+from training.rlhf.losses.policy import entropy
 from training.rlhf.policy_gradient.credit import CreditAssignment, figures
 from training.rlhf.policy_gradient.episodes import Episodes
-from training.rlhf.policy_gradient.update import Evaluated, StepTaken, evaluated_once, update_policy
-from training.rlhf.policy_losses import entropy
+from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy
 
 _MOST_NORM = 0.5
 
@@ -31,11 +31,11 @@ class Game(Protocol):
     """One game at a time."""
 
     def start(self, seed: int) -> list[float]:
-        """Begin anew; what is seen."""
+        """Reset and return the first observation."""
         ...
 
     def act(self, action: int) -> tuple[list[float], float, bool]:
-        """What is seen then, what the action earned, and whether the game is over."""
+        """Return the observation, the reward, and whether the game is over."""
         ...
 
 
@@ -68,7 +68,7 @@ class Played(NamedTuple):
 
     @property
     def mean_return(self) -> float:
-        """What a game earned, all in all."""
+        """Return the mean return of a game."""
         return float(self.rewards.sum(-1).mean())
 
 
@@ -90,7 +90,7 @@ class Player(nn.Module):
         return False
 
     def evaluate(self, rows: list[int]) -> Evaluated:
-        """What the policy says today of what was done then."""
+        """Evaluate past actions under the current policy."""
         if self.played is None:
             raise ValueError("nothing was played yet")
         seen = self.played.seen[rows]
@@ -137,9 +137,9 @@ def learn(
     optimiser = torch.optim.Adam(player.parameters(), lr=method.learning_rate)
     for step in range(method.steps):
         player.played = play(player.policy, games, random)
-        told = {"step": step + 1.0, "return": player.played.mean_return}
-        if told["return"] >= method.enough:
-            yield told
+        record = {"step": step + 1.0, "return": player.played.mean_return}
+        if record["return"] >= method.enough:
+            yield record
             return
         episodes = Episodes(
             mask=player.played.mask,
@@ -163,7 +163,7 @@ def learn(
             seed=seed + step,
             check=lambda: None,
         )
-        yield {**told, **figures(episodes, credit), **updated.figures}
+        yield {**record, **figures(episodes, credit), **updated.figures}
 
 
 class _Descent:
@@ -173,20 +173,20 @@ class _Descent:
         self._parameters = list(player.parameters())
         self._optimiser = optimiser
 
-    def __call__(self, apply: bool) -> StepTaken:
+    def __call__(self, apply: bool) -> OptimizerStep:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, _MOST_NORM)
         finite = apply and bool(norm.isfinite())
         if finite:
             self._optimiser.step()
         self._optimiser.zero_grad()
-        return StepTaken(float(norm), finite)
+        return OptimizerStep(float(norm), finite)
 
 
-def drawn_curve(name: str, told: Sequence[dict[str, float]], *, least: float, most: float) -> str:
+def drawn_curve(name: str, records: Sequence[dict[str, float]], *, least: float, most: float) -> str:
     """Returns over steps as text: one line for each twentieth of the run."""
     lines = [name]
-    every = max(1, len(told) // 20)
-    for figures_of_step in told[every - 1 :: every]:
+    every = max(1, len(records) // 20)
+    for figures_of_step in records[every - 1 :: every]:
         share = (figures_of_step["return"] - least) / (most - least)
         bar = "█" * round(40 * min(max(share, 0.0), 1.0))
         lines.append(f"{figures_of_step['step']:6.0f}  {figures_of_step['return']:8.1f}  {bar}")

@@ -48,7 +48,7 @@ class GridWorld:
     """The map above. What is seen is the place, as a row of zeros with a one."""
 
     def start(self, seed: int) -> list[float]:
-        """Every game begins at S, whatever the seed."""
+        """Return the start S, whatever the seed."""
         self._place = START
         self._moves = 0
         return self._seen()
@@ -67,7 +67,7 @@ class GridWorld:
 
 
 def table(outputs: int) -> nn.Module:
-    """A number for each place and output: of a row with a one, a linear layer picks a column."""
+    """Return a number for each place and output: of a row with a one, a linear layer picks a column."""
     layer = nn.Linear(ROWS * COLUMNS, outputs, bias=False)
     nn.init.zeros_(layer.weight)
     return layer
@@ -76,15 +76,15 @@ def table(outputs: int) -> nn.Module:
 def run(method: Method, *, seed: int = 0) -> tuple[list[dict[str, float]], Played]:
     """Learn; the figures of all steps, and one game played with the likeliest moves afterwards."""
     player = Player(table(len(MOVES)), table(1) if method.advantage.kind == "gae" else None)
-    told = list(learn(player, GridWorld, method, seed=seed))
-    return told, play(player.policy, [GridWorld()], torch.Generator().manual_seed(seed), greedy=True)
+    records = list(learn(player, GridWorld, method, seed=seed))
+    return records, play(player.policy, [GridWorld()], torch.Generator().manual_seed(seed), greedy=True)
 
 
 def main() -> None:
     """Learn by both methods, and draw what their games earned."""
     for method in (REINFORCE, PPO):
-        told, last = run(method)
-        print(drawn_curve(method.name, told, least=-30, most=BEST))
+        records, last = run(method)
+        print(drawn_curve(method.name, records, least=-30, most=BEST))
         print(
             f"afterwards, with the likeliest moves: {last.mean_return:.0f}; the best there is: {BEST:.0f}\n"
         )

@@ -12,18 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import CheckpointKind, KtoSettings, RunSpec
-from training.rlhf.backbone import Backbone
-from training.rlhf.calibration import wilson_interval
-from training.rlhf.data import Example, Wanted
-from training.rlhf.encoding import Answered, Encoder, shorten
-from training.rlhf.log_probabilities import answer_log_probabilities
+from training.rlhf.data import Wanted
+from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
+from training.rlhf.loop.reference import Reference
 from training.rlhf.losses import kto
-from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.packing import Batch, pack, passes
-from training.rlhf.pair_figures import key_of
-from training.rlhf.policy_figures import ratio_figures, ratio_observations
-from training.rlhf.processes import Processes
-from training.rlhf.reference import Reference
+from training.rlhf.measures.calibration import wilson_interval
+from training.rlhf.measures.pair_figures import key_of
+from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch, pack, passes
 
 _MIDDLE = {"five": 3.0, "seven": 4.0, "thumbs": 0.5}
 """Above it a rating calls an answer good, below it bad, and on it neither."""
@@ -57,7 +58,7 @@ class KahnemanTversky(TrainingMethod):
     ) -> None:
         self._backbone = backbone
         self._settings = settings
-        self._encoder = Encoder(backbone.tokenizer)
+        self._encoder = Encoder(backbone.tokenizer, thinking=settings.thinking)
         start_adapter(backbone, self.adapter, spec, settings.trained)
         self._reference = Reference(backbone, spec, settings.trained, cache=cache)
         self._base = self._reference
@@ -78,9 +79,9 @@ class KahnemanTversky(TrainingMethod):
         """Count good and bad answers, so that neither kind drowns the other."""
         good, bad = 0.0, 0.0
         for example in train:
-            said = list(self._said(example).values())
-            good += example.weight * sum(said)
-            bad += example.weight * (len(said) - sum(said))
+            verdicts = list(self._said(example).values())
+            good += example.weight * sum(verdicts)
+            bad += example.weight * (len(verdicts) - sum(verdicts))
         self._weight_good, self._weight_bad = weights_of_kinds(self._settings, good, bad)
 
     @torch.no_grad()
@@ -114,21 +115,21 @@ class KahnemanTversky(TrainingMethod):
             prompt = next((other for other in others if other != prompts[index]), None)
             if prompt is not None:
                 answers = [
-                    Answered(prompt + answer.ids[answer.answer_start :], len(prompt))
+                    Answered(prompt + answer.ids[answer.answer_start :], len(prompt), masked=answer.masked)
                     for answer in (example.answers[place] for place in self._said(example))
                 ]
-                kept = shorten(answers, self._settings.max_tokens, self._encoder)
-                yield Example(example.judgment, kept, (0,) * len(kept), weight=example.weight)
+                encoded = shorten(answers, self._settings.max_tokens, self._encoder)
+                yield Example(example.judgment, encoded, (0,) * len(encoded), weight=example.weight)
 
     def _said(self, example: Example) -> dict[int, bool]:
         return said_good(example, frozenset(self._settings.sources))
 
     def weights(self, example: Example) -> Mapping[str, float]:
-        """The judgment's weight, once for each of its answers that was called good or bad."""
+        """Return the judgment's weight, once for each of its answers that was called good or bad."""
         return {"kto": example.weight * len(self._said(example))}
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
-        """The mean over each example's answers that were called good or bad."""
+        """Return the mean over each example's answers that were called good or bad."""
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
         base = self._base.log_probabilities(batch, examples)
@@ -166,7 +167,7 @@ class KahnemanTversky(TrainingMethod):
         )
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
-        """Figures on the answers' rewards above z."""
+        """Return figures on the answers' rewards above z."""
         reward, good = observed["reward"].double(), observed["good"].bool()
         if not len(reward):
             return {}
@@ -228,6 +229,6 @@ def weights_of_kinds(settings: KtoSettings, good: float, bad: float) -> tuple[fl
 
 
 def _prompt(example: Example) -> tuple[int, ...]:
-    """The tokens before the first answer's."""
+    """Return the tokens before the first answer's."""
     first = example.answers[0]
     return first.ids[: first.answer_start]

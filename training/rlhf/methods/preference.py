@@ -10,25 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
-from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example, Wanted
-from training.rlhf.log_probabilities import answer_log_probabilities
+from training.rlhf.data import Wanted
+from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
+from training.rlhf.loop.reference import Reference
+from training.rlhf.loop.schedule import examples_of_step, steps_per_epoch
 from training.rlhf.losses import MOST_COMPLETIONS, Ties, dpo, dpo_plackett_luce
-from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.packing import Batch
-from training.rlhf.pair_figures import pair_details, pair_figures, pair_observations
-from training.rlhf.policy_figures import ratio_figures, ratio_observations
-from training.rlhf.processes import Processes
-from training.rlhf.reference import Reference
-from training.rlhf.schedule import examples_of_step, steps_per_epoch
-from training.rlhf.ties import MOST_TIED, likeliest_log_tie
+from training.rlhf.losses.ties import MOST_TIED, likeliest_log_tie
+from training.rlhf.measures.pair_figures import pair_details, pair_figures, pair_observations
+from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch
 
 LOG_TIE = "policy.log_tie"
 """The learned log odds of ties, log δ_2 … log δ_12, saved beside the adapter."""
 
 
 class DirectPreference(TrainingMethod):
-    """What people preferred, as a loss on how much likelier than the reference makes them its answers are.
+    """Direct preference optimisation: a loss on log-ratios of policy and reference.
 
     With loss `plackett_luce` a whole ranking costs −log p of it under its implied rewards (appendix A.3),
     divided by its answers less one, which is its number of choices; with ties `davidson` answers that are
@@ -102,7 +103,7 @@ class DirectPreference(TrainingMethod):
                 reference.plan(some, tokens=self._settings.optimiser.micro_batch_tokens)
 
     def weights(self, example: Example) -> Mapping[str, float]:
-        """A ranking's weight where it teaches: a preference, an answer to imitate."""
+        """Return a ranking's weight where it teaches: a preference, an answer to imitate."""
         ranked = sum(rank > 0 for rank in example.ranks)
         if ranked > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
             raise ContractError(
@@ -117,7 +118,7 @@ class DirectPreference(TrainingMethod):
         return weights
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
-        """The loss of each ranking, and the term of imitation."""
+        """Return the loss of each ranking, and the term of imitation."""
         settings = self._settings
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
@@ -169,7 +170,7 @@ class DirectPreference(TrainingMethod):
         return batch.mean_over_pairs(pair_loss)
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
-        """Figures on the pairs of implied rewards and on the distance from the reference."""
+        """Return figures on the pairs of implied rewards and on the distance from the reference."""
         figures = pair_figures(observed, held_out=held_out) | ratio_figures(observed)
         if len(surprise := observed.get("ranking_log_loss", torch.empty(0))):
             figures["ranking_log_loss"] = float(surprise.double().mean())
@@ -179,8 +180,8 @@ class DirectPreference(TrainingMethod):
 
     def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
         """Reliability and length bias of the implied rewards."""
-        found = pair_details(observed)
-        return {"preference": found} if found else {}
+        result = pair_details(observed)
+        return {"preference": result} if result else {}
 
 
 def best_answers(batch: Batch, values: Tensor) -> Tensor:

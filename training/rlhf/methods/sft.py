@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from training.contract import CheckpointKind, RunSpec, SftSettings
-from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example, Wanted
-from training.rlhf.log_probabilities import answer_log_probabilities
-from training.rlhf.methods import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.packing import Batch
-from training.rlhf.policy_figures import ratio_figures, ratio_observations
-from training.rlhf.reference import Reference
+from training.rlhf.data import Wanted
+from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
+from training.rlhf.loop.reference import Reference
+from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch
 
 
 class SupervisedFineTuning(TrainingMethod):
@@ -49,12 +50,12 @@ class SupervisedFineTuning(TrainingMethod):
         )
 
     def weights(self, example: Example) -> Mapping[str, float]:
-        """The text's weight, times its tokens where every token counts the same."""
-        tokens = sum(len(answer.ids) - answer.answer_start for answer in example.answers)
+        """Return the text's weight, times its tokens where every token counts the same."""
+        tokens = sum(len(answer.ids) - answer.learned_start for answer in example.answers)
         return {"sft": example.weight * (tokens if self._by_token else 1)}
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
-        """The mean of −log π over each text's tokens."""
+        """Return the mean of −log π over each text's tokens."""
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         if torch.is_grad_enabled():
             observed = {"answer_tokens": batch.answer_tokens.to(policy.dtype)}

@@ -13,15 +13,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example
-from training.rlhf.encoding import Answered
-from training.rlhf.log_probabilities import token_log_probabilities
-from training.rlhf.packing import PackedRow, pack_predictions, packed_tokens
+from training.rlhf.loop.log_probabilities import token_log_probabilities
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.token_distribution import TokenFigures, token_figures
 from training.rlhf.policy_gradient.update import Evaluated
-from training.rlhf.run_folder import log
+from training.rlhf.runtime.run_folder import log
 from training.rlhf.sampling import SamplingParameters
+from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import PackedRow, pack_predictions, packed_tokens
 
 _Result = TypeVar("_Result")
 
@@ -75,7 +75,7 @@ class LanguageActor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `evaluate` gives no more than log π without filters, as the reference's passes do."""
+        """Return whether `evaluate` gives only log π without filters, like the reference's passes."""
         filtered = self._parameters.top_k or self._parameters.top_p < 1
         return not (filtered or self._entropy or self._full_kl)
 
@@ -98,13 +98,13 @@ class LanguageActor:
     def evaluate(self, rows: list[int]) -> Evaluated:
         """log π, and what else the update asks for, of these answers' tokens: (b, T) each, with gradient."""
         batch = self._pack(rows)
-        found = self._figures(batch, entropy=self._entropy, full_kl=self._full_kl)
+        figures = self._figures(batch, entropy=self._entropy, full_kl=self._full_kl)
         values = None if self._models.value is None else self._values(batch, self._models.value)
         more = (
             None if column is None else self._spread(batch, column)
-            for column in (found.entropy, values, found.full_kl)
+            for column in (figures.entropy, values, figures.full_kl)
         )
-        return Evaluated(self._spread(batch, found.logp), *more)
+        return Evaluated(self._spread(batch, figures.logp), *more)
 
     def halve(self) -> bool:
         """Half as large passes from now on, as memory ran out; False where they are small already."""
@@ -121,7 +121,7 @@ class LanguageActor:
         return True
 
     def within_memory(self, compute: Callable[[], _Result]) -> _Result:
-        """What `compute` gives; where memory runs out it begins anew in smaller passes."""
+        """Return the result of `compute`, retried in smaller passes where memory runs out."""
         while True:
             try:
                 return compute()
@@ -209,9 +209,9 @@ class LanguageActor:
             with torch.no_grad():
                 ref_states = self._states(batch, self._models.reference)[predictors]
             reference = (ref_states, self._backbone.lm_head(self._models.reference))
-        found = token_figures(states, targets, head, parameters, entropy=entropy, reference=reference)
-        more = (None if column is None else column[where] for column in found[1:])
-        return TokenFigures(found.logp[where], *more)
+        figures = token_figures(states, targets, head, parameters, entropy=entropy, reference=reference)
+        more = (None if column is None else column[where] for column in figures[1:])
+        return TokenFigures(figures.logp[where], *more)
 
     def _states(self, batch: PackedRow, adapter: str | None) -> Tensor:
         with self._backbone.using(adapter):

@@ -26,12 +26,12 @@ from training.rlhf.kl import (
     estimate,
     sequence_sums,
 )
+from training.rlhf.losses.policy import explained_variance
 from training.rlhf.policy_gradient.episodes import Episodes
-from training.rlhf.policy_losses import explained_variance
 
 
 class Credit(NamedTuple):
-    """What the update learns from; all without gradient, 0 where nothing is learned."""
+    """Targets of an update, without gradient; 0 where nothing is learned."""
 
     advantages: Tensor
     """(B, T): how much better than expected each action was."""
@@ -44,7 +44,7 @@ class Credit(NamedTuple):
 
 
 class CreditState(TypedDict):
-    """What outlives a step: plain numbers, fit for a run's state file."""
+    """State kept between steps: plain numbers for a run's state file."""
 
     baseline: BaselineState
     controller: ControllerState
@@ -71,7 +71,7 @@ class CreditAssignment:
 
     @property
     def beta(self) -> float:
-        """How dear a nat of divergence is at the moment; 0 where it has no place."""
+        """Return the current KL penalty coefficient β; 0 without a penalty."""
         return 0.0 if self._kl.place == "none" else self._controller.beta
 
     def assign(self, episodes: Episodes) -> Credit:
@@ -82,13 +82,13 @@ class CreditAssignment:
         """
         rewards = torch.where(episodes.kept, self._net_rewards(episodes), 0.0)
         lost = ~rewards.isfinite().all(-1)
-        kept = episodes.kept & ~lost.unsqueeze(-1)
-        scores = torch.where(kept, rewards, 0.0).sum(-1)
+        scored = episodes.kept & ~lost.unsqueeze(-1)
+        scores = torch.where(scored, rewards, 0.0).sum(-1)
         scores = torch.where(episodes.scored.bool() & ~lost, scores, torch.nan)
         table = _by_group(scores, episodes.group)
-        advantages, returns = self._expectation(episodes, rewards, kept, table)
+        advantages, returns = self._expectation(episodes, rewards, scored, table)
         if self._advantage.whiten:
-            advantages = whiten(advantages, kept)
+            advantages = whiten(advantages, scored)
         advantages = advantages.masked_fill(episodes.kept & lost.unsqueeze(-1), torch.nan)
         return Credit(advantages, returns, rewards, tied_groups(table))
 
@@ -103,25 +103,25 @@ class CreditAssignment:
         return rewards - self.beta * estimate(logp.detach(), reference.detach(), self._kl.kind)
 
     def _expectation(
-        self, episodes: Episodes, rewards: Tensor, kept: Tensor, table: Tensor
+        self, episodes: Episodes, rewards: Tensor, mask: Tensor, table: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Advantages before whitening, and what a value head should learn: (B, T) each."""
         kind, gamma = self._advantage.kind, self._advantage.gamma
         if kind == "gae":
             if episodes.old_values is None:
                 raise ValueError("gae needs old_values: what the value head said before the update")
-            return gae(rewards, episodes.old_values, kept, gamma=gamma, lam=self._advantage.lam)
+            return gae(rewards, episodes.old_values, mask, gamma=gamma, lam=self._advantage.lam)
         if kind in ("return", "running_mean"):
-            returns = discounted_returns(rewards, kept, gamma=gamma)
+            returns = discounted_returns(rewards, mask, gamma=gamma)
             if kind == "return":
                 return returns, None
-            return self._baseline.advantages(returns.masked_fill(~kept, torch.nan)), None
+            return self._baseline.advantages(returns.masked_fill(~mask, torch.nan)), None
         if kind == "group_relative":
             compared = group_relative(table, scale=self._advantage.scale)
         else:
             compared = leave_one_out(table)
         per_answer = compared[_places(episodes.group)].unsqueeze(-1)
-        return torch.where(kept, per_answer.to(rewards.dtype), 0.0), None
+        return torch.where(mask, per_answer.to(rewards.dtype), 0.0), None
 
     def observe(self, episodes: Episodes) -> None:
         """Move an adaptive β by what this batch's answers diverged, summed over each answer's tokens.
@@ -137,7 +137,7 @@ class CreditAssignment:
             self._controller.update(mean, len(divergence))
 
     def state_dict(self) -> CreditState:
-        """The running mean, and β."""
+        """Return the running mean, and β."""
         return {"baseline": self._baseline.state_dict(), "controller": self._controller.state_dict()}
 
     def load_state_dict(self, state: CreditState) -> None:
@@ -147,7 +147,7 @@ class CreditAssignment:
 
 
 def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
-    """What a step tells of its samples, before anything is learned from them.
+    """Return the metrics of a step's samples before the update.
 
     tied                 share of prompts whose answers all earned the same
     unscored             share of answers that could not be scored
@@ -157,20 +157,20 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
 
     What cannot be known (no reference, no value head, returns that do not vary) is left out.
     """
-    told = {
+    result = {
         "tied": float(credit.tied.float().mean()),
         "unscored": float(1 - episodes.scored.float().mean()),
     }
     for name, other in (("kl", episodes.ref_logp), ("kl_base", episodes.base_logp)):
         divergence = _divergence_of_answers(episodes, other)
         if divergence is not None and len(divergence):
-            told[name] = float(divergence.mean())
-            told[f"{name}_per_token"] = float(divergence.sum() / episodes.mask.sum())
+            result[name] = float(divergence.mean())
+            result[f"{name}_per_token"] = float(divergence.sum() / episodes.mask.sum())
     if credit.returns is not None and episodes.old_values is not None:
-        told["explained_variance"] = float(
+        result["explained_variance"] = float(
             explained_variance(episodes.old_values, credit.returns, episodes.kept)
         )
-    return {name: value for name, value in told.items() if math.isfinite(value)}
+    return {name: value for name, value in result.items() if math.isfinite(value)}
 
 
 def _divergence_of_answers(episodes: Episodes, reference: Tensor | None) -> Tensor | None:
@@ -186,7 +186,7 @@ def _divergence_of_answers(episodes: Episodes, reference: Tensor | None) -> Tens
 
 
 def _places(group: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of each answer in a table with one row per prompt."""
+    """Return row and column of each answer in a table with one row per prompt."""
     _, row, sizes = torch.unique_consecutive(group, return_inverse=True, return_counts=True)
     first = sizes.cumsum(0) - sizes
     return row, torch.arange(len(group), device=group.device) - first[row]

@@ -1,4 +1,4 @@
-"""What was sampled: the actions of a step's answers, who chose them how, and what they earned."""
+"""Episodes: the actions of a step's completions, their log-probabilities and rewards."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Episodes:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            given: Tensor | None = getattr(self, field.name)
+            tensor: Tensor | None = getattr(self, field.name)
             shape = self.mask.shape[:1] if field.name in ("scored", "group") else self.mask.shape
-            if given is not None and given.shape != shape:
+            if tensor is not None and tensor.shape != shape:
                 raise ValueError(
-                    f"{field.name} {tuple(given.shape)} must be {tuple(shape)}, as the mask demands"
+                    f"{field.name} {tuple(tensor.shape)} must be {tuple(shape)}, as the mask demands"
                 )
         if len(torch.unique(self.group)) != len(torch.unique_consecutive(self.group)):
             raise ValueError("group: answers to the same prompt must lie together")
@@ -62,6 +62,6 @@ class Episodes:
 
     @property
     def groups(self) -> list[list[int]]:
-        """Rows of each prompt, in order."""
+        """Return rows of each prompt, in order."""
         sizes: list[int] = torch.unique_consecutive(self.group, return_counts=True)[1].tolist()
         return [rows.tolist() for rows in torch.split(torch.arange(len(self.group)), sizes)] if sizes else []

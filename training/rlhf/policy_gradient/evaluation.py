@@ -1,4 +1,4 @@
-"""What a policy is worth on prompts that it is not trained on, answered greedily.
+"""Reward of a policy's greedy completions on held-out prompts.
 
     held_out_reward        mean over the prompts whose answer was scored, with _low and _high
     held_out_reward/NAME   the same of one part of the reward
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from training.rlhf.calibration import cluster_bootstrap
-from training.rlhf.methods.policy_gradient import part_figures, sample_figures, worth
+from training.rlhf.measures.calibration import cluster_bootstrap
+from training.rlhf.policy_gradient.method import part_figures, sample_figures, worth
 from training.rlhf.policy_gradient.sampling import Sampled
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
 from training.rlhf.rewards.combination import Combined
@@ -49,8 +49,8 @@ def evaluation_figures(
 def _interval(name: str, values: Sequence[float], prompts: Sequence[str]) -> dict[str, float]:
     if not values:
         return {}
-    found = cluster_bootstrap(values, prompts)
-    told = {name: found.mean}
-    if found.low is not None and found.high is not None:
-        told |= {f"{name}_low": found.low, f"{name}_high": found.high}
-    return told
+    estimate = cluster_bootstrap(values, prompts)
+    result = {name: estimate.mean}
+    if estimate.low is not None and estimate.high is not None:
+        result |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return result

@@ -16,7 +16,7 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
                            0.04) or the sampler is behind; it enters no divergence
     entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
                            which is an estimate without bias
-    beta                   how dear a nat of divergence was
+    beta                   KL penalty coefficient
     tokens, answers        drawn in the step
     seconds_rollout, seconds_reward, seconds_learning
     held_out_…             after an evaluation, see `evaluation`
@@ -35,35 +35,35 @@ import torch
 from torch import Tensor, nn
 
 from training.contract import WATCH_MARK, PolicyGradientSettings, RunSpec
-from training.rlhf.backbone import Backbone
-from training.rlhf.config import seed_step
-from training.rlhf.methods.policy_gradient import PolicyGradient, part_figures, sample_figures
+from training.rlhf.loop.schedule import examples_of_step
+from training.rlhf.loop.stepping import SteppingLoop, StepResult
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.credit import figures as credit_figures
 from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.evaluation import evaluation_figures
+from training.rlhf.policy_gradient.method import PolicyGradient, part_figures, sample_figures
 from training.rlhf.policy_gradient.samples_file import SamplesFile
 from training.rlhf.policy_gradient.sampling import Prompt, Prompts, Sampled, episodes_of, seeds_of_step
 from training.rlhf.policy_gradient.served import ServedPolicy
-from training.rlhf.policy_gradient.update import StepTaken, evaluated_once, update_policy
+from training.rlhf.policy_gradient.update import OptimizerStep, evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
-from training.rlhf.processes import Processes
 from training.rlhf.rewards.combination import Combined
 from training.rlhf.rollout import rollout
 from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
-from training.rlhf.run_folder import RunFolder, log
+from training.rlhf.runtime.config import seed_step
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.schedule import examples_of_step
-from training.rlhf.stepping import SteppingLoop, Taken
-from training.rlhf.stopping import StoppedError, StopRequest
 
 _UPDATE_STREAM = 4
 """Keeps the order of minibatches apart from all else that is drawn from the run's seed."""
 
 
 class _Learned(NamedTuple):
-    """What came of a step's update."""
+    """Result of a step's update."""
 
     figures: dict[str, float]
     episodes: Episodes
@@ -119,7 +119,7 @@ class SamplingLoop(SteppingLoop):
     def _given_up(self) -> bool:
         return super()._given_up or self._method.watch.stop
 
-    def _learn(self, step: int, rate: float) -> Taken:
+    def _learn(self, step: int, rate: float) -> StepResult:
         before = self._method.to_json()
         try:
             return self._sample_and_learn(step, rate)
@@ -128,7 +128,7 @@ class SamplingLoop(SteppingLoop):
             self._method.load(before)
             raise
 
-    def _sample_and_learn(self, step: int, rate: float) -> Taken:
+    def _sample_and_learn(self, step: int, rate: float) -> StepResult:
         seed_step(self._seed, step, rank=0)
         clock = _Clock()
         prompts = examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
@@ -157,11 +157,11 @@ class SamplingLoop(SteppingLoop):
         for warning in self._method.watch.observe(step + 1, figures):
             log.warning("%s%s", WATCH_MARK, warning)
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
-        said = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
-        return Taken(figures, said, learned.finite)
+        summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
+        return StepResult(figures, summary, learned.finite)
 
     def _drawn(self, step: int, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Sampled:
-        """The answers that a step learns from."""
+        """Return the answers that a step learns from."""
         n = self._own.rollout.samples
         if self._served is None:
             return self._answered(prompts, self._sampler, n=n, seeds=seeds)
@@ -173,7 +173,7 @@ class SamplingLoop(SteppingLoop):
     def _answered(
         self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
     ) -> Sampled:
-        """The policy's answers. Where memory runs out fewer are written at a time."""
+        """Return the policy's answers. Where memory runs out fewer are written at a time."""
         while True:
             try:
                 samples = rollout(
@@ -204,7 +204,7 @@ class SamplingLoop(SteppingLoop):
         return Sampled.of(prompts, samples)
 
     def _scored(self, sampled: Sampled) -> tuple[Combined, Combined | None]:
-        """What the rewards say, and those that only look on; why one cannot score is told once."""
+        """Score samples by the rewards and the watched rewards; log each reason for a missing score once."""
         combined = sampled.scored_by(self._method.rewards)
         watched = sampled.scored_by(self._method.watched) if self._method.watched else None
         for name, scores in {**combined.parts, **(watched.parts if watched else {})}.items():
@@ -215,8 +215,8 @@ class SamplingLoop(SteppingLoop):
         return combined, watched
 
     def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:
-        """Log-probabilities, credit, and the optimiser's steps."""
-        own, credit_of = self._own, self._method.credit
+        """Return log-probabilities, credit, and the optimiser's steps."""
+        policy, credit_of = self._own, self._method.credit
         self._backbone.checkpoint_activations(self._settings.gradient_checkpointing)
         actor = self._actor(sampled)
         episodes = self._compared(actor, episodes)
@@ -227,18 +227,18 @@ class SamplingLoop(SteppingLoop):
                 episodes = dataclasses.replace(episodes, trainer_logp=episodes.old_logp)
         self._check_this()
         credit = credit_of.assign(episodes)
-        told = credit_figures(episodes, credit) | {"beta": credit_of.beta}
+        figures = credit_figures(episodes, credit) | {"beta": credit_of.beta}
         steps = _Steps(self._trained_parameters, self._settings.max_gradient_norm, lambda: self._apply(rate))
         self._optimiser.zero_grad(set_to_none=True)
         updated = update_policy(
             actor,
             episodes,
             credit,
-            settings=own.update,
-            kl=own.kl,
+            settings=policy.update,
+            kl=policy.kl,
             beta=credit_of.beta,
-            constant=float(own.rollout.max_tokens),
-            only_value=step < own.update.value_warmup_steps,
+            constant=float(policy.rollout.max_tokens),
+            only_value=step < policy.update.value_warmup_steps,
             step=steps,
             backward=self._backbone.backward,
             seed=int(np.random.SeedSequence([self._seed, _UPDATE_STREAM, step]).generate_state(1)[0]),
@@ -250,8 +250,8 @@ class SamplingLoop(SteppingLoop):
         credit_of.observe(episodes)
         if not updated.steps and not updated.skipped:
             log.info("Step %d: all answers to a prompt earned the same; there was nothing to learn", step + 1)
-        told |= {"entropy": _entropy(episodes)} | updated.figures
-        return _Learned(told, episodes, credit, finite=bool(updated.steps or not updated.skipped))
+        figures |= {"entropy": _entropy(episodes)} | updated.figures
+        return _Learned(figures, episodes, credit, finite=bool(updated.steps or not updated.skipped))
 
     def _compared(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
         """The episodes with what reference, base and the policy itself make of them, all by the same passes
@@ -282,13 +282,13 @@ class SamplingLoop(SteppingLoop):
 
     @property
     def _looks_before(self) -> bool:
-        """Whether log-probabilities, or values, are needed before the update's first pass gives them."""
-        own = self._own
-        return own.update.minibatches > 1 or own.advantage.kind == "gae" or own.kl.place == "reward"
+        """Return whether log-probabilities or values are needed before the update's first pass."""
+        run = self._own
+        return run.update.minibatches > 1 or run.advantage.kind == "gae" or run.kl.place == "reward"
 
     @property
     def _trained_parameters(self) -> list[list[nn.Parameter]]:
-        """The policy's, and the value head's: each is clipped by itself."""
+        """Return policy and value parameters: each group is clipped by itself."""
         names = [self._method.adapter, *self._method.adapters]
         return [list(self._backbone.parameters(name).values()) for name in names]
 
@@ -300,11 +300,11 @@ class SamplingLoop(SteppingLoop):
             return {}
         greedy = dataclasses.replace(self._sampler, temperature=0.0, top_p=1.0, top_k=0)
         sampled = self._answered(prompts, greedy, n=1, seeds=[0] * len(prompts))
-        told = [rewards for rewards in (self._method.rewards, self._method.watched) if rewards]
-        for rewards in told:
+        scorers = [rewards for rewards in (self._method.rewards, self._method.watched) if rewards]
+        for rewards in scorers:
             rewards.learning = False
         combined, watched = self._scored(sampled)
-        for rewards in told:
+        for rewards in scorers:
             rewards.learning = True
         divergence: Tensor | None = None
         if self._method.asks_reference:
@@ -315,7 +315,7 @@ class SamplingLoop(SteppingLoop):
 
 
 def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:
-    """How a run's answers are drawn, seeds apart."""
+    """Return a run's sampling parameters, without seeds."""
     drawn = settings.rollout
     return SamplingParameters(
         temperature=drawn.temperature,
@@ -337,7 +337,7 @@ class _Steps:
         self._apply = apply
         self.taken = 0
 
-    def __call__(self, finite: bool) -> StepTaken:
+    def __call__(self, finite: bool) -> OptimizerStep:
         """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
         norms = [float(nn.utils.clip_grad_norm_(group, self._most)) for group in self._groups]
         finite = finite and all(map(math.isfinite, norms))
@@ -347,11 +347,11 @@ class _Steps:
         for group in self._groups:
             for parameter in group:
                 parameter.grad = None
-        return StepTaken(norms[0], finite)
+        return OptimizerStep(norms[0], finite)
 
 
 class _Clock:
-    """What each part of a step took, in seconds."""
+    """Duration of each part of a step, in seconds."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()

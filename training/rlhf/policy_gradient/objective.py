@@ -1,4 +1,4 @@
-"""What a pass over some answers adds to the loss of its minibatch.
+"""Loss terms of one pass over some completions of a minibatch.
 
 The loss of a token is −min(ρ A, clip(ρ) A) w + β KL − c H: the clipped policy gradient with its importance
 weight w, the divergence where that has its place in the loss, and the entropy H. Tokens become one loss as
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
 from training.rlhf.kl import estimate
+from training.rlhf.losses.policy import aggregated, importance_weights, policy_gradient, value
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.tally import Tally
-from training.rlhf.policy_losses import aggregated, importance_weights, policy_gradient, value
 
 
 class Evaluated(NamedTuple):
-    """What a policy says of b answers: (b, T) each, with gradient, anything outside the mask."""
+    """Evaluation of b completions by a policy: (b, T) each, with gradient, anything outside the mask."""
 
     logp: Tensor
     """log π of the actions, under the temperature and the filters that they were drawn with."""
@@ -39,7 +39,7 @@ class Evaluated(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a minibatch has: its passes' losses are divided by this."""
+    """Normaliser of a minibatch: the divisor of its passes' losses."""
 
     tokens: float
     answers: float
@@ -87,7 +87,7 @@ class Objective:
 
     @property
     def touches_all(self) -> bool:
-        """Whether answers without an advantage take a gradient too."""
+        """Return whether answers without an advantage take a gradient too."""
         return self._beta > 0 or self._settings.entropy > 0 or self._credit.returns is not None
 
     def unseen(self, rows: list[int]) -> set[int]:
@@ -98,41 +98,41 @@ class Objective:
         """These rows' first pass did not count."""
         self._first_seen -= rows
 
-    def terms(self, rows: list[int], found: Evaluated, window: Window, tally: Tally) -> dict[str, Tensor]:
+    def terms(self, rows: list[int], evaluated: Evaluated, window: Window, tally: Tally) -> dict[str, Tensor]:
         """Parts of the loss by name, scalars with gradient; figures go into the tally."""
-        kept = self._kept[rows]
-        logp = _within(kept, found.logp)
-        old = _within(kept, self._old_logp(rows, found.logp))
-        tokens = float(kept.sum())
+        mask = self._kept[rows]
+        logp = _within(mask, evaluated.logp)
+        old = _within(mask, self._old_logp(rows, evaluated.logp))
+        tokens = float(mask.sum())
         settings = self._settings
-        per_token, told = policy_gradient(
+        per_token, statistics = policy_gradient(
             logp,
             old,
             self._credit.advantages[rows],
-            kept,
+            mask,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
-            weight=self._weights(rows, old, kept, tally, tokens),
+            weight=self._weights(rows, old, mask, tally, tokens),
             reduction="none",
         )
-        for name, figure in told.items():
+        for name, figure in statistics.items():
             if name in ("ratio_min", "ratio_max"):
                 tally.extend(name, figure)
             else:
                 tally.add(name, figure, tokens)
-        terms = {"policy_loss": self._one(per_token, kept, window)}
+        terms = {"policy_loss": self._one(per_token, mask, window)}
         if self._beta:
-            divergence = self._divergence(rows, logp, found, kept)
-            terms["kl_loss"] = self._beta * self._one(divergence, kept, window)
-        if found.entropy is not None:
-            spread = _within(kept, found.entropy)
+            divergence = self._divergence(rows, logp, evaluated, mask)
+            terms["kl_loss"] = self._beta * self._one(divergence, mask, window)
+        if evaluated.entropy is not None:
+            spread = _within(mask, evaluated.entropy)
             tally.add("entropy", spread.detach().sum() / max(tokens, 1), tokens)
             if settings.entropy:
-                terms["entropy_loss"] = -settings.entropy * self._one(spread, kept, window)
+                terms["entropy_loss"] = -settings.entropy * self._one(spread, mask, window)
         elif settings.entropy:
             raise ValueError("an entropy bonus needs the actor's entropy")
         if self._credit.returns is not None:
-            terms["value_loss"] = settings.value_weight * self._value_loss(rows, found, kept, window)
+            terms["value_loss"] = settings.value_weight * self._value_loss(rows, evaluated, mask, window)
         return {"value_loss": terms["value_loss"]} if self._only_value else terms
 
     def _old_logp(self, rows: list[int], logp: Tensor) -> Tensor:
@@ -146,46 +146,46 @@ class Objective:
         return self._old[rows].detach()
 
     def _weights(
-        self, rows: list[int], old: Tensor, kept: Tensor, tally: Tally, tokens: float
+        self, rows: list[int], old: Tensor, mask: Tensor, tally: Tally, tokens: float
     ) -> Tensor | None:
         """Importance weights, None where there are to be none."""
         if self._episodes.behaviour_logp is None:
             return None
-        drawn = _within(kept, self._episodes.behaviour_logp[rows].to(old.dtype))
+        drawn = _within(mask, self._episodes.behaviour_logp[rows].to(old.dtype))
         tally.add("sampler_gap", (old - drawn).abs().sum() / max(tokens, 1), tokens)
         if self._settings.truncate is None:
             return None
-        weights = importance_weights(old, drawn, kept, truncate=self._settings.truncate)
+        weights = importance_weights(old, drawn, mask, truncate=self._settings.truncate)
         tally.add("importance_weight", weights.sum() / max(tokens, 1), tokens)
         return weights
 
-    def _divergence(self, rows: list[int], logp: Tensor, found: Evaluated, kept: Tensor) -> Tensor:
+    def _divergence(self, rows: list[int], logp: Tensor, evaluated: Evaluated, mask: Tensor) -> Tensor:
         """KL of each token as the settings estimate it, 0 outside the mask: (b, T)."""
         if self._kl.kind == "full":
-            if found.full_kl is None:
+            if evaluated.full_kl is None:
                 raise ValueError("full divergence needs the actor's full_kl")
-            return _within(kept, found.full_kl)
+            return _within(mask, evaluated.full_kl)
         assert self._episodes.ref_logp is not None  # noqa: S101 - looked at in __init__
-        return estimate(logp, _within(kept, self._episodes.ref_logp[rows].detach()), self._kl.kind)
+        return estimate(logp, _within(mask, self._episodes.ref_logp[rows].detach()), self._kl.kind)
 
-    def _value_loss(self, rows: list[int], found: Evaluated, kept: Tensor, window: Window) -> Tensor:
+    def _value_loss(self, rows: list[int], evaluated: Evaluated, mask: Tensor, window: Window) -> Tensor:
         before, returns = self._episodes.old_values, self._credit.returns
-        if found.values is None or before is None or returns is None:
+        if evaluated.values is None or before is None or returns is None:
             raise ValueError("gae needs the actor's values and old_values")
         return value(
-            found.values,
+            evaluated.values,
             before[rows],
             returns[rows],
-            kept,
+            mask,
             clip=self._settings.value_clip,
             window=window.tokens,
         )
 
-    def _one(self, values: Tensor, kept: Tensor, window: Window) -> Tensor:
+    def _one(self, values: Tensor, mask: Tensor, window: Window) -> Tensor:
         divisor = window.tokens if self._settings.aggregate == "token" else window.answers
-        return aggregated(values, kept, self._settings.aggregate, constant=self._constant, window=divisor)
+        return aggregated(values, mask, self._settings.aggregate, constant=self._constant, window=divisor)
 
 
-def _within(kept: Tensor, values: Tensor) -> Tensor:
+def _within(mask: Tensor, values: Tensor) -> Tensor:
     """0 outside the mask, before any arithmetic: a NaN multiplied by 0 later still spoils the gradient."""
-    return torch.where(kept, values, torch.zeros_like(values))
+    return torch.where(mask, values, torch.zeros_like(values))

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import cast
 
-from training.contract import ContractError, PolicyGradientSettings, RunSpec, read_prompts
-from training.rlhf.backbone import Backbone
-from training.rlhf.checks import counts_by_reason
-from training.rlhf.methods.policy_gradient import PolicyGradient
+from training.contract import ContractError, PolicyGradientSettings, read_prompts
+from training.rlhf.loop.checks import counts_by_reason
+from training.rlhf.loop.reference import placed_reference
+from training.rlhf.loop.run import RunResult, TrainingRun
 from training.rlhf.policy_gradient.loop import SamplingLoop
+from training.rlhf.policy_gradient.method import PolicyGradient
 from training.rlhf.policy_gradient.sampling import Prompts, read_to_answer
 from training.rlhf.policy_gradient.served import ServedPolicy
-from training.rlhf.processes import Processes
-from training.rlhf.reference import placed_reference
-from training.rlhf.run_folder import RunFolder, log
-from training.rlhf.stepping import Trained
-from training.rlhf.stopping import StopRequest
+from training.rlhf.runtime.run_folder import log
 
 
-def train_on_samples(
-    backbone: Backbone,
-    spec: RunSpec,
-    settings: PolicyGradientSettings,
-    snapshot: Path,
-    folder: RunFolder,
-    stop: StopRequest,
-    processes: Processes,
-) -> Trained:
+def train_on_samples(run: TrainingRun) -> RunResult:
     """Train to the end. Raises `ContractError` where the run has several processes."""
+    backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
+    settings = cast("PolicyGradientSettings", spec.settings)
     if processes.world > 1:
         raise ContractError(
             f"policy_gradient trains in one process, and {processes.world} were started; start one, without "
             "torchrun"
         )
     folder.tell("starting", "reading the prompts")
-    prompts = read_to_answer(read_prompts(snapshot), backbone.tokenizer, settings)
+    prompts = read_to_answer(read_prompts(run.snapshot), backbone.tokenizer, settings)
     dropped = [
         {"judgment": entry["prompt"], "completion": "", "reason": entry["reason"]}
         for entry in prompts.dropped
@@ -52,7 +43,7 @@ def train_on_samples(
             prompts=prompts,
             spec=spec,
             folder=folder,
-            stop=stop,
+            stop=run.stop,
             served=served,
         )
         log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
@@ -63,8 +54,8 @@ def train_on_samples(
         method.close()
         if served is not None:
             served.close()
-    said = f"{steps} steps on {len(prompts.train)} prompts"
-    return Trained(method.adapter, method.kind, steps, held_out, dropped, warnings, said)
+    summary = f"{steps} steps on {len(prompts.train)} prompts"
+    return RunResult(method.adapter, method.kind, steps, held_out, dropped, warnings, summary)
 
 
 def _tell_of_prompts(prompts: Prompts, settings: PolicyGradientSettings) -> None:

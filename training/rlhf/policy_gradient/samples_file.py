@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from training.contract import SAMPLES_FILE, canonical_json
-from training.rlhf.methods.policy_gradient import worth
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.method import worth
 from training.rlhf.policy_gradient.sampling import Sampled, token_places
 from training.rlhf.rewards.combination import Combined
 from training.rlhf.rewards.protocol import Score
-from training.rlhf.run_folder import RunFolder
+from training.rlhf.runtime.run_folder import RunFolder
 from training.rlhf.spans import Stretch
 
 _PROMPTS = 4
-"""Prompts of a step of which a sample is told."""
+"""Prompts of a step with a recorded sample."""
 _DIGITS = 5
 
 
@@ -34,13 +34,13 @@ class SamplesFile:
         """Forget what was written after `step` steps: it is drawn again."""
         if not self._writes or not self._path.is_file():
             return
-        kept = []
+        lines = []
         for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True):
             # A last line may be torn; what comes after it was never written.
             if not line.endswith("\n") or json.loads(line)["step"] > step:
                 break
-            kept.append(line)
-        self._path.write_text("".join(kept), encoding="utf-8")
+            lines.append(line)
+        self._path.write_text("".join(lines), encoding="utf-8")
 
     def write(
         self, step: int, sampled: Sampled, combined: Combined, episodes: Episodes, credit: Credit

@@ -19,8 +19,7 @@ from training.contract import (
     SnapshotPrompt,
     with_context,
 )
-from training.rlhf.encoding import Answered, Encoder
-from training.rlhf.pair_figures import key_of
+from training.rlhf.measures.pair_figures import key_of
 from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.protocol import Score
@@ -28,6 +27,7 @@ from training.rlhf.rollout import Sample
 from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import MAX_SEED
 from training.rlhf.spans import Stretch, place_segment_rewards
+from training.rlhf.tokens.encoding import Answered, Encoder
 
 _SAMPLE_STREAM = 3
 """Keeps the seeds of samples apart from all else that is drawn from the run's seed."""
@@ -50,7 +50,7 @@ class Prompt:
 
 
 class Prompts(NamedTuple):
-    """What a snapshot gives to be answered."""
+    """Prompts of a snapshot to sample completions for."""
 
     train: list[Prompt]
     held_out: list[Prompt]
@@ -65,7 +65,7 @@ def read_to_answer(
 ) -> Prompts:
     """Tokenise a snapshot's prompts. Raises `ContractError` where none is left to train on."""
     encoder = Encoder(tokenizer)
-    found = Prompts([], [], [], 0)
+    result = Prompts([], [], [], 0)
     shortened = 0
     room = settings.max_tokens - settings.rollout.max_tokens
     for prompt in prompts:
@@ -73,18 +73,18 @@ def read_to_answer(
             chat = with_context(prompt.messages, prompt.context if settings.context else ())
             ids, cut = encoder.encode_prompt(chat, max_tokens=room)
         except ContractError as error:
-            found.dropped.append({"prompt": prompt.id, "reason": str(error)})
+            result.dropped.append({"prompt": prompt.id, "reason": str(error)})
             continue
         shortened += cut > 0
-        side = found.train if prompt.split == "train" else found.held_out
+        side = result.train if prompt.split == "train" else result.held_out
         side.append(Prompt(prompt.id, tuple(chat), ids, prompt.reference))
-    if not found.train:
-        reasons = "; ".join(sorted({entry["reason"] for entry in found.dropped}))
+    if not result.train:
+        reasons = "; ".join(sorted({entry["reason"] for entry in result.dropped}))
         raise ContractError(
-            f"the snapshot has no prompt to train on ({len(found.held_out)} held out, {len(found.dropped)} "
+            f"the snapshot has no prompt to train on ({len(result.held_out)} held out, {len(result.dropped)} "
             f"unusable{': ' + reasons if reasons else ''}); freeze one with more prompts"
         )
-    return found._replace(shortened=shortened)
+    return result._replace(shortened=shortened)
 
 
 def seeds_of_step(prompts: Sequence[Prompt], step: int, *, seed: int) -> list[int]:
@@ -132,7 +132,7 @@ class Sampled:
         return [cut_off(sample) for sample in self.samples]
 
     def scored_by(self, rewards: Combination) -> Combined:
-        """What the rewards say of each."""
+        """Return the scores of each sample."""
         return rewards.combine(
             [prompt.chat for prompt in self.prompts],
             [sample.text for sample in self.samples],
@@ -202,7 +202,7 @@ def token_rewards(sample: Sample, score: Score, tokenizer: Any) -> Tensor:
 
 
 def token_places(sample: Sample, tokenizer: Any) -> list[Stretch]:
-    """Where each drawn token stands in the sample's text, [start, end) in code points.
+    """Return each drawn token's [start, end) in the sample's text, in code points.
 
     A token without text of its own has an empty place: the end token, what a stop string cut off, and all
     but the last of the tokens whose bytes make one character.

@@ -17,13 +17,13 @@ from pathlib import Path
 import httpx
 
 from training.contract import ContractError, RolloutServerSettings, RunSpec
-from training.rlhf.backbone import Backbone
-from training.rlhf.checkpoints import save_checkpoint
-from training.rlhf.compatible_server import CompatibleServer, ServerError
+from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
+from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rollout.limits import end_tokens
 from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
-from training.rlhf.run_folder import log
+from training.rlhf.runtime.run_folder import log
 
 URL_VARIABLE = "RONDO_ROLLOUT_URL"
 """Environment variable: the server that draws answers for runs that want one, without `/v1`."""
@@ -64,7 +64,7 @@ class ServedPolicy:
         self._backbone, self._adapter, self._spec, self._settings = backbone, adapter, spec, settings
         self._folder = folder
         self._prefix = f"rollout-{hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:10]}-"
-        # vLLM knows a name until it is told otherwise: a trainer that was killed must not meet its own.
+        # vLLM keeps a name until it is unloaded: a trainer that was killed must not meet its own.
         self._start = secrets.token_hex(4)
         self._loaded: str | None = None
         self._remote = RemoteRollout(

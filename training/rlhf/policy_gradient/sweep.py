@@ -39,7 +39,7 @@ Train = Callable[[Path], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--weights", type=parse_weights, action="append", required=True, help="NAME=WEIGHT,NAME=WEIGHT"
     )
     parser.add_argument("--axes", help="two parts of the reward to plot; the first two unless told otherwise")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        axes = given.axes.split(",") if given.axes else None
-        return sweep(given.run, given.into, given.weights, axes=axes)
+        axes = options.axes.split(",") if options.axes else None
+        return sweep(options.run, options.into, options.weights, axes=axes)
     except ContractError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_weights(text: str) -> dict[str, float]:
     """`people=1,short=0.5` as numbers by name. Raises `argparse.ArgumentTypeError`."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for entry in text.split(","):
         name, _, weight = entry.partition("=")
         try:
-            found[name.strip()] = float(weight)
+            weights[name.strip()] = float(weight)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{entry!r} is not NAME=WEIGHT") from None
-    return found
+    return weights
 
 
 def start_trainer(folder: Path) -> int:
@@ -116,7 +116,7 @@ def sweep(
 
 
 def name_of(settings: PolicyGradientSettings) -> str:
-    """Name of a run by its weights: `people-1_short-0.5`."""
+    """Return the name of a run by its weights: `people-1_short-0.5`."""
     return "_".join(f"{part.name}-{part.weight:g}" for part in settings.rewards)
 
 
@@ -132,7 +132,7 @@ def _axes(parts: Sequence[str], axes: Sequence[str] | None) -> tuple[str, str]:
 def _weighed(
     run: Path, spec: RunSpec, settings: PolicyGradientSettings, weights: Weights
 ) -> PolicyGradientSettings:
-    """The settings under other weights; folders of reward models no longer relative."""
+    """Return the settings under other weights; folders of reward models no longer relative."""
     if odd := sorted(set(weights) - {part.name for part in settings.rewards}):
         raise ContractError(f"weights: the spec in {run} has no reward {', '.join(odd)}")
 
@@ -164,14 +164,14 @@ def _write_front(into: Path, folders: Sequence[Path], parts: Sequence[str], axes
     rows = [_held_out(folder, parts) for folder in folders]
     front = non_dominated(rows)
     names = [folder.name for folder in folders]
-    told = {
+    report = {
         "figures": "rewards of each part on held-out prompts, answered greedily; more is better",
         "runs": [
             {"name": name, "held_out": dict(zip(parts, row, strict=True)), "on_front": place in front}
             for place, (name, row) in enumerate(zip(names, rows, strict=True))
         ],
     }
-    write_atomically(into / "pareto.json", json.dumps(told, indent=2) + "\n")
+    write_atomically(into / "pareto.json", json.dumps(report, indent=2) + "\n")
     where = [parts.index(axis) for axis in axes]
     points = [(row[where[0]], row[where[1]]) for row in rows]
     write_atomically(into / "pareto.svg", front_svg(points, names, front, axes))
@@ -180,14 +180,14 @@ def _write_front(into: Path, folders: Sequence[Path], parts: Sequence[str], axes
 def _held_out(folder: Path, parts: Sequence[str]) -> list[float]:
     report = read_evaluation(folder)
     figures = {} if report is None else report.figures
-    found = [figures.get(f"held_out_{part_figure(part)}") for part in parts]
-    lacking = [part for part, figure in zip(parts, found, strict=True) if figure is None]
+    values = [figures.get(f"held_out_{part_figure(part)}") for part in parts]
+    lacking = [part for part, figure in zip(parts, values, strict=True) if figure is None]
     if lacking:
         raise ContractError(
             f"{folder}: no held-out figure of {', '.join(lacking)}; the snapshot needs held-out prompts that "
             "this reward can score, and evaluation_prompts must not be 0"
         )
-    return [figure for figure in found if figure is not None]
+    return [figure for figure in values if figure is not None]
 
 
 if __name__ == "__main__":

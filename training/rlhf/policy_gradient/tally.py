@@ -31,12 +31,12 @@ class Tally:
             self._extremes.setdefault(name, []).extend(values)
 
     def forget(self, name: str) -> None:
-        """Begin one mean anew."""
+        """Reset one mean."""
         self._sums.pop(name, None)
         self._weights.pop(name, None)
 
     def figures(self) -> dict[str, float]:
-        """All of them as plain numbers; what has no weight is left out."""
+        """Return all of them as plain numbers; what has no weight is left out."""
         means = {name: float(self._sums[name]) / weight for name, weight in self._weights.items() if weight}
         ends = {
             name: (min if name.endswith("_min") else max)(float(value) for value in values)

@@ -1,4 +1,4 @@
-"""What a policy makes of the tokens that it drew: under the sampler's temperature and filters, in chunks.
+"""Distribution of drawn tokens under the sampler's temperature and filters, in chunks.
 
 With temperature τ, the policy is softmax(logits / τ), cut to the tokens that top-k and top-p leave and
 normalised again, just as it was sampled from. The drawn token is always among them: once the policy has
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from training.rlhf.kl import full
-from training.rlhf.policy_losses import entropy as entropy_of
+from training.rlhf.losses.policy import entropy as entropy_of
 from training.rlhf.rollout.distribution import sampling_log_probs
 from training.rlhf.sampling import SamplingParameters
 
@@ -28,7 +28,7 @@ Head = Callable[[Tensor], Tensor]
 
 
 class TokenFigures(NamedTuple):
-    """What is known of each drawn token, (N,) float32 each; None where it was not asked for."""
+    """Figures of each drawn token, (N,) float32 each; None where not requested."""
 
     logp: Tensor
     """log π of the token."""
@@ -53,7 +53,7 @@ def token_figures(
     states (N, hidden), targets (N,). reference: states (N, hidden) and head of π_ref, without gradient.
     The logits of a chunk are let go and computed again in the backward pass.
     """
-    found: list[tuple[Tensor, ...]] = []
+    chunks: list[tuple[Tensor, ...]] = []
     for start in range(0, len(targets), _CHUNK):
         part = slice(start, start + _CHUNK)
         ref_states, ref_head = (None, head) if reference is None else (reference[0][part], reference[1])
@@ -76,8 +76,8 @@ def token_figures(
 
         rows = states[part]
         again = torch.is_grad_enabled() and rows.requires_grad
-        found.append(checkpoint(chunk, rows, use_reentrant=False) if again else chunk(rows))
-    columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        chunks.append(checkpoint(chunk, rows, use_reentrant=False) if again else chunk(rows))
+    columns = [torch.cat(column) for column in zip(*chunks, strict=True)]
     logp, *rest = columns
     return TokenFigures(
         logp, rest[0] if entropy else None, rest[-1] if reference is not None and rest else None
@@ -90,9 +90,9 @@ def _filtered(logits: Tensor, targets: Tensor, parameters: SamplingParameters) -
     if not parameters.top_k and parameters.top_p == 1:
         return scaled
     with torch.no_grad():
-        kept = sampling_log_probs(logits, parameters) > -torch.inf
-        kept.scatter_(1, targets[:, None], True)
-    return scaled.masked_fill(~kept, -torch.inf)
+        allowed = sampling_log_probs(logits, parameters) > -torch.inf
+        allowed.scatter_(1, targets[:, None], True)
+    return scaled.masked_fill(~allowed, -torch.inf)
 
 
 def _divisor(parameters: SamplingParameters) -> float:

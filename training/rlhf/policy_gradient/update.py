@@ -26,7 +26,7 @@ class Actor(Protocol):
         ...
 
     def evaluate(self, rows: list[int]) -> Evaluated:
-        """One forward pass: the same rows give the same numbers until the next optimiser step."""
+        """Evaluate in one forward pass: the same rows give the same numbers until the next optimiser step."""
         ...
 
     def halve(self) -> bool:
@@ -34,8 +34,8 @@ class Actor(Protocol):
         ...
 
 
-class StepTaken(NamedTuple):
-    """What came of one optimiser step."""
+class OptimizerStep(NamedTuple):
+    """Result of one optimiser step."""
 
     gradient_norm: float
     """Before clipping."""
@@ -43,13 +43,13 @@ class StepTaken(NamedTuple):
     """False: the norm was not finite, or the caller's loss was not, and nothing was learned."""
 
 
-Step = Callable[[bool], StepTaken]
+Step = Callable[[bool], OptimizerStep]
 """Clips the gradient, takes an optimiser step unless told False or the norm is not finite, and empties the
 gradient either way."""
 
 
-class Updated(NamedTuple):
-    """What came of one batch of samples."""
+class UpdateResult(NamedTuple):
+    """Result of updates on one batch of samples."""
 
     figures: dict[str, float]
     """See `update_policy`."""
@@ -60,7 +60,7 @@ class Updated(NamedTuple):
     skipped: int
     """Optimiser steps not taken as loss or gradient was not finite."""
     stopped_early: bool
-    """Whether `stop_at_kl` ended it."""
+    """Return whether `stop_at_kl` ended it."""
 
 
 @torch.no_grad()
@@ -69,12 +69,12 @@ def evaluated_once(actor: Actor, episodes: Episodes) -> Episodes:
     logp: Tensor | None = None
     values: Tensor | None = None
     for rows in actor.passes(range(len(episodes.mask))):
-        found = actor.evaluate(rows)
-        logp = found.logp.new_zeros(episodes.mask.shape) if logp is None else logp
-        logp[rows] = found.logp
-        if found.values is not None:
-            values = found.values.new_zeros(episodes.mask.shape) if values is None else values
-            values[rows] = found.values
+        evaluated = actor.evaluate(rows)
+        logp = evaluated.logp.new_zeros(episodes.mask.shape) if logp is None else logp
+        logp[rows] = evaluated.logp
+        if evaluated.values is not None:
+            values = evaluated.values.new_zeros(episodes.mask.shape) if values is None else values
+            values[rows] = evaluated.values
     return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
 
@@ -92,7 +92,7 @@ def update_policy(
     backward: Callable[[Tensor], None],
     seed: int,
     check: Callable[[], None],
-) -> Updated:
+) -> UpdateResult:
     """Learn from one batch of samples, and tell how it went.
 
     constant: the longest answer allowed, used with aggregate "constant" alone. only_value: the
@@ -102,7 +102,7 @@ def update_policy(
 
     A minibatch whose advantages are all 0, without a value head to teach, takes no step: neither momentum nor
     rounding errors move the policy. One whose divergence from the sampling policy exceeds `stop_at_kl` takes
-    none either, and ends the update. Where memory runs out a minibatch begins anew in smaller passes.
+    none either, and ends the update. Where memory runs out a minibatch restarts in smaller passes.
 
     Figures: means over tokens or, from gradient_norm on, over optimiser steps.
 
@@ -131,13 +131,13 @@ def update_policy(
             if stopped:
                 break
     counts = {"updates": float(learner.steps), "skipped": float(learner.skipped)}
-    return Updated(
+    return UpdateResult(
         {**learner.tally.figures(), **counts}, epochs, learner.steps, learner.skipped, stopped_early=stopped
     )
 
 
 def _minibatches(groups: list[list[int]], count: int, random: torch.Generator) -> Iterator[list[int]]:
-    """Rows of each minibatch: equal shares of the prompts, drawn anew. A single one keeps their order."""
+    """Rows of each minibatch: random equal shares of the prompts. A single one keeps their order."""
     order = torch.randperm(len(groups), generator=random) if count > 1 else torch.arange(len(groups))
     for share in order.tensor_split(count):
         if len(share):
@@ -174,18 +174,18 @@ class _Learner:
         rows = [row for row in rows if self._lengths[row]]
         if not rows or not (self._teaches_values or any(self._teaches[row] for row in rows)):
             return True
-        found, finite = self._gradient(rows, step, backward, check)
+        gradient, finite = self._gradient(rows, step, backward, check)
         if finite:
-            self.tally.join(found)
-            gone = found.figures()["approximate_kl"] if self._stop_at_kl is not None else 0.0
+            self.tally.join(gradient)
+            gone = gradient.figures()["approximate_kl"] if self._stop_at_kl is not None else 0.0
             if self._stop_at_kl is not None and gone > self._stop_at_kl:
                 step(False)
                 return False
-        taken = step(finite)
-        self.steps += taken.finite
-        self.skipped += not taken.finite
-        if math.isfinite(taken.gradient_norm):
-            self.tally.add("gradient_norm", taken.gradient_norm)
+        result = step(finite)
+        self.steps += result.finite
+        self.skipped += not result.finite
+        if math.isfinite(result.gradient_norm):
+            self.tally.add("gradient_norm", result.gradient_norm)
         return True
 
     def _gradient(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypedDict
 
+from scipy.stats import norm, t
+
 from training.contract import WatchSettings
 
 REWARD = "reward"
@@ -32,7 +34,7 @@ def part_figure(name: str) -> str:
 
 
 def held_out_figure(name: str) -> str:
-    """Figure of a step: the mean score of a reward that is told of and never trained for."""
+    """Figure of a step: the mean score of a watched reward, which is never trained for."""
     return f"watched/{name}"
 
 
@@ -44,7 +46,7 @@ class SeriesState(TypedDict):
 
 
 class WatchState(TypedDict):
-    """What a watch remembers: plain numbers, fit for a run's state file."""
+    """State of a watch: plain numbers for a run's state file."""
 
     series: dict[str, SeriesState]
     warned: list[str]
@@ -63,21 +65,13 @@ class Change:
 
     @property
     def rose(self) -> bool:
-        """Whether it is higher than chance explains."""
+        """Return whether it is higher than chance explains."""
         return self.after - self.before > self.chance
 
     @property
     def fell(self) -> bool:
-        """Whether it is lower than chance explains."""
+        """Return whether it is lower than chance explains."""
         return self.before - self.after > self.chance
-
-
-def _quantile(normal: float, freedom: int) -> float:
-    """The quantile of Student's t where that of the normal distribution is `normal`: the first terms of its
-    expansion in 1/freedom (Fisher & Cornish 1960; Abramowitz & Stegun 26.7.5)."""
-    first = (normal**3 + normal) / 4
-    second = (5 * normal**5 + 16 * normal**3 + 3 * normal) / 96
-    return normal + first / freedom + second / freedom**2
 
 
 def _variance(values: Collection[float], mean: float) -> float:
@@ -107,7 +101,7 @@ class _Series:
         return Change(
             before=before,
             after=after,
-            chance=_quantile(_CERTAIN, 2 * self._window - 2) * error,
+            chance=float(t.isf(norm.sf(_CERTAIN), 2 * self._window - 2)) * error,
             deviation=math.sqrt(spread),
         )
 
@@ -131,7 +125,7 @@ class Watch:
 
     @property
     def stop(self) -> bool:
-        """Whether the run is to end: something was warned of and the settings say so."""
+        """Return whether to end the run: the settings stop on a warning, and one occurred."""
         return self._settings.action == "stop" and bool(self._warned)
 
     def observe(self, step: int, figures: Mapping[str, float]) -> list[str]:
@@ -144,16 +138,16 @@ class Watch:
         reward = self._series[REWARD].change()
         if reward is None or not reward.rose:
             return []
-        told = []
+        warnings = []
         for name, finding in self._findings().items():
             if name not in self._warned:
                 self._warned.append(name)
-                told.append(
+                warnings.append(
                     f"step {step}: {finding} while the reward rose from {reward.before:.3g} to "
                     f"{reward.after:.3g} (means of the first and the last {self._settings.window} steps): it "
                     "may be gamed; read the samples"
                 )
-        return told
+        return warnings
 
     def _reward(self, figures: Mapping[str, float]) -> float | None:
         if not self._weights:
@@ -163,14 +157,14 @@ class Watch:
         return math.fsum(parts) if all(map(math.isfinite, parts)) else None
 
     def _findings(self) -> dict[str, str]:
-        """What is odd of each figure, in words."""
-        found = {}
+        """Return a warning for each unusual figure."""
+        findings = {}
         length, most = self._series[LENGTH].change(), self._settings.length_drift
         if length is not None and most is not None and length.before > 0:
             drift = length.after / length.before - 1
             if abs(drift) > most and (length.rose or length.fell):
                 longer = "longer" if drift > 0 else "shorter"
-                found[LENGTH] = (
+                findings[LENGTH] = (
                     f"answers became {abs(drift):.0%} {longer} "
                     f"({length.before:.3g} to {length.after:.3g} tokens)"
                 )
@@ -180,10 +174,10 @@ class Watch:
             if change is None or least is None or not change.fell:
                 continue
             if change.before - change.after > least * change.deviation:
-                found[name] = (
+                findings[name] = (
                     f"the held-out reward {part.name!r} fell from {change.before:.3g} to {change.after:.3g}"
                 )
-        return found
+        return findings
 
     def state_dict(self) -> WatchState:
         """First and latest values of each figure, and what was warned of."""

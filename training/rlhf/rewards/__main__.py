@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.contract import ContractError, Message, RewardPart
-from training.contract.files import known_fields
+from training.contract.record import decode
 from training.rlhf.rewards.of_texts import KINDS_OF_TEXTS, reward_of_texts
 from training.rlhf.rewards.protocol import Guarded
 
 
 def score(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a request. Raises `ContractError` for a rule that cannot be built."""
-    parts = [RewardPart(**known_fields(RewardPart, one, "rule")) for one in request["rules"]]
+    """Return the answer to a request. Raises `ContractError` for a rule that cannot be built."""
+    parts = [decode(RewardPart, one, "rule") for one in request["rules"]]
     rows = request["rows"]
     chats = [
         [Message(role=turn["role"], content=turn["content"]) for turn in row["messages"]] for row in rows

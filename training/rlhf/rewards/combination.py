@@ -14,7 +14,7 @@ _LEAST_DEVIATION = 1e-8
 
 
 class StatisticsState(TypedDict):
-    """What running statistics know: plain numbers, fit for a run's state file."""
+    """State of running statistics: plain numbers for a run's state file."""
 
     count: int
     mean: float
@@ -120,7 +120,7 @@ class Combination:
         self._values = {name: RunningStatistics() for name in names}
         self._segments = {name: RunningStatistics() for name in names}
         self.learning = True
-        """Whether scores enter the running statistics; turn it off to score held-out prompts."""
+        """Return whether scores enter the running statistics; turn it off to score held-out prompts."""
         self.unscored: Counter[str] = Counter()
         """How many completions each part could not score, since the start."""
 
@@ -132,21 +132,21 @@ class Combination:
     def combine(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> Combined:
-        """The totals, with what each part said."""
-        told = {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}
-        for name, scores in told.items():
+        """Return the totals, with what each part said."""
+        parts = {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}
+        for name, scores in parts.items():
             self.unscored[name] += sum(not score.scored for score in scores)
             if self.learning:
                 self._values[name].add([score.value for score in scores if score.scored])
                 self._segments[name].add(
                     [segment.value for score in scores if score.scored for segment in score.segments]
                 )
-        rows = [{name: scores[index] for name, scores in told.items()} for index in range(len(completions))]
-        return Combined([self._total(row) for row in rows], told)
+        rows = [{name: scores[index] for name, scores in parts.items()} for index in range(len(completions))]
+        return Combined([self._total(row) for row in rows], parts)
 
     @property
     def failures(self) -> dict[str, Counter[str]]:
-        """What each part raised and how often, since the start."""
+        """Return each part's errors and their counts since the start."""
         return {name: reward.failures for name, reward in self._rewards.items()}
 
     def close(self) -> None:

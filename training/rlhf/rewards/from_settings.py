@@ -30,8 +30,8 @@ from training.contract import (
     manifest_digest,
     read_manifest,
 )
-from training.contract.files import require
-from training.rlhf.backbone import Backbone
+from training.contract.record import require
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, Part
 from training.rlhf.rewards.functions import FunctionReward
 from training.rlhf.rewards.judge import Judge
@@ -56,7 +56,7 @@ def build_rewards(
     context: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Combination:
-    """The weighted sum of `parts`, at least one. Close it after use.
+    """Return the weighted sum of `parts`, at least one. Close it after use.
 
     Reward models become frozen adapters on `backbone`, one for each checkpoint however many parts and calls
     name it; their weights must stay those of the base, so a policy that trains the base itself needs another
@@ -95,12 +95,12 @@ def _reward(
 
 def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
     """The key goes to the server that the environment names and to no other: a spec could name anyone's."""
-    own = environment.get(JUDGE_URL_VARIABLE, "")
-    url = options.get("url", own)
+    judge_url = environment.get(JUDGE_URL_VARIABLE, "")
+    url = options.get("url", judge_url)
     require(
         bool(url), where, f"option 'url' is missing; name the judge's server here or in {JUDGE_URL_VARIABLE}"
     )
-    key = environment.get(JUDGE_KEY_VARIABLE, "") if url == own else ""
+    key = environment.get(JUDGE_KEY_VARIABLE, "") if url == judge_url else ""
     made: Reward = construct(Judge, {**options, "url": url}, where, hidden=("transport",), key=key)
     return made
 

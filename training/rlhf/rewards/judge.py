@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from training.rlhf.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rewards.protocol import Chat, NoReferenceError, Reference, Score, text_reference
+from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 
 Opponent = Literal["reference", "group"]
 
@@ -45,7 +45,7 @@ class JudgeError(Exception):
 
 
 class Judge:
-    """How often a completion wins: 1 always, 0 never, a tie counts half.
+    """Win rate of a completion: 1 always, 0 never, a tie counts half.
 
     It is compared with the prompt's reference answer, or with the other completions of the same
     prompt in the batch. Each pair is asked in both orders, as judges favour a position; when they
@@ -140,10 +140,10 @@ class Judge:
                 return str(error)
 
         with ThreadPoolExecutor(self._workers) as pool:
-            told = list(pool.map(ask, pairs))
+            verdicts = list(pool.map(ask, pairs))
         wins: dict[int, list[float]] = {}
         reasons: dict[int, str] = {}
-        for (one, other), win in zip(pairs, told, strict=True):
+        for (one, other), win in zip(pairs, verdicts, strict=True):
             if isinstance(win, str):
                 reasons[one] = reasons[other] = win
             else:
@@ -161,11 +161,11 @@ class Judge:
         return (self._ask(prompt, completion, other) + 1 - self._ask(prompt, other, completion)) / 2
 
     def _ask(self, prompt: Chat, first: str, second: str) -> float:
-        """What the answer standing first gets: 1, ½ or 0. Raises `JudgeError`."""
+        """Return the first completion's score: 1, ½ or 0. Raises `JudgeError`."""
         conversation = "\n\n".join(f"{message.role}: {message.content}" for message in prompt)
         fields = {"conversation": conversation, "first": first, "second": second}
         # In one pass: braces inside an answer are text.
-        question = _FIELDS.sub(lambda found: fields[found[1]], self._instruction)
+        question = _FIELDS.sub(lambda match: fields[match[1]], self._instruction)
         verdict = verdict_of(self._send(question))
         with self._lock:
             self.verdicts[verdict or "none"] += 1
@@ -188,15 +188,15 @@ class Judge:
 
 
 def verdict_of(text: str) -> str | None:
-    """A, B or TIE, as the last line that is not empty says; None where it says something else."""
+    """Return A, B or TIE from the last non-empty line; None for anything else."""
     lines = [line for line in text.splitlines() if line.strip()]
-    found = _VERDICT.fullmatch(lines[-1]) if lines else None
-    return found[1].upper() if found else None
+    match = _VERDICT.fullmatch(lines[-1]) if lines else None
+    return match[1].upper() if match else None
 
 
 def _content(response: httpx.Response) -> str:
     try:
-        told: Mapping[str, Any] = response.json()
-        return str(told["choices"][0]["message"]["content"] or "")
+        body: Mapping[str, Any] = response.json()
+        return str(body["choices"][0]["message"]["content"] or "")
     except (ValueError, KeyError, IndexError, TypeError):
         raise JudgeError("the judge's answer is not that of an OpenAI-compatible server") from None

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from training.contract import ContractError, RewardSettings
-from training.rlhf.backbone import Backbone
-from training.rlhf.data import Example
-from training.rlhf.encoding import Answered, Encoder, shorten
+from training.rlhf.methods.objectives.reading import read_heads
+from training.rlhf.methods.objectives.segment_scores import SegmentReward, segment_rewards
 from training.rlhf.methods.reward import encode
-from training.rlhf.objectives.reading import read_heads
-from training.rlhf.packing import pack, passes
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore
-from training.rlhf.segment_rewards import SegmentReward, segment_rewards
+from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import pack, passes
 
 
 class LearnedReward:
@@ -46,7 +46,7 @@ class LearnedReward:
         self._adapter = adapter
         self._settings = settings
         self._tokens = micro_batch_tokens
-        self._encoder = Encoder(backbone.tokenizer)
+        self._encoder = Encoder(backbone.tokenizer, thinking=settings.thinking)
         heads = settings.head_names
         self._weights = dict.fromkeys(heads, 1.0) if weights is None else dict(weights)
         if odd := sorted(set(self._weights) - set(heads)):
@@ -70,8 +70,8 @@ class LearnedReward:
                     answers.append(answered)
                     places.append(place)
             if answers:
-                kept = shorten(answers, self._settings.max_tokens, self._encoder)
-                examples.append(Example("", kept, (0,) * len(kept)))
+                encoded = shorten(answers, self._settings.max_tokens, self._encoder)
+                examples.append(Example("", encoded, (0,) * len(encoded)))
         read = iter(places)
         for group in passes(examples, tokens=self._tokens):
             some = [next(read) for example in group for _ in example.answers]
@@ -80,7 +80,7 @@ class LearnedReward:
         return scores
 
     def _encoded(self, prompt: Chat, completion: str) -> Answered | str:
-        """The completion as an answer, or why it cannot be one."""
+        """Return the completion as an answer, or why it cannot be one."""
         if not completion.strip():
             return "the completion is empty"
         try:
@@ -106,7 +106,7 @@ class LearnedReward:
             answers=[answer for example in examples for answer in example.answers],
             texts=texts,
         )
-        return [self._score(value, found) for value, found in zip(values.tolist(), of_segments, strict=True)]
+        return [self._score(value, parts) for value, parts in zip(values.tolist(), of_segments, strict=True)]
 
     def _values(self, states: Tensor) -> Tensor:
         """(N,) weighted sum of the heads on whole answers; the mean of an ensemble."""

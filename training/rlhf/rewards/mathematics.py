@@ -78,12 +78,12 @@ class Mathematics:
         question = {"reference": wanted, "answer": answer, "bare": self._in_answer_tags}
         try:
             with self._lock:
-                told = json.loads(self._ask(json.dumps(question)))
+                reply = json.loads(self._ask(json.dumps(question)))
         except TimeoutError:
             return Score.cannot(f"the comparison took more than {self._seconds} s")
         except EOFError:
             return Score.cannot("the comparison took too much memory")
-        return Score.cannot(told["reason"]) if told["reason"] else Score(float(told["equal"]))
+        return Score.cannot(reply["reason"]) if reply["reason"] else Score(float(reply["equal"]))
 
     def _ask(self, question: str) -> bytes:
         process = self._started()
@@ -126,7 +126,7 @@ def _descriptor(pipe: IO[bytes] | None) -> int:
 
 
 def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """One line from the process. Raises `TimeoutError`, or `EOFError` where it has ended."""
+    """Return one line from the process. Raises `TimeoutError`, or `EOFError` where it has ended."""
     deadline = time.monotonic() + seconds
     read = b""
     with selectors.DefaultSelector() as ready:

@@ -39,11 +39,11 @@ def _compared(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(text: str, *, bare: bool) -> list[Any]:
-    """What the parser finds. A bare result gets the dollars without which it would not be seen as LaTeX."""
+    """Parse a result. A bare one gets the dollars without which it would not be seen as LaTeX."""
     if bare and not _ANCHORED.search(text) and not _WORDS.search(text):
         text = f"${text.strip()}$"
-    found: list[Any] = parse(text, parsing_timeout=0)
-    return found
+    parsed: list[Any] = parse(text, parsing_timeout=0)
+    return parsed
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 from training.contract import ContractError, RewardPart
-from training.contract.files import require, require_type
+from training.contract.record import require, require_type
 from training.rlhf.rewards.mathematics import Mathematics
 from training.rlhf.rewards.metrics import Bleu, Chrf, Rouge
 from training.rlhf.rewards.protocol import Reward
@@ -52,16 +52,16 @@ def construct(
     where: str,
     *,
     hidden: Collection[str] = (),
-    **given: Any,
+    **arguments: Any,
 ) -> Any:
-    """`cls(**options, **given)`, once the options are arguments that it has, and of their types.
+    """`cls(**options, **arguments)`, once the options are arguments that it has, and of their types.
 
     hidden: arguments that no option may set.
     """
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(cls).parameters.items()
-        if name not in hidden and name not in given
+        if name not in hidden and name not in arguments
     }
     if odd := sorted(set(options) - set(parameters)):
         known = ", ".join(sorted(parameters)) or "none"
@@ -76,7 +76,7 @@ def construct(
     for name, value in options.items():
         require_type(value, hints[name], f"{where}: option {name!r}")
     try:
-        return cls(**options, **given)
+        return cls(**options, **arguments)
     except ValueError as error:
         raise ContractError(f"{where}: {error}") from None
 

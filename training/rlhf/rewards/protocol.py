@@ -1,4 +1,4 @@
-"""What a reward is: prompts, completions and references in, a score for each completion out.
+"""Interface of a reward: prompts, completions and references in, a score for each completion out.
 
 On the standard library and the contract alone.
 """
@@ -21,7 +21,7 @@ Reference = Any
 
 @dataclass(frozen=True, slots=True)
 class SegmentScore:
-    """What one stretch of a completion earns by itself."""
+    """Reward of one stretch of a completion."""
 
     end: int
     """Where it ends in the completion, in code points, exclusive; it begins where the one before ends."""
@@ -30,7 +30,7 @@ class SegmentScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one reward says of one completion."""
+    """Score of one completion by one reward."""
 
     value: float
     """Higher is better. NaN: it cannot be scored, which is not the same as 0."""
@@ -48,12 +48,12 @@ class Score:
 
     @classmethod
     def cannot(cls, reason: str) -> Score:
-        """The completion cannot be scored; what is left out is counted by its reason."""
+        """Return a score without a value; such completions are counted by reason."""
         return cls(math.nan, reason=reason)
 
     @property
     def scored(self) -> bool:
-        """Whether there is a score."""
+        """Return whether there is a score."""
         return not math.isnan(self.value)
 
 
@@ -87,14 +87,14 @@ def score_each(
 
 
 def text_reference(reference: Reference) -> str:
-    """The reference as a text that is not empty. Raises `NoReferenceError`."""
+    """Return the reference as a text that is not empty. Raises `NoReferenceError`."""
     if not isinstance(reference, str) or not reference.strip():
         raise NoReferenceError("the prompt has no reference text")
     return reference
 
 
 def text_references(reference: Reference) -> list[str]:
-    """One reference text, or a list of several that are all right. Raises `NoReferenceError`."""
+    """Return one reference text, or a list of several that are all right. Raises `NoReferenceError`."""
     return [text_reference(text) for text in (reference if isinstance(reference, list) else [reference])] or [
         text_reference(None)
     ]

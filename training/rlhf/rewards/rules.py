@@ -15,15 +15,15 @@ _TAGS = re.compile(r"</?(?:think|answer)>")
 
 
 def answer_of(completion: str) -> str | None:
-    """What stands between the tags of a completion in the think/answer format; None if it is not in it.
+    """Return the text between the answer tags of a think/answer completion; None for another format.
 
     The format: `<think>…</think>`, then `<answer>…</answer>`, nothing but white space around
     them, and none of the four tags a second time.
     """
-    found = _THINK_ANSWER.fullmatch(completion)
-    if found is None or len(_TAGS.findall(completion)) != 4:
+    match = _THINK_ANSWER.fullmatch(completion)
+    if match is None or len(_TAGS.findall(completion)) != 4:
         return None
-    return found["answer"].strip()
+    return match["answer"].strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +94,15 @@ class Pattern:
         match = compiled.fullmatch if self.whole else compiled.search
         try:
             # `concurrent` lets other threads run: a slow pattern must not hold up the heartbeat.
-            found = match(completion, concurrent=True, timeout=self.seconds)
+            hit = match(completion, concurrent=True, timeout=self.seconds)
         except TimeoutError:
             return Score.cannot(f"the pattern took more than {self.seconds} s")
-        return Score(float(found is not None))
+        return Score(float(hit is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineCount:
-    """How near the number of lines comes to what is asked: 1 − |lines − wanted| / wanted, at least 0.
+    """Closeness of the number of lines to the wanted number: 1 − |lines − wanted| / wanted, at least 0.
 
     The number wanted is the reference (a number, or a text of digits) unless `wanted` is given.
     Lines of white space alone do not count.
@@ -128,7 +128,7 @@ class LineCount:
 
 
 def _whole_number(reference: Reference) -> int | None:
-    """A number of at least 1, or a text of digits; None for all else, True included."""
+    """Return a number of at least 1, or a text of digits; None for all else, True included."""
     if isinstance(reference, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", reference):
         reference = int(reference)
     return reference if type(reference) is int and reference >= 1 else None

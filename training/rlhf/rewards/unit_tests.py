@@ -19,8 +19,8 @@ _FENCED = re.compile(
 
 
 def code_of(completion: str) -> str:
-    """The last fenced block of code, or the whole completion where it has none."""
-    blocks = [found["code"] for found in _FENCED.finditer(completion)]
+    """Return the last fenced block of code, or the whole completion where it has none."""
+    blocks = [match["code"] for match in _FENCED.finditer(completion)]
     return blocks[-1] if blocks else completion
 
 
@@ -35,7 +35,7 @@ class UnitTest:
 
 
 def unit_tests_of(reference: Reference) -> list[UnitTest]:
-    """The tests that a reference holds, at least one. Raises `NoReferenceError`.
+    """Return the tests that a reference holds, at least one. Raises `NoReferenceError`.
 
     A list, or JSON text of one: each entry source with assertions, or an object with `input`
     and `output`. Any other text is the source of one test.
@@ -56,9 +56,9 @@ def _unit_test(entry: Any) -> UnitTest:
     if isinstance(entry, str) and entry.strip():
         return UnitTest(source=entry)
     if isinstance(entry, Mapping) and isinstance(entry.get("output"), str):
-        given = entry.get("input", "")
-        if isinstance(given, str):
-            return UnitTest(given=given, expected=entry["output"])
+        stdin = entry.get("input", "")
+        if isinstance(stdin, str):
+            return UnitTest(given=stdin, expected=entry["output"])
     raise NoReferenceError("a unit test is neither source nor an object with the texts input and output")
 
 

@@ -1,6 +1,6 @@
 """Keys and values of a rollout: each prompt's once for all its samples, each sample's own beside them.
 
-A pass over the model is one packed row (see `training.rlhf.attention`): prompts one after the other when
+A pass over the model is one packed row (`training.rlhf.model.attention`): prompts one after the other when
 they are read, one token of each sample when samples are written. What a token sees of its prompt is one
 product for all samples of that prompt; what it sees of its own sample is another. The two are put together
 as one softmax over both, exactly: softmax over a union is the mean of the softmaxes over its parts, each
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.rlhf.attention import Layout, Segment
-from training.rlhf.segmented_attention import causal_mask
+from training.rlhf.model.attention import Layout, Segment
+from training.rlhf.model.segmented_attention import causal_mask
 
 _GROWTH = 64
 """Own keys get room for so many more tokens at a time: growing copies them."""
@@ -27,7 +27,7 @@ _SMALL, _LARGEST_SHARE = 8192, 4
 
 
 class KeptLayer:
-    """What one attention layer keeps; the first dimension counts prompts or rows, the third tokens."""
+    """Keys and values of one attention layer, (prompts or rows, heads, tokens, width)."""
 
     def __init__(self, key: Tensor) -> None:
         # A CPU multiplies these small matrices faster in float32 than in any half precision.
@@ -78,7 +78,7 @@ class KeyCache:
         self.row_lengths += [0] * len(prompts)
 
     def write(self, order: Sequence[int] | None = None) -> Layout:
-        """The layout of the packed row that holds the next token of every row; then the row has it.
+        """Return the layout of the packed row that holds the next token of every row; then the row has it.
 
         order: the row that each token of the packed row belongs to, every row once; None is their own order.
         """
@@ -89,23 +89,23 @@ class KeyCache:
         """Overwrite what is kept of these with 0: a NaN would reach who takes their place, though hidden,
         because 0 times NaN is NaN."""
         for layer in self._layers.values():
-            for kept in layer.own:
-                kept[[row for row in rows if row < len(kept)]] = 0
-            for kept in layer.prompts:
-                kept[list(prompts)] = 0
+            for tensor in layer.own:
+                tensor[[row for row in rows if row < len(tensor)]] = 0
+            for tensor in layer.prompts:
+                tensor[list(prompts)] = 0
 
-    def keep_rows(self, kept: Sequence[int]) -> list[int]:
+    def keep_rows(self, indices: Sequence[int]) -> list[int]:
         """Drop all rows but these. Returns which row each new number had before."""
-        order = _without_holes(kept)
+        order = _without_holes(indices)
         # A row that was just added may have no place yet: it has no tokens to move.
         self._move([layer.own for layer in self._layers.values()], order, self.row_lengths)
         self.row_prompts = [self.row_prompts[row] for row in order]
         self.row_lengths = [self.row_lengths[row] for row in order]
         return order
 
-    def keep_prompts(self, kept: Sequence[int]) -> list[int]:
+    def keep_prompts(self, indices: Sequence[int]) -> list[int]:
         """Drop all prompts but these, which no row may stand behind. Returns which number each had before."""
-        order = _without_holes(kept)
+        order = _without_holes(indices)
         self._move([layer.prompts for layer in self._layers.values()], order, self.prompt_lengths)
         now = {before: number for number, before in enumerate(order)}
         self.prompt_lengths = [self.prompt_lengths[prompt] for prompt in order]
@@ -119,11 +119,11 @@ class KeyCache:
             return
         width = max(lengths[before] for _, before in moved)
         to, before = torch.tensor(moved, device=self.device).unbind(1)
-        for kept in (kept for layer in layers for kept in layer):
-            kept[to, :, :width] = kept[before, :, :width]
+        for tensor in (tensor for layer in layers for tensor in layer):
+            tensor[to, :, :width] = tensor[before, :, :width]
 
     def layer(self, module: nn.Module, key: Tensor) -> KeptLayer:
-        """What the attention layer `module` keeps."""
+        """Return the cache of attention layer `module`."""
         index: int = module.layer_idx  # type: ignore[assignment]
         if index not in self._layers:
             self._layers[index] = KeptLayer(key)
@@ -146,10 +146,10 @@ class _Reading(Layout):
         layer = self._cache.layer(module, key)
         longest = max(self._cache.prompt_lengths)
         for kind, new in enumerate((key, value)):
-            kept = _roomy(layer.prompts[kind], len(self._cache.prompt_lengths), longest)
+            buffer = _roomy(layer.prompts[kind], len(self._cache.prompt_lengths), longest)
             for number, segment in enumerate(self.segments, self._first):
-                kept[number, :, : segment.length] = new[0, :, segment.start : segment.end]
-            layer.prompts[kind] = kept
+                buffer[number, :, : segment.length] = new[0, :, segment.start : segment.end]
+            layer.prompts[kind] = buffer
         return super().attend(module, query, key, value, scaling)
 
 
@@ -171,10 +171,10 @@ class _ReadingOn(Layout):
         end = self._before + self.tokens
         seen: list[Tensor] = []
         for kind, new in enumerate((key, value)):
-            kept = _roomy(layer.prompts[kind], count, longest)
-            kept[self._prompt, :, self._before : end] = new[0]
-            layer.prompts[kind] = kept
-            seen.append(kept[self._prompt, :, :end].to(query.dtype)[None])
+            buffer = _roomy(layer.prompts[kind], count, longest)
+            buffer[self._prompt, :, self._before : end] = new[0]
+            layer.prompts[kind] = buffer
+            seen.append(buffer[self._prompt, :, :end].to(query.dtype)[None])
         mixed = F.scaled_dot_product_attention(
             query,
             seen[0],
@@ -225,7 +225,7 @@ class _Writing(Layout):
         # Query heads that share a key head are so many queries of that head.
         asked = self._of_rows(query).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
         asked = asked * (width**-0.5 if scaling is None else scaling)
-        own_keys, own_values = (kept[: len(self._rows), :, : self._width] for kept in layer.own)
+        own_keys, own_values = (buffer[: len(self._rows), :, : self._width] for buffer in layer.own)
         parts = _part(asked, own_keys, own_values, self._own_hidden), self._over_prompts(layer, asked)
         mixed = _joined(*parts).to(query.dtype).reshape(len(self._rows), -1, width)
         return (mixed if self._order is None else mixed[self._order])[None]
@@ -238,7 +238,7 @@ class _Writing(Layout):
     def _over_prompts(self, layer: KeptLayer, asked: Tensor) -> _Part:
         prompts, most = self._grid.shape
         longest = max(self._cache.prompt_lengths)
-        keys, values = (kept[:prompts, :, :longest] for kept in layer.prompts)
+        keys, values = (tensor[:prompts, :, :longest] for tensor in layer.prompts)
         heads, queries = asked.shape[1:3]
         # (prompts, most, heads, queries, width) to (prompts, heads, most × queries, width)
         grouped = asked[self._grid].transpose(1, 2).reshape(prompts, heads, most * queries, -1)
@@ -268,7 +268,7 @@ def _joined(one: _Part, other: _Part) -> Tensor:
 
 
 def _hidden(lengths: Sequence[int], device: torch.device) -> Tensor | None:
-    """Where the shorter ones have no token, (N, 1, 1, longest); None where all are as long."""
+    """Return the mask of missing tokens, (N, 1, 1, longest); None where all lengths are equal."""
     longest = max(lengths)
     if min(lengths) == longest:
         return None
@@ -276,26 +276,26 @@ def _hidden(lengths: Sequence[int], device: torch.device) -> Tensor | None:
     return (places >= torch.tensor(lengths, device=device)[:, None])[:, None, None]
 
 
-def _roomy(kept: Tensor, count: int, width: int, step: int = 1) -> Tensor:
+def _roomy(buffer: Tensor, count: int, width: int, step: int = 1) -> Tensor:
     """The same with room for `count` times `width` tokens, which are all that is still needed of it; what is
     new is 0, and so finite. Kept are, a half more aside, no more places than are needed."""
-    places = kept.shape[0] * kept.shape[2]
+    places = buffer.shape[0] * buffer.shape[2]
     wasted = places > _SMALL and places > _LARGEST_SHARE * count * width
-    if kept.shape[0] >= count and kept.shape[2] >= width and not wasted:
-        return kept
+    if buffer.shape[0] >= count and buffer.shape[2] >= width and not wasted:
+        return buffer
     # Where many join one after the other, not each of them has everything copied.
-    more = kept.shape[0] * 3 // 2 if 0 < kept.shape[0] < count else count
-    roomy = kept.new_zeros(max(count, more), kept.shape[1], -(-width // step) * step, kept.shape[3])
-    shared = slice(min(kept.shape[0], count)), slice(None), slice(min(kept.shape[2], width))
-    roomy[shared] = kept[shared]
+    more = buffer.shape[0] * 3 // 2 if 0 < buffer.shape[0] < count else count
+    roomy = buffer.new_zeros(max(count, more), buffer.shape[1], -(-width // step) * step, buffer.shape[3])
+    shared = slice(min(buffer.shape[0], count)), slice(None), slice(min(buffer.shape[2], width))
+    roomy[shared] = buffer[shared]
     return roomy
 
 
-def _without_holes(kept: Sequence[int]) -> list[int]:
-    """An order of `kept` that moves as few as can be: the last ones fill the places of those dropped."""
-    order = list(range(len(kept)))
-    staying = {number for number in kept if number < len(kept)}
+def _without_holes(mask: Sequence[int]) -> list[int]:
+    """An order of `mask` that moves as few as can be: the last ones fill the places of those dropped."""
+    order = list(range(len(mask)))
+    staying = {number for number in mask if number < len(mask)}
     holes = [number for number in order if number not in staying]
-    for hole, moved in zip(holes, (number for number in kept if number >= len(kept)), strict=True):
+    for hole, moved in zip(holes, (number for number in mask if number >= len(mask)), strict=True):
         order[hole] = moved
     return order

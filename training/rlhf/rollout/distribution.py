@@ -23,7 +23,7 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def sampling_log_probs(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """Log-probabilities that the next token is drawn by: temperature, then top-k, then top-p.
+    """Return log-probabilities that the next token is drawn by: temperature, then top-k, then top-p.
 
     logits: (rows, vocabulary). Returns (rows, vocabulary) float32, -inf where a token cannot be
     drawn. Temperature 0 gives the likeliest token probability 1 (the lowest id among equals).
@@ -45,8 +45,8 @@ def sampling_log_probs(logits: Tensor, parameters: SamplingParameters) -> Tensor
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
     """Keep exactly the `top_k` likeliest tokens of each row, renormalised."""
     values, indices = torch.topk(log_probs, top_k, dim=-1)
-    kept = torch.full_like(log_probs, -torch.inf)
-    return kept.scatter(-1, indices, torch.log_softmax(values, -1))
+    result = torch.full_like(log_probs, -torch.inf)
+    return result.scatter(-1, indices, torch.log_softmax(values, -1))
 
 
 def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
@@ -63,8 +63,8 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     # The likeliest always stays: rounding must never empty a row.
     before[:, 0] = 0
     values = torch.log_softmax(values.masked_fill(before >= top_p, -torch.inf), -1)
-    kept = torch.full_like(log_probs, -torch.inf)
-    return kept.scatter(-1, indices, values)
+    result = torch.full_like(log_probs, -torch.inf)
+    return result.scatter(-1, indices, values)
 
 
 class DeviceNoise:
@@ -78,7 +78,7 @@ class DeviceNoise:
         self._drawn = 0
 
     def next_key(self) -> int:
-        """The key of the next draw, as an int64."""
+        """Return the key of the next draw, as an int64."""
         self._drawn += 1
         return _signed(_scrambled((_scrambled(self._seed & _WORD) + self._drawn * _GOLDEN) & _WORD))
 
@@ -87,7 +87,7 @@ Noise = torch.Generator | DeviceNoise
 
 
 def noise_of(seed: int, device: torch.device) -> Noise:
-    """The random numbers of a sample: on CUDA computed there, elsewhere by the CPU's generator.
+    """Return the random numbers of a sample: on CUDA computed there, elsewhere by the CPU's generator.
 
     Both give the same numbers for the same seed whatever else is drawn; they are not each other's.
     """
@@ -95,7 +95,7 @@ def noise_of(seed: int, device: torch.device) -> Noise:
 
 
 def draw(log_probs: Tensor, generators: Sequence[Noise]) -> Tensor:
-    """One token per row, drawn by its probability; (rows,), where the noise is.
+    """Return one token per row, drawn by its probability; (rows,), where the noise is.
 
     The vocabulary is cut into blocks of ids. First a block is drawn by the probability of all its
     tokens, then one of its tokens, both by the Gumbel-max trick: exactly the distribution, and a few
@@ -117,7 +117,7 @@ def draw(log_probs: Tensor, generators: Sequence[Noise]) -> Tensor:
 
 
 def _block_probabilities(log_probs: Tensor) -> Tensor:
-    """The probability of each block of ids, the last of which may be shorter: (rows, blocks)."""
+    """Return the probability of each block of ids, the last of which may be shorter: (rows, blocks)."""
     probabilities = log_probs.exp()
     whole = probabilities.shape[-1] // _BLOCK
     sums = probabilities[:, : whole * _BLOCK].reshape(len(log_probs), whole, _BLOCK).sum(-1)
@@ -152,7 +152,7 @@ def _uniform(keys: Tensor, count: int) -> Tensor:
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """The logical shift to the right."""
+    """Return the logical shift to the right."""
     return (words >> by) & ((1 << (64 - by)) - 1)
 
 

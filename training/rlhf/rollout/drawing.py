@@ -45,7 +45,7 @@ def _draw(logits: Tensor, parameters: SamplingParameters, generators: Sequence[N
     if parameters.alternatives is None:
         return [TokenLogProb(id=id, log_prob=value) for id, value in zip(ids, chosen, strict=True)]
     model = torch.log_softmax(logits.float(), -1)
-    own = model.gather(-1, drawn[:, None])[:, 0].tolist()
+    model_log_probs = model.gather(-1, drawn[:, None])[:, 0].tolist()
     values, indices = torch.topk(model, parameters.alternatives, dim=-1)
     best = [
         tuple(zip(row_ids, row_values, strict=True))
@@ -53,5 +53,5 @@ def _draw(logits: Tensor, parameters: SamplingParameters, generators: Sequence[N
     ]
     return [
         TokenLogProb(id=id, log_prob=value, model_log_prob=own_value, alternatives=others)
-        for id, value, own_value, others in zip(ids, chosen, own, best, strict=True)
+        for id, value, own_value, others in zip(ids, chosen, model_log_probs, best, strict=True)
     ]

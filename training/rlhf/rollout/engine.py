@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.drawing import draw_tokens
 from training.rlhf.rollout.lane import Lane
 from training.rlhf.rollout.limits import context_length
@@ -61,7 +61,7 @@ class Engine:
         self._slots: dict[tuple[str | None, tuple[int, ...]], Slot] = {}
         self._lanes: dict[str | None, Lane] = {}
         self._ended = False
-        """Whether any has ended since the last ones were dropped."""
+        """Return whether any has ended since the last ones were dropped."""
         self._suspects: set[Handle] = set()
         self.tokens_read = 0
         """Tokens of prompts that were read."""
@@ -73,7 +73,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do something."""
+        """Return whether a step would do something."""
         return bool(self._waiting) or self.running > 0
 
     @property
@@ -89,7 +89,7 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more sample would be written at once, if its keys find place."""
+        """Return whether one more sample would be written at once, if its keys find place."""
         return not self._waiting and (self._max_rows is None or self.running < self._max_rows)
 
     def submit(self, wanted: Iterable[Wanted], on_delta: OnDelta | None = None) -> Handle:
@@ -152,7 +152,7 @@ class Engine:
         return self._lanes[whole]
 
     def _admit(self) -> bool:
-        """Whether any were taken in, or a piece was read of the prompt of one that is to be."""
+        """Return whether any were taken in, or a piece was read of the prompt of one that is to be."""
         if self._waiting and self._in_pieces(self._waiting[0]):
             return self._read_piece(self._waiting[0])
         new = self._next()
@@ -170,7 +170,7 @@ class Engine:
         return bool(new)
 
     def _in_pieces(self, row: Row) -> bool:
-        """Whether the prompt of one that waits is, or goes on being, read a piece at a time."""
+        """Return whether the prompt of one that waits is, or goes on being, read a piece at a time."""
         lane = self._lane(row.wanted.adapter)
         too_long = len(row.slot.prompt) > self._read_at_once and row.slot not in lane
         return self._steady and (too_long or lane.has_begun(row.slot))
@@ -190,7 +190,7 @@ class Engine:
         return True
 
     def _next(self) -> list[Row]:
-        """The first of those that wait that find a place, and are read in one pass."""
+        """Return the first of those that wait that find a place, and are read in one pass."""
         new: list[Row] = []
         reading: set[Slot] = set()
         tokens = 0
@@ -213,7 +213,7 @@ class Engine:
         return new
 
     def _fits(self, row: Row, new: Sequence[Row]) -> bool:
-        """Whether the keys of this row find place beside those that run."""
+        """Return whether the keys of this row find place beside those that run."""
         if self._max_tokens is None:
             return True
         joining = [*new, row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.engine import READ_AT_ONCE as _READ_AT_ONCE
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import end_tokens

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.rows import Row, Slot
 
@@ -30,16 +30,16 @@ class Lane:
         long as only a part of it was read."""
 
     def __contains__(self, slot: Slot) -> bool:
-        """Whether this prompt was read."""
+        """Return whether this prompt was read."""
         return self._read.get(slot) is not None
 
     def has_begun(self, slot: Slot) -> bool:
-        """Whether a part of this prompt was read, and not all of it."""
+        """Return whether a part of this prompt was read, and not all of it."""
         return slot in self._read and self._read[slot] is None
 
     @property
     def empty(self) -> bool:
-        """Whether it keeps nothing that is still needed."""
+        """Return whether it keeps nothing that is still needed."""
         return not self.rows and not self._read
 
     def admit(self, new: Sequence[Row]) -> Tensor:
@@ -102,18 +102,18 @@ class Lane:
         """Forget rows that have ended, and prompts of which no sample is left."""
         alive = [number for number, row in enumerate(self.rows) if row.alive]
         slots = list(self._read)
-        kept = [number for number, slot in enumerate(slots) if slot.users]
-        self._wipe_broken(alive, kept)
+        used = [number for number, slot in enumerate(slots) if slot.users]
+        self._wipe_broken(alive, used)
         if len(alive) < len(self.rows):
             order = self._cache.keep_rows(alive)
             self.rows = [self.rows[number] for number in order]
-        if len(kept) < len(slots):
-            order = self._cache.keep_prompts(kept)
+        if len(used) < len(slots):
+            order = self._cache.keep_prompts(used)
             self._read = {slots[number]: self._read[slots[number]] for number in order}
 
-    def _wipe_broken(self, alive: Collection[int], kept: Collection[int]) -> None:
+    def _wipe_broken(self, alive: Collection[int], used: Collection[int]) -> None:
         rows = [number for number, row in enumerate(self.rows) if row.slot.broken and number not in alive]
-        prompts = [number for number, slot in enumerate(self._read) if slot.broken and number not in kept]
+        prompts = [number for number, slot in enumerate(self._read) if slot.broken and number not in used]
         if rows or prompts:
             self._cache.wipe(rows=rows, prompts=prompts)
 

@@ -1,10 +1,10 @@
-"""Where a completion ends: at one of the model's end tokens, or with its context."""
+"""Limits of a completion: the model's end tokens and its context."""
 
 from __future__ import annotations
 
 import json
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 
 
 def context_length(backbone: Backbone) -> int:
@@ -14,10 +14,10 @@ def context_length(backbone: Backbone) -> int:
 
 def end_tokens(backbone: Backbone) -> frozenset[int]:
     """Ids that end a completion: those of the tokenizer, the model's and the generation configuration."""
-    found = [backbone.tokenizer.eos_token_id, getattr(backbone.config, "eos_token_id", None)]
+    candidates = [backbone.tokenizer.eos_token_id, getattr(backbone.config, "eos_token_id", None)]
     path = backbone.folder / "generation_config.json"
     if path.is_file():
         # Some chat models name their end of turn only here.
-        found.append(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
-    ids = [id for entry in found for id in (entry if isinstance(entry, list | tuple) else [entry])]
+        candidates.append(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+    ids = [id for entry in candidates for id in (entry if isinstance(entry, list | tuple) else [entry])]
     return frozenset(id for id in ids if id is not None)

@@ -8,12 +8,12 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from training.rlhf.compatible_server import CompatibleServer, ServerError
+from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rollout.samples import Sample, TokenLogProb
 from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
-Told = Literal["model", "sampler"]
+LogProbSource = Literal["model", "sampler"]
 """Whose log-probabilities a server tells: the model's before temperature and filters, or those drawn by."""
 
 VLLM_NEUTRAL: Mapping[str, Any] = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -38,7 +38,7 @@ class RemoteRollout:
         tokenizer: Any,
         end_tokens: frozenset[int],
         key: str = "",
-        tells: Told = "model",
+        tells: LogProbSource = "model",
         timeout: float = 600.0,
         attempts: int = 3,
         pause: float = 1.0,

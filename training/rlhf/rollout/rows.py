@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.distribution import Noise, noise_of
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.rollout.samples import Delta, OnDelta, Sample, TokenLogProb
@@ -38,7 +38,7 @@ class Slot:
     users: int = 0
     """Samples that are not finished; with the last one the prompt is forgotten."""
     broken: bool = False
-    """Whether a number that is not finite came of it."""
+    """Return whether a number that is not finite came of it."""
 
 
 class Handle:
@@ -52,12 +52,12 @@ class Handle:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether nothing more will come."""
         return self.error is not None or all(row.finished is not None for row in self.rows)
 
     @property
     def samples(self) -> list[Sample]:
-        """All of them. Raises what went wrong."""
+        """Return all of them. Raises what went wrong."""
         if self.error is not None:
             raise self.error
         return [row.finished for row in self.rows if row.finished is not None]
@@ -82,7 +82,7 @@ class Row:
 
     @classmethod
     def begin(cls, backbone: Backbone, wanted: Wanted, handle: Handle, slot: Slot) -> Row:
-        """A sample without tokens."""
+        """Return a sample without tokens."""
         return cls(
             wanted=wanted,
             handle=handle,
@@ -94,12 +94,12 @@ class Row:
 
     @property
     def alive(self) -> bool:
-        """Whether it goes on."""
+        """Return whether it goes on."""
         return self.finished is None and self.handle.error is None
 
     @property
     def place(self) -> int:
-        """The position of the token that it drew last."""
+        """Return the position of the token that it drew last."""
         return len(self.wanted.prompt) + len(self.tokens) - 1
 
     def append(self, token: TokenLogProb, ends: frozenset[int], tokenizer: object) -> None:

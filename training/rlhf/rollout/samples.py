@@ -1,4 +1,4 @@
-"""What a rollout gives: samples with the log-probability of every token, whole or as they grow."""
+"""Samples of a rollout with the log-probability of every token, whole or streamed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Sample:
 
     @property
     def token_ids(self) -> list[int]:
-        """The drawn ids."""
+        """Return the drawn ids."""
         return [token.id for token in self.tokens]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """What has become certain of one sample since its last delta."""
+    """Text and tokens of one sample that became certain since its last delta."""
 
     prompt: int
     sample: int

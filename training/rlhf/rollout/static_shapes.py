@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.rlhf.attention import Layout, Segment
-from training.rlhf.backbone import Backbone
+from training.rlhf.model.attention import Layout, Segment
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeptLayer, KeyCache
 from training.rlhf.rollout.lane import Lane
 from training.rlhf.rollout.rows import Row
@@ -56,11 +56,11 @@ def cuda_graph(compute: Compute) -> Compute:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = compute()
+        outputs = compute()
 
     def play() -> Tensor:
         graph.replay()
-        return found
+        return outputs
 
     return play
 
@@ -86,7 +86,7 @@ class StaticShapes:
 
     @property
     def shapes(self) -> set[tuple[int, int]]:
-        """Rows and places of the passes that there have been."""
+        """Return rows and places of the passes that there have been."""
         return {(rows, width) for _, rows, width in self._recorded}
 
     def kept(self, layer: int, like: Tensor) -> list[Tensor]:
@@ -98,8 +98,8 @@ class StaticShapes:
 
     def clear(self) -> None:
         """Forget all keys: a NaN that a rollout left would reach the next, for 0 times NaN is NaN."""
-        for kept in (one for layer in self._kept.values() for one in layer):
-            kept.zero_()
+        for tensor in (one for layer in self._kept.values() for one in layer):
+            tensor.zero_()
 
     def write(self, adapter: str | None, ids: Sequence[int], places: Sequence[int]) -> Tensor:
         """Run a token of each row, each at its place; the logits after it, (rows, vocabulary).
@@ -109,9 +109,9 @@ class StaticShapes:
         count = len(ids)
         rows = bucket(count, least=1, most=self.rows)
         width = bucket(max(places) + 1, least=_LEAST_WIDTH, most=self.width)
-        for buffer, given in ((self._ids, ids), (self._places, places)):
+        for buffer, tensor in ((self._ids, ids), (self._places, places)):
             # Rows that are too much write to their first place, which the next sample there overwrites.
-            buffer[:rows] = torch.tensor([*given, *[0] * (rows - count)], device=buffer.device)
+            buffer[:rows] = torch.tensor([*tensor, *[0] * (rows - count)], device=buffer.device)
         key = adapter, rows, width
         if key not in self._recorded:
             self._recorded[key] = self._record(lambda: self._pass(rows, width))
@@ -148,10 +148,10 @@ class _StaticWriting(Layout):
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
     ) -> Tensor:
-        kept = self._shapes.kept(int(module.layer_idx), key)  # type: ignore[arg-type]
-        for place, new in zip(kept, (key, value), strict=True):
+        layer = self._shapes.kept(int(module.layer_idx), key)  # type: ignore[arg-type]
+        for place, new in zip(layer, (key, value), strict=True):
             place[self._rows, :, self._places] = new[0].transpose(0, 1).to(place.dtype)
-        keys, values = (place[: len(self._rows), :, : self._width] for place in kept)
+        keys, values = (place[: len(self._rows), :, : self._width] for place in layer)
         mixed = F.scaled_dot_product_attention(
             query[0].transpose(0, 1)[:, :, None].to(keys.dtype),
             keys,
@@ -173,9 +173,9 @@ class _StaticCache(KeyCache):
         shapes.clear()
 
     def layer(self, module: nn.Module, key: Tensor) -> KeptLayer:
-        found = super().layer(module, key)
-        found.own = self._shapes.kept(int(module.layer_idx), found.own[0])  # type: ignore[arg-type]
-        return found
+        layer_cache = super().layer(module, key)
+        layer_cache.own = self._shapes.kept(int(module.layer_idx), layer_cache.own[0])  # type: ignore[arg-type]
+        return layer_cache
 
     def add_rows(self, prompts: Sequence[int]) -> None:
         first = len(self.row_prompts)
@@ -183,8 +183,8 @@ class _StaticCache(KeyCache):
         for row, prompt in enumerate(prompts, first):
             length = self.row_lengths[row] = self.prompt_lengths[prompt]
             for layer in self._layers.values():
-                for own, read in zip(layer.own, layer.prompts, strict=True):
-                    own[row, :, :length] = read[prompt, :, :length]
+                for target, read in zip(layer.own, layer.prompts, strict=True):
+                    target[row, :, :length] = read[prompt, :, :length]
 
     def wrote(self) -> None:
         """Every row has one token more."""

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from training.rlhf.model.templates import hidden_ids
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -19,6 +21,8 @@ class TextStream:
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
+        # Without its delimiters the thinking of gpt-oss could not be told from its answer.
+        self._hidden = hidden_ids(tokenizer)
         self._ids: list[int] = []
         self._starts: list[int] = []
         self._length = 0
@@ -27,7 +31,7 @@ class TextStream:
         self.text = ""
         """All that was given out so far; after `finish`, the sample's text."""
         self.stopped = False
-        """Whether a stop string was met; the text ends before it."""
+        """Return whether a stop string was met; the text ends before it."""
         self.visible_tokens = 0
         """How many of the tokens, from the first, have a part in `text`."""
 
@@ -62,8 +66,11 @@ class TextStream:
     def _decode(self) -> str:
         # The whole sequence each time: what a decoder makes of a token depends on those before
         # it, and 500 tokens take 0.1 ms.
+        hidden = self._hidden
         text: str = self._tokenizer.decode(
-            self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            self._ids if hidden is None else [id for id in self._ids if id not in hidden],
+            skip_special_tokens=hidden is None,
+            clean_up_tokenization_spaces=False,
         )
         return text
 
@@ -83,8 +90,8 @@ class TextStream:
     def _find_stop(self, text: str) -> int | None:
         start = max(0, self._searched - max(map(len, self._stop), default=0))
         self._searched = len(text)
-        found = [position for stop in self._stop if (position := text.find(stop, start)) >= 0]
-        return min(found, default=None)
+        positions = [position for stop in self._stop if (position := text.find(stop, start)) >= 0]
+        return min(positions, default=None)
 
     def _held_back(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""

@@ -53,7 +53,7 @@ def convert_gguf(gguf_file: Path, into: Path) -> None:
 
 
 def _without_quantisation(model: Any) -> Any:
-    """The same weights in a model that does not believe itself quantised and can be saved."""
+    """Return the same weights in a model that does not believe itself quantised and can be saved."""
     from transformers import AutoModelForCausalLM
 
     config = type(model.config).from_dict(

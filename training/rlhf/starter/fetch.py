@@ -38,7 +38,7 @@ _BYTES_NEEDED = 600 * _MEBIBYTE
 
 
 def ensure(models_folder: Path, *, report: Report | None = None, local_folder: Path | None = None) -> Path:
-    """The starter model's folder below `models_folder`; fetched first where it is not there.
+    """Return the starter model's folder below `models_folder`; fetched first where it is not there.
 
     Args:
         models_folder: made when missing. Also holds `progress.json`.

@@ -1,4 +1,4 @@
-"""What the fetch tells, and how: progress for people and other processes, errors with a remedy."""
+"""Progress of the fetch for people and other processes, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StarterError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchProgress:
-    """Where the fetch is; `progress.json` in the models folder, replaced as a whole."""
+    """Progress of the fetch; `progress.json` in the models folder, replaced as a whole."""
 
     stage: Stage
     message: str
@@ -47,7 +47,7 @@ class FetchProgress:
 
 
 def read_progress(models_folder: Path) -> FetchProgress | None:
-    """The last progress written, or None when no fetch has begun or the file is not readable."""
+    """Return the last progress written, or None when no fetch has begun or the file is not readable."""
     try:
         values = json.loads((models_folder / PROGRESS_FILE).read_text(encoding="utf-8"))
         return FetchProgress(**values)

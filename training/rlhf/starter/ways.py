@@ -35,7 +35,7 @@ _MEBIBYTE = 1024 * 1024
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a model in transformers' format: config, safetensors, tokenizer."""
+    """Return whether a folder holds a model in transformers' format: config, safetensors, tokenizer."""
     return (
         (folder / "config.json").is_file()
         and (folder / "tokenizer.json").is_file()
@@ -44,7 +44,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files of the model in a folder; none where there is no folder."""
+    """Return the files of the model in a folder; none where there is no folder."""
     wanted = (".safetensors", ".json", ".txt", ".jinja", ".model")
     return [path for path in sorted(folder.glob("*")) if path.is_file() and path.suffix in wanted]
 
@@ -157,17 +157,17 @@ def _pip_download(work: Path, tell: Tell) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
     assert process.stdout is not None  # noqa: S101
-    said: list[str] = []
+    output: list[str] = []
     with process:
         for line in process.stdout:
             if progress := re.match(r"Progress (\d+) of (\d+)", line):
                 tell(message, int(progress[1]), int(progress[2]))
             elif line.strip():
-                said.append(line.strip())
+                output.append(line.strip())
     if process.returncode != 0:
-        if any("No space left on device" in line for line in said):
+        if any("No space left on device" in line for line in output):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
-        errors = [line for line in said if line.startswith("ERROR:")] or said[-1:]
+        errors = [line for line in output if line.startswith("ERROR:")] or output[-1:]
         raise StarterError(f"pip failed ({' '.join(errors)[:500]})")
 
 

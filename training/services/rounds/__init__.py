@@ -1,19 +1,11 @@
 """The state machine that takes a project once around the loop.
 
-`transitions` holds the states and what may follow what; `opening` begins and starts a round, `holding`
-stops it and lets it go on, `deciding` promotes, rejects and rolls back; `carrying_out` does its steps;
+`transitions` holds the states and what may follow what; `opening` begins and starts a round, `controls`
+stops it and lets it go on, `deciding` promotes, rejects and rolls back; `executor` does its steps;
 `triggers` is what happens by itself.
 """
 
-from training.services.rounds.carrying_out import advance_round, rounds_with_work, sweep
-from training.services.rounds.deciding import (
-    candidate_of,
-    promote_round,
-    reject_round,
-    roll_back,
-    settle_decision,
-)
-from training.services.rounds.holding import (
+from training.services.rounds.controls import (
     cancel_round,
     pause_round,
     reopen_round,
@@ -21,6 +13,14 @@ from training.services.rounds.holding import (
     retry_step,
     start_again,
 )
+from training.services.rounds.deciding import (
+    candidate_of,
+    promote_round,
+    reject_round,
+    roll_back,
+    settle_decision,
+)
+from training.services.rounds.executor import advance_round, rounds_with_work, sweep
 from training.services.rounds.opening import draft_first_round, open_first_round, open_round, start_round
 
 __all__ = [

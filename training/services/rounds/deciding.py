@@ -5,41 +5,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import translation
 from django.utils.translation import gettext as _
 
-from annotation.choices import Purpose
+from annotation.choices import NotificationKind, Purpose
 from annotation.errors import Refusal
 from annotation.models import Comparison, User
 from annotation.services import audit
+from annotation.services.jobs.messages import send_after_commit
 from training.choices import (
     CAN_DECIDE,
-    CAN_START,
+    CAN_ROLL_BACK,
     WRITES_TEXT,
     CheckpointKind,
     RoundState,
     StepKind,
     StepState,
+    TaskName,
     Verdict,
 )
-from training.decision_reasons import said
-from training.doorbell import ring_after_commit
 from training.models import Checkpoint, Round, RoundStep
-from training.selectors import checkpoints_of
-from training.selectors_evaluation import evaluation_of, trained_by
-from training.services.evaluations import ask_people
-from training.services.promotion import Decision, comparisons_wanted, decision_of
-from training.services.rounds.transitions import move, unfinished
-from training.services.telling import tell_of_round
+from training.models.decision_reasons import said
+from training.selectors.evaluations import evaluation_of, trained_by
+from training.selectors.projects import checkpoints_of
+from training.selectors.round_states import can_decide
+from training.services.evaluation.evaluations import ask_people
+from training.services.jobs.events import tell_managers_of_round, tell_of_round
+from training.services.rounds.promotion import Decision, comparisons_wanted, decision_of
+from training.services.rounds.transitions import FROM_THE_BEGINNING, move, unfinished
 
-CAN_ROLL_BACK = (RoundState.DRAFT, *CAN_START)
 _SEEDS = 2**31
 
 
 def candidate_of(round_: Round) -> Checkpoint | None:
-    """The policy that a round trained; None before it is registered."""
+    """Return the policy that a round trained; None before it is registered."""
     return trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
 
 
@@ -51,6 +52,8 @@ def settle_decision(round_: Round) -> None:
     at any time, by several at once.
     """
     if round_.parsed_recipe.promotion.by_hand:
+        if round_.state == RoundState.DECIDING:
+            tell_managers_of_round(round_, NotificationKind.DECISION_WAITING)
         return
     decision = note_decision(round_)
     if decision.waits:
@@ -69,27 +72,12 @@ def settle_decision(round_: Round) -> None:
 
 
 def note_decision(round_: Round) -> Decision:
-    """What the recipe's conditions say now; the round keeps it for people to read."""
+    """Evaluate the recipe's conditions and store the result on the round."""
     decision = decision_of(round_=round_)
     Round.objects.filter(pk=round_.pk, state__in=CAN_DECIDE).update(
         reasons=list(decision.reasons), verdict=decision.verdict
     )
     return decision
-
-
-def awaiting_evidence() -> QuerySet[Round]:
-    """Rounds that ended without enough evidence and can still be decided: the next one does not train yet."""
-    following = Round.objects.filter(
-        project=OuterRef("project"), number=OuterRef("number") + 1, state__in=CAN_ROLL_BACK
-    )
-    return Round.objects.filter(Exists(following), state=RoundState.NOT_ENOUGH_EVIDENCE)
-
-
-def can_decide(round_: Round) -> bool:
-    """True where a round's new policy may be promoted or rejected now."""
-    if round_.state == RoundState.NOT_ENOUGH_EVIDENCE:
-        return awaiting_evidence().filter(pk=round_.pk).exists()
-    return round_.state == RoundState.DECIDING
 
 
 def promote_round(*, round_: Round, actor: User | None, note: str = "") -> None:
@@ -140,6 +128,7 @@ def _end_without_evidence(round_: Round) -> None:
         if not _close(round_, RoundState.NOT_ENOUGH_EVIDENCE, ""):
             raise _not_deciding(round_)
         _decided("round.not_enough_evidence", round_, None, candidate_of(round_), "")
+        tell_managers_of_round(round_, NotificationKind.NOT_ENOUGH_EVIDENCE)
         following = _open_next(round_, policy=round_.policy, opened_by=None)
         ask_people_to_decide(round_, round_number=following.number)
     round_.refresh_from_db()
@@ -154,7 +143,7 @@ def _refuse_without_note(round_: Round, actor: User | None, note: str, wanted: V
 
 
 def rollback_choices(round_: Round) -> Sequence[Checkpoint]:
-    """The checkpoints that a round may take as its policy instead of the one it has, newest first."""
+    """Return the checkpoints that could replace the round's policy, newest first."""
     found = checkpoints_of(round_.project, writing=True).filter(files_deleted_at=None)
     return list(found.exclude(pk=round_.policy_id).order_by("-pk"))
 
@@ -168,7 +157,7 @@ def roll_back(*, round_: Round, checkpoint: Checkpoint, actor: User) -> None:
     with transaction.atomic():
         if checkpoint.kind not in WRITES_TEXT or checkpoint not in rollback_choices(round_):
             raise Refusal(
-                _("%(name)s cannot answer for %(round)s: choose another checkpoint of the project.")
+                _("%(name)s cannot respond in %(round)s: choose another checkpoint of the project.")
                 % {"name": checkpoint, "round": round_}
             )
         locked = Round.objects.select_for_update().get(pk=round_.pk)
@@ -245,7 +234,7 @@ def _go_on(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None
 
 
 def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> Round:
-    """The round after this one, in sampling, with the same recipe. A time that was set was for this one."""
+    """Open the next round, in sampling, with the same recipe except its start time."""
     recipe = _with_fresh_seed(round_.recipe, round_, policy)
     if recipe.get("start"):
         recipe["start"] = {**recipe["start"], "at": None}
@@ -262,12 +251,12 @@ def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> 
     RoundStep.objects.get_or_create(round=following, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
     if created:
         tell_of_round(following, RoundState.SAMPLING)
-    ring_after_commit(following.pk)
+    send_after_commit(TaskName.ADVANCE_ROUND, following.pk)
     return following
 
 
 def _with_fresh_seed(recipe: Mapping[str, Any], round_: Round, policy: Checkpoint) -> dict[str, Any]:
-    """The recipe; with another seed where `policy` answered an earlier round with this one.
+    """Return the recipe, with another seed if `policy` answered an earlier round with this one.
 
     A checkpoint that is asked the same with the same seed says the same, and there would be nothing new
     to judge.
@@ -287,18 +276,6 @@ def _answer_anew(round_: Round) -> None:
     begun.filter(open_slots=F("overlap")).update(priority=F("priority") - 1)
     move(round_, RoundState.SAMPLING, sources=(RoundState.LABELLING,))
     RoundStep.objects.update_or_create(
-        round=round_,
-        position=0,
-        defaults={
-            "kind": StepKind.ANSWER_PROMPTS,
-            "state": StepState.WAITING,
-            "current": 0,
-            "total": 0,
-            "message": "",
-            "error": "",
-            "worker": "",
-            "heartbeat_at": None,
-            "finished_at": None,
-        },
+        round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS, **FROM_THE_BEGINNING}
     )
-    ring_after_commit(round_.pk)
+    send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)

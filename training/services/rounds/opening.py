@@ -9,18 +9,19 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Project, User
-from annotation.selectors import judgments_current
+from annotation.selectors.access import judgments_current
 from annotation.services import audit
-from training.choices import CAN_START, RoundState, StepKind, StepState
-from training.doorbell import ring_after_commit
+from annotation.services.jobs.messages import send_after_commit
+from training.choices import CAN_START, RoundState, StepKind, StepState, TaskName
 from training.models import Round, RoundStep
 from training.recipe import default_recipe
-from training.services.checkpoints import register_starter
-from training.services.dry_run import refuse_unless_fits
-from training.services.evaluators import trains_evaluator
+from training.services.evaluation.evaluators import trains_evaluator
+from training.services.jobs.events import tell_of_round
+from training.services.registry.checkpoints import register_starter
+from training.services.rounds.chat_templates import untrainable_template
+from training.services.rounds.dry_run import refuse_unless_fits
 from training.services.rounds.transitions import TRAINING_STEPS, alone_in_training, move, unfinished
 from training.services.snapshots import refuse_unless_learnable
-from training.services.telling import tell_of_round
 
 
 def draft_first_round(
@@ -49,14 +50,17 @@ def draft_first_round(
 def open_round(*, round_: Round, opened_by: User | None) -> None:
     """Let a draft's policy answer its prompts. A worker is told after the commit.
 
-    Comparisons appear as answers come. Refuses a round that is no draft any more.
+    Comparisons appear as answers come. Refuses a round that is no draft any more, and one whose responses
+    could be judged and not trained on.
     """
+    for problem in untrainable_template(round_):
+        raise Refusal(problem, field="recipe")
     with transaction.atomic():
         if not move(round_, RoundState.SAMPLING, sources=(RoundState.DRAFT,)):
             raise Refusal(_("%(round)s is no draft any more: it was opened already.") % {"round": round_})
         RoundStep.objects.get_or_create(round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
         audit.record(action="round.open", subject=round_, actor=opened_by, project=round_.project)
-        ring_after_commit(round_.pk)
+        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 
@@ -125,7 +129,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
                 **({"despite_memory": overridden} if overridden else {}),
             },
         )
-        ring_after_commit(round_.pk)
+        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 

@@ -1,35 +1,35 @@
-"""What each step of a round does. Every one may be done again from its beginning."""
+"""The steps of a round. Each may be done again from its beginning."""
 
 from collections.abc import Callable
 from typing import Literal
 
 from annotation.errors import Refusal
-from training import log_lines
+from annotation.services.jobs.claims import still_held
 from training.choices import CheckpointKind, RoundState, StepKind, Verdict
-from training.contract import Settings
+from training.contract import Settings, log_lines
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.answers import answer_prompts, rival_of
-from training.services.checkpoints import register_checkpoint
-from training.services.claims import Pulse, still_held
-from training.services.evaluations import evaluate_round
-from training.services.reward_models import with_reward_models
+from training.services.evaluation.evaluations import evaluate_round
+from training.services.evaluation.scores import score_if_wanted
+from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.registry.checkpoints import register_checkpoint
 from training.services.rounds.deciding import ask_people_to_decide, note_decision
+from training.services.rounds.reward_models import with_reward_models
 from training.services.rounds.transitions import move
-from training.services.runs import create_run, drive_run, unused_name
-from training.services.scores import score_if_wanted
+from training.services.runs.runs import create_run, drive_run, unused_name
+from training.services.sampling.answers import answer_prompts, rival_of
 from training.services.snapshots import freeze_snapshot
 
 _OTHER_SEED = 0x5EC0_0D5E
 """Below 2³¹, as seeds are."""
 
 
-def do_step(step: RoundStep, pulse: Pulse) -> str:
+def do_step(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Do a step whose claim the caller holds; return what came of it, for people."""
-    return _WHAT_TO_DO[StepKind(step.kind)](step, pulse)
+    return _STEPS[StepKind(step.kind)](step, heartbeat)
 
 
-def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
+def _freeze_snapshot(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Export the judgments of this round and all before it."""
     round_ = step.round
     if round_.snapshot is None:
@@ -39,7 +39,7 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
             created_by=round_.started_by,
             weigh_by_reliability=round_.parsed_recipe.reliability_weights,
             ai_feedback=round_.parsed_recipe.ai_feedback,
-            on_row=lambda done, total: pulse(current=done, total=total, message="writing judgments"),
+            on_row=lambda done, total: heartbeat(current=done, total=total, message="writing judgments"),
         )
         with still_held(step):
             round_.snapshot = snapshot
@@ -48,45 +48,46 @@ def _freeze_snapshot(step: RoundStep, pulse: Pulse) -> str:
     return f"{counts['judgments']} judgments, {sum(counts['decided_pairs'].values())} decided pairs"
 
 
-def _train_reward_model(step: RoundStep, pulse: Pulse) -> str:
-    """Train a scalar head and an adapter, from the base: all judgments so far are in the snapshot."""
-    run = _run_of(step, "reward", step.round.parsed_recipe.reward, parent=None)
-    with log_lines.bearing(run=run.pk):
-        drive_run(run, pulse=pulse)
-    return f"{run.step} steps"
+def _train_reward_model(step: RoundStep, heartbeat: StepHeartbeat) -> str:
+    """Train a reward model from the base: all judgments so far are in the snapshot."""
+    role = "evaluator" if step.kind == StepKind.TRAIN_EVALUATOR else "reward"
+    return _train(step, heartbeat, role, step.round.parsed_recipe.reward)
 
 
-def _train_evaluator(step: RoundStep, pulse: Pulse) -> str:
-    """Train a second reward model, from another seed and on the judgments that the others do not see."""
-    run = _run_of(step, "evaluator", step.round.parsed_recipe.reward, parent=None)
-    with log_lines.bearing(run=run.pk):
-        drive_run(run, pulse=pulse)
-    return f"{run.step} steps"
-
-
-def _train_policy(step: RoundStep, pulse: Pulse) -> str:
+def _train_policy(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Train the round's policy further; a starter model has no adapter to continue."""
     policy = step.round.policy
     parent = policy if policy.kind == CheckpointKind.POLICY else None
     settings = with_reward_models(step.round, step.round.parsed_recipe.policy)
-    run = _run_of(step, "policy", settings, parent=parent)
+    return _train(step, heartbeat, "policy", settings, parent=parent)
+
+
+def _train(
+    step: RoundStep,
+    heartbeat: StepHeartbeat,
+    role: str,
+    settings: Settings,
+    *,
+    parent: Checkpoint | None = None,
+) -> str:
+    run = step.run or _create_run(step, role, settings, parent=parent)
     with log_lines.bearing(run=run.pk):
-        drive_run(run, pulse=pulse)
+        drive_run(run, heartbeat=heartbeat)
     return f"{run.step} steps"
 
 
-def _register_checkpoints(step: RoundStep, pulse: Pulse) -> str:
+def _register_checkpoints(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Take both checkpoints into the collection, where the model server finds them."""
     names = []
     runs = _runs(step.round)
     for done, run in enumerate(runs):
-        pulse(current=done, total=len(runs), message=f"checking {run}")
+        heartbeat(current=done, total=len(runs), message=f"checking {run}")
         names.append(register_checkpoint(run=run).name)
     return " and ".join(names)
 
 
-def _answer_prompts(step: RoundStep, pulse: Pulse) -> str:
-    """The round's policy answers its prompts, beside the policy of the round before.
+def _answer_prompts(step: RoundStep, heartbeat: StepHeartbeat) -> str:
+    """Sample responses of the round's policy and of its rival.
 
     The round is in labelling as soon as the first of them are answered; the rest comes while
     people label.
@@ -95,28 +96,28 @@ def _answer_prompts(step: RoundStep, pulse: Pulse) -> str:
     rival = rival_of(round_)
     with Engine() as engine:
         first = round_.parsed_recipe.ready_prompts
-        answer_prompts(round_=round_, rival=rival, pulse=pulse, engine=engine, first=first)
+        answer_prompts(round_=round_, rival=rival, heartbeat=heartbeat, engine=engine, first=first)
         move(round_, RoundState.LABELLING, sources=(RoundState.SAMPLING,))
-        outcome = answer_prompts(round_=round_, rival=rival, pulse=pulse, engine=engine)
-    scored = _score_answers(round_, pulse)
+        outcome = answer_prompts(round_=round_, rival=rival, heartbeat=heartbeat, engine=engine)
+    scored = _score_answers(round_, heartbeat)
     return f"{outcome}; {scored}" if scored else outcome
 
 
-def _score_answers(round_: Round, pulse: Pulse) -> str:
+def _score_answers(round_: Round, heartbeat: StepHeartbeat) -> str:
     """Scores decide which comparison is asked next. Without them labelling goes on by age."""
     with Engine() as engine:
         return score_if_wanted(
-            project=round_.project, engine=engine, tell=lambda message: pulse(message=message)
+            project=round_.project, engine=engine, tell=lambda message: heartbeat(message=message)
         )
 
 
-def _evaluate(step: RoundStep, pulse: Pulse) -> str:
+def _evaluate(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Hold the new policy against its parent, on prompts that nothing was learnt from."""
     with Engine() as engine:
-        return evaluate_round(round_=step.round, pulse=pulse, engine=engine)
+        return evaluate_round(round_=step.round, heartbeat=heartbeat, engine=engine)
 
 
-def _decide(step: RoundStep, pulse: Pulse) -> str:
+def _decide(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """See whether the recipe's conditions hold; the verdict itself follows once this step is finished."""
     decision = note_decision(step.round)
     if decision.waits:
@@ -126,10 +127,10 @@ def _decide(step: RoundStep, pulse: Pulse) -> str:
     return str(Verdict(decision.verdict).label)
 
 
-_WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {
+_STEPS: dict[StepKind, Callable[[RoundStep, StepHeartbeat], str]] = {
     StepKind.FREEZE_SNAPSHOT: _freeze_snapshot,
     StepKind.TRAIN_REWARD_MODEL: _train_reward_model,
-    StepKind.TRAIN_EVALUATOR: _train_evaluator,
+    StepKind.TRAIN_EVALUATOR: _train_reward_model,
     StepKind.TRAIN_POLICY: _train_policy,
     StepKind.REGISTER_CHECKPOINTS: _register_checkpoints,
     StepKind.EVALUATE: _evaluate,
@@ -138,27 +139,19 @@ _WHAT_TO_DO: dict[StepKind, Callable[[RoundStep, Pulse], str]] = {
 }
 
 
-def _run_of(
-    step: RoundStep,
-    role: str,
-    settings: Settings,
-    *,
-    parent: Checkpoint | None,
-) -> Run:
-    """The step's run, written down when there is none yet."""
-    if step.run is None:
-        round_ = step.round
-        with still_held(step):
-            step.run = create_run(
-                name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
-                snapshot=_snapshot(round_),
-                settings_of_method=settings,
-                base_model=round_.policy.base_model,
-                parent=parent,
-                seed=_seed_of(step),
-                judgments=_judgments_of(step),
-            )
-            step.save(update_fields=["run"])
+def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None) -> Run:
+    round_ = step.round
+    with still_held(step):
+        step.run = create_run(
+            name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
+            snapshot=_snapshot(round_),
+            settings_of_method=settings,
+            base_model=round_.policy.base_model,
+            parent=parent,
+            seed=_seed_of(step),
+            judgments=_judgments_of(step),
+        )
+        step.save(update_fields=["run"])
     return step.run
 
 
@@ -169,7 +162,7 @@ def _seed_of(step: RoundStep) -> int:
 
 
 def _judgments_of(step: RoundStep) -> Literal["all", "policy", "evaluator"]:
-    """The part of the training judgments that a step's run learns from."""
+    """Return the part of the training judgments that a step's run learns from."""
     if step.kind == StepKind.TRAIN_EVALUATOR:
         return "evaluator"
     return "policy" if step.round.steps.filter(kind=StepKind.TRAIN_EVALUATOR).exists() else "all"

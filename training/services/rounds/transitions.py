@@ -1,20 +1,19 @@
-"""Which state of a round may follow which, and the one way to get from one to another."""
+"""Allowed transitions between the states of a round, and the only way to make one."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
-from annotation.models import Comparison
-from training.choices import CAN_START_AGAIN, TRAINS, RoundState, StepKind, StepState
+from training.choices import STATE_OF_STEP, TRAINS, RoundState, StepKind, StepState
 from training.models import Round, RoundStep
-from training.services.telling import tell_of_round
+from training.services.jobs.events import tell_of_round
 
 _ENDS_EARLY = frozenset({RoundState.PAUSED, RoundState.FAILED, RoundState.CANCELLED})
-_ENDED = (StepState.FAILED, StepState.CANCELLED)
 _GOES_ON = frozenset({RoundState.DRAFT, RoundState.SAMPLING, RoundState.LABELLING, *TRAINS})
 
 MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
@@ -43,17 +42,6 @@ MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
 IN_PROGRESS = (RoundState.SAMPLING, RoundState.LABELLING, *TRAINS)
 """States in which workers look for steps to do."""
 
-STATE_OF_STEP: Mapping[StepKind, RoundState] = {
-    StepKind.ANSWER_PROMPTS: RoundState.SAMPLING,
-    StepKind.FREEZE_SNAPSHOT: RoundState.TRAINING_REWARD_MODELS,
-    StepKind.TRAIN_REWARD_MODEL: RoundState.TRAINING_REWARD_MODELS,
-    StepKind.TRAIN_EVALUATOR: RoundState.TRAINING_REWARD_MODELS,
-    StepKind.TRAIN_POLICY: RoundState.TRAINING_POLICY,
-    StepKind.REGISTER_CHECKPOINTS: RoundState.TRAINING_POLICY,
-    StepKind.EVALUATE: RoundState.EVALUATING,
-    StepKind.DECIDE: RoundState.DECIDING,
-}
-
 TRAINING_STEPS = (
     StepKind.FREEZE_SNAPSHOT,
     StepKind.TRAIN_REWARD_MODEL,
@@ -64,6 +52,19 @@ TRAINING_STEPS = (
     StepKind.DECIDE,
 )
 """In this order; the evaluator's only in rounds that train one (`trains_evaluator`)."""
+
+
+FROM_THE_BEGINNING: Mapping[str, Any] = {
+    "state": StepState.WAITING,
+    "current": 0,
+    "total": 0,
+    "message": "",
+    "error": "",
+    "worker": "",
+    "heartbeat_at": None,
+    "finished_at": None,
+}
+"""Columns of a step that is done again."""
 
 
 def move(
@@ -96,7 +97,7 @@ def enter(step: RoundStep) -> bool:
 
 @contextmanager
 def alone_in_training(round_: Round) -> Iterator[None]:
-    """A transaction that may take a round into training. Refuses beside another that trains."""
+    """Open a transaction that may take a round into training. Refuses while another round trains."""
     try:
         with transaction.atomic():
             yield
@@ -107,27 +108,11 @@ def alone_in_training(round_: Round) -> Iterator[None]:
         ) from error
 
 
-def place_of(round_: Round) -> RoundState:
-    """Where a round that stands still goes on, as its steps say."""
-    steps = RoundStep.objects.filter(round=round_).order_by("position")
-    training = [step for step in steps if step.position > 0]
-    if training:
-        next_one = next((step for step in training if step.state != StepState.FINISHED), training[-1])
-        return STATE_OF_STEP[StepKind(next_one.kind)]
-    # In a round that goes on or is paused, an answering that ended early is not taken up again.
-    ended_early = Round.objects.filter(pk=round_.pk, state__in=CAN_START_AGAIN).exists()
-    left = {StepState.WAITING, StepState.RUNNING} | (set(_ENDED) if ended_early else set())
-    if any(step.state in left for step in steps):
-        return RoundState.SAMPLING
-    asked = Comparison.objects.filter(project=round_.project_id, round_number=round_.number)
-    return RoundState.LABELLING if steps or asked.exists() else RoundState.DRAFT
-
-
 def unfinished(round_: Round) -> QuerySet[RoundStep]:
     """Steps that somebody does, or is to do."""
     return RoundStep.objects.filter(round=round_, state__in=[StepState.WAITING, StepState.RUNNING])
 
 
 def is_being_done(round_: Round) -> bool:
-    """Whether a worker has a step of the round."""
+    """Return whether a worker has a step of the round."""
     return RoundStep.objects.filter(round=round_, state=StepState.RUNNING).exists()

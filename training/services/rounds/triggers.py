@@ -1,15 +1,16 @@
-"""What happens by itself: training that enough labels or a time start, decisions whose evidence came in."""
+"""Automatic starts of training by labels or time, and decisions whose evidence came in."""
 
 import logging
 
 from django.utils import timezone
 
 from annotation.errors import Refusal
-from annotation.selectors import judgments_current
+from annotation.selectors.access import judgments_current
 from training.choices import CAN_START, RoundState
 from training.contract import ContractError
 from training.models import Round
-from training.services.rounds.deciding import awaiting_evidence, settle_decision
+from training.selectors.round_states import awaiting_evidence
+from training.services.rounds.deciding import settle_decision
 from training.services.rounds.opening import start_round
 from training.services.rounds.transitions import unfinished
 
@@ -33,7 +34,7 @@ def start_due_rounds() -> None:
 
 
 def is_due(round_: Round) -> bool:
-    """Whether the recipe's number of judgments of this round is there, or its time has come."""
+    """Return whether the recipe's number of judgments is reached, or its time has come."""
     start = round_.parsed_recipe.start
     if start.time is not None and start.time <= timezone.now():
         return True

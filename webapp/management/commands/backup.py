@@ -1,4 +1,4 @@
-"""`manage.py backup`: database and files into a folder or a bucket, as often as one likes."""
+"""`manage.py backup`: database and files into a folder or a bucket, incrementally."""
 
 from typing import Any
 

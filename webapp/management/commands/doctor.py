@@ -1,11 +1,11 @@
-"""`manage.py doctor`: what the status page says, where the web does not answer."""
+"""`manage.py doctor`: the status page on the command line."""
 
 import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from webapp.operations.findings import Finding, Level
+from webapp.operations.health import Finding, Level
 from webapp.operations.state import look
 
 _MARKS = {Level.WRONG: "WRONG", Level.ATTENTION: "look", Level.FINE: "ok"}

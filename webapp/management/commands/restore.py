@@ -11,7 +11,7 @@ from webapp.backup import BackupError, Target, restore_backup
 
 class Command(BaseCommand):
     help = "Bring a back-up into this installation, which must be empty and must not run."
-    # The database may not be there yet, or stand where an older Rondo left it.
+    # The database may not exist yet, or have an older schema.
     requires_system_checks = []
     requires_migrations_checks = False
 

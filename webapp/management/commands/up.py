@@ -18,7 +18,6 @@ from django.db.migrations.executor import MigrationExecutor
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
 from webapp.supervision.accounts import NewAccount, ensure_accounts
-from webapp.supervision.doorbell import hang_up_the_bell
 from webapp.supervision.errors import UpError
 from webapp.supervision.family import Family, only_one, say_where
 from webapp.supervision.preflight import (
@@ -30,13 +29,14 @@ from webapp.supervision.preflight import (
     check_starter_folder,
 )
 from webapp.supervision.process_manager import ProcessManager
+from webapp.supervision.queues import declare_queues
 from webapp.supervision.screen import Screen
 from webapp.supervision.static_files import collect_if_changed
 from webapp.supervision.watch import ModelWatch, ProgramWatch, wait_for_web, watch
 
 
 class _Asked(BaseException):
-    """A signal asked `up` to stop. Not an Exception: nothing on the way may swallow it."""
+    """A signal asked `up` to stop. A BaseException, so that no handler of Exception swallows it."""
 
 
 class Command(BaseCommand):
@@ -58,7 +58,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         os.umask(0o077)
-        # What this process has to say stands on its own lines; the rest is in the programs' logs.
+        # The screen shows only its own lines; everything else is in the programs' logs.
         logging.getLogger().setLevel(logging.ERROR)
         home = Path(settings.RONDO_HOME)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -70,7 +70,7 @@ class Command(BaseCommand):
         except UpError as error:
             raise CommandError(str(error)) from error
         except _Asked:
-            # Asked before anything was started: there is nothing to stop.
+            # Nothing has been started yet, so there is nothing to stop.
             return
 
 
@@ -88,7 +88,7 @@ def _chosen(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Up:
-    """One start of Rondo, step by step in the order in which the methods stand here."""
+    """One start of Rondo; the methods are in the order of the steps."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class _Up:
 
     @property
     def address(self) -> str:
-        # A server on all addresses is reached by people of this machine on the loopback one.
+        # A server on all addresses is reached from this machine by the loopback address.
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
 
@@ -121,7 +121,7 @@ class _Up:
             self.clear_up_after_the_last_one()
             self.check()
             self.prepare_database()
-            # Whatever happens from here on, a password that was drawn is shown.
+            # From here on, new passwords are shown even if a step fails.
             at_the_end.callback(self.show_new_accounts)
             self.prepare_content()
             self.prepare_static_files()
@@ -166,7 +166,7 @@ class _Up:
             outcome.append(f"{connection.display_name}, {len(plan) or 'no'} migrations to apply")
 
     def prepare_content(self) -> None:
-        hang_up_the_bell()
+        declare_queues()
         with self.screen.step("accounts", "looking") as outcome:
             self.new_accounts = ensure_accounts()
             names = " and ".join(account.username for account in self.new_accounts)
@@ -211,7 +211,7 @@ class _Up:
 
     def stop(self, manager: ProcessManager) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Already stopping: an impatient second Ctrl-C must not leave half of it running.
+            # Already stopping: a second Ctrl-C must not leave processes running.
             signal.signal(number, signal.SIG_IGN)
         with self.screen.step("stopping", "web, worker, model server") as outcome:
             if manager.pid is not None:

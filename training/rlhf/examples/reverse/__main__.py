@@ -40,13 +40,13 @@ from training.contract import (
     read_metrics,
     write_spec,
 )
-from training.rlhf.backbone import Backbone
-from training.rlhf.config import resolve_device
 from training.rlhf.examples.reverse.accuracy import exact_match
 from training.rlhf.examples.reverse.characters import character_model
 from training.rlhf.examples.reverse.curve import draw, smoothed, table
 from training.rlhf.examples.reverse.names import Names, default_file, freeze_names, read_names
 from training.rlhf.examples.reverse.task import CHARACTERS, COURSE, GOAL, Task
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.config import resolve_device
 
 _HELD_OUT = 256
 """Names that a run is evaluated on while it trains."""
@@ -64,11 +64,11 @@ def main() -> int:
     try:
         names = read_names(arguments.data)
         header = freeze_names(out / "snapshot", names, wording=task.wording, held_out=_HELD_OUT)
-        found = [_Seed(seed, arguments, task, names, header).results() for seed in arguments.seeds]
+        results = [_Seed(seed, arguments, task, names, header).results() for seed in arguments.seeds]
     except (ContractError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    _write(out, found, names, asked=len(names.dev[: task.asked]))
+    _write(out, results, names, asked=len(names.dev[: task.asked]))
     return 0
 
 
@@ -139,7 +139,7 @@ class _Seed:
         backbone = Backbone.load(
             run / CHECKPOINT_FOLDER, device=resolve_device(self._arguments.device), dtype=torch.float32
         )
-        found = {
+        shares = {
             name: exact_match(
                 backbone,
                 self._asked,
@@ -151,11 +151,11 @@ class _Seed:
             )
             for name, temperature in (("greedy", 0.0), ("at 0.1", 0.1))
         }
-        _say(f"seed {self._seed}, {when}: greedy {found['greedy']:.1%}, at T = 0.1 {found['at 0.1']:.1%}")
-        return found
+        _say(f"seed {self._seed}, {when}: greedy {shares['greedy']:.1%}, at T = 0.1 {shares['at 0.1']:.1%}")
+        return shares
 
 
-def _write(out: Path, found: list[dict[str, Any]], names: Names, *, asked: int) -> None:
+def _write(out: Path, results: list[dict[str, Any]], names: Names, *, asked: int) -> None:
     rows = [
         {
             "seed": str(one["seed"]),
@@ -164,19 +164,19 @@ def _write(out: Path, found: list[dict[str, Any]], names: Names, *, asked: int) 
             "T = 0.1": f"{one[when]['at 0.1']:.1%}",
             "minutes": f"{one[when]['seconds'] / 60:.1f}",
         }
-        for one in found
+        for one in results
         for when in ("imitation", "reinforcement")
     ]
-    said = (
+    summary = (
         f"Names reversed without a mistake, of {asked} of the dev split; {names.known} others of it stand in "
         f"train too and are left out. The course's recipe ends at {GOAL:.1%}.\n\n{table(rows)}"
     )
-    (out / "results.txt").write_text(said, encoding="utf-8")
-    (out / "results.json").write_text(json.dumps({"goal": GOAL, "asked": asked, "seeds": found}, indent=2))
-    curves = {f"seed {one['seed']}": smoothed(one["reward"], _WINDOW) for one in found}
+    (out / "results.txt").write_text(summary, encoding="utf-8")
+    (out / "results.json").write_text(json.dumps({"goal": GOAL, "asked": asked, "seeds": results}, indent=2))
+    curves = {f"seed {one['seed']}": smoothed(one["reward"], _WINDOW) for one in results}
     title = f"Right answers among the samples of a step, mean of {_WINDOW} steps"
     (out / "curve.svg").write_text(draw(curves, title=title, goal=GOAL), encoding="utf-8")
-    _say(f"\n{said}\n{out / 'curve.svg'}")
+    _say(f"\n{summary}\n{out / 'curve.svg'}")
 
 
 def _arguments() -> argparse.Namespace:

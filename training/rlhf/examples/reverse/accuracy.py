@@ -1,14 +1,14 @@
-"""How many names a model spells backwards without a mistake."""
+"""Share of names that a model reverses without a mistake."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from training.rlhf.backbone import Backbone
-from training.rlhf.encoding import Encoder
 from training.rlhf.examples.reverse.names import question
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import rollout
 from training.rlhf.sampling import SamplingParameters
+from training.rlhf.tokens.encoding import Encoder
 
 _AT_ONCE = 256
 """Names that are answered together."""

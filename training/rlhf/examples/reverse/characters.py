@@ -20,7 +20,7 @@ _CONTEXT = 64
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each of a to z, and four of its own."""
+    """Return one token for each of a to z, and four of its own."""
     vocabulary = {
         token: id for id, token in enumerate([_BEGIN, _ASKED, _END, _UNKNOWN, *string.ascii_lowercase])
     }

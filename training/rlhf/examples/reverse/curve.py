@@ -12,7 +12,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw(curves: Mapping[str, Curve], *, title: str, goal: float) -> str:
-    """An SVG of shares over steps, with a dashed line where the goal is."""
+    """Return an SVG of shares over steps, with a dashed line where the goal is."""
     steps = max((step for curve in curves.values() for step, _ in curve), default=1.0) or 1.0
     lowest = min([goal, *(share for curve in curves.values() for _, share in curve)])
     floor = max(0.0, int(lowest * 10) / 10)
@@ -46,7 +46,7 @@ def draw(curves: Mapping[str, Curve], *, title: str, goal: float) -> str:
 
 
 def smoothed(curve: Curve, window: int) -> list[tuple[float, float]]:
-    """Each value with the mean of the last `window` up to it."""
+    """Return each value with the mean of the last `window` up to it."""
     values = [value for _, value in curve]
     return [
         (step, sum(values[max(0, index + 1 - window) : index + 1]) / min(window, index + 1))
@@ -55,7 +55,7 @@ def smoothed(curve: Curve, window: int) -> list[tuple[float, float]]:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows of the same columns as aligned text, the columns' names above."""
+    """Return rows of the same columns as aligned text, the columns' names above."""
     columns = list(rows[0])
     lines = [columns, *([row[column] for column in columns] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]

@@ -48,8 +48,8 @@ def read_names(path: Path) -> Names:
             "data/names_reversal/names.json with the environment variable RONDO_SHARED. They come with the "
             "string-reversal example of CMU 11-711 (github: cmu-l3/anlp-spring2026-code)"
         )
-    found = json.loads(path.read_text(encoding="utf-8"))
-    train, dev = tuple(found["train"]), tuple(dict.fromkeys(found["dev"]))
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    train, dev = tuple(stored["train"]), tuple(dict.fromkeys(stored["dev"]))
     there = set(train)
     unknown = tuple(name for name in dev if name not in there)
     return Names(train, unknown, known=len(dev) - len(unknown))
@@ -72,7 +72,7 @@ def freeze_names(folder: Path, names: Names, *, wording: str, held_out: int) -> 
 
 
 def question(name: str, wording: str) -> tuple[Message, ...]:
-    """The chat that asks for a name's reversal."""
+    """Return the chat that asks for a name's reversal."""
     return (Message(role="user", content=wording.format(name=name)),)
 
 

@@ -13,7 +13,7 @@ GOAL = 0.926
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """How a model is taught to reverse names."""
+    """Task: reverse a name, with its examples and settings."""
 
     wording: str
     """The question, with `{name}` in it."""
@@ -35,7 +35,7 @@ class Task:
 
     def sft(self, **changed: int | None) -> SftSettings:
         """Settings of the supervised run; `changed` are optimiser settings, those that are not None."""
-        found = settings_from_json(
+        settings = settings_from_json(
             "sft",
             {
                 "adapter": "none",
@@ -43,8 +43,8 @@ class Task:
                 "optimiser": _steps(self.imitation, changed),
             },
         )
-        assert isinstance(found, SftSettings)  # noqa: S101 - for the type checker
-        return found
+        assert isinstance(settings, SftSettings)  # noqa: S101 - for the type checker
+        return settings
 
     def policy_gradient(self, **changed: int | None) -> PolicyGradientSettings:
         """Settings of the sampled run: GRPO with the whole batch's deviation, a clip that leaves the unlikely
@@ -52,7 +52,7 @@ class Task:
 
         `changed` are optimiser settings, those that are not None.
         """
-        found = settings_from_json(
+        settings = settings_from_json(
             "policy_gradient",
             {
                 "adapter": "none",
@@ -68,8 +68,8 @@ class Task:
                 "update": {"inner_epochs": self.inner_epochs, "clip_low": 0.2, "clip_high": 1.0},
             },
         )
-        assert isinstance(found, PolicyGradientSettings)  # noqa: S101 - for the type checker
-        return found
+        assert isinstance(settings, PolicyGradientSettings)  # noqa: S101 - for the type checker
+        return settings
 
 
 def _steps(steps: dict[str, Any], changed: dict[str, int | None]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _line() -> bytes:
-    """One line of input, byte by byte: what stands behind it stays where no program has seen it."""
+    """Return one line of input, byte by byte: what stands behind it stays where no program has seen it."""
     read = bytearray()
     while not read.endswith(b"\n"):
         byte = os.read(0, 1)

@@ -48,7 +48,7 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one run may use."""
+    """Resource limits of one run."""
 
     cpu_seconds: int = 5
     wall_seconds: float = 10.0
@@ -58,13 +58,13 @@ class Limits:
     """What it prints, and the size of each file that it writes."""
     open_files: int = 64
     write_files: bool = False
-    """Whether it has a folder to write to, where Landlock holds it there. Each file is bounded then,
+    """Return whether it has a folder to write to, where Landlock holds it there. Each file is bounded then,
     but not their number: in its few seconds a program can fill a disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What holds a program in on this machine."""
+    """Isolation available on this host."""
 
     system_calls: bool
     """No network, no other processes, nothing of the machine."""
@@ -74,7 +74,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run."""
+    """Result of one run."""
 
     end: End
     """passed: the test (or, without one, the program) ran to its end. failed: it raised, left
@@ -85,7 +85,7 @@ class Outcome:
 
 @cache
 def isolation() -> Isolation:
-    """What can be enforced here, found out by asking the kernel."""
+    """Return the isolation that the kernel supports here."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return Isolation(system_calls=False, files=False)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -139,19 +139,19 @@ def run_program(
         return Outcome("time", _text(output))
     if size >= limits.file_bytes:
         return Outcome("output", _text(output))
-    told = test is None or ending == token.encode()
+    confirmed = test is None or ending == token.encode()
     text = _text(output)
-    return Outcome("passed" if code == 0 and told else "failed", text.removesuffix(token))
+    return Outcome("passed" if code == 0 and confirmed else "failed", text.removesuffix(token))
 
 
-def _message(program: str, given: str, limits: Limits, holds: Isolation, folder: str) -> dict[str, Any]:
+def _message(program: str, stdin: str, limits: Limits, holds: Isolation, folder: str) -> dict[str, Any]:
     filtered = b""
     may_write = holds.files and limits.write_files
     if holds.system_calls:
         filtered = seccomp_filter(MACHINES[platform.machine()], may_write=may_write)
     return {
         "program": program,
-        "input": given,
+        "input": stdin,
         "linux": holds.system_calls,
         "landlock": holds.files,
         "filter": filtered.hex(),
@@ -170,7 +170,7 @@ def _message(program: str, given: str, limits: Limits, holds: Isolation, folder:
 
 
 def _run(folder: str, sent: Any, printed: Any, limits: Limits) -> int | None:
-    """The exit code; None where the clock ran out."""
+    """Return the exit code; None where the clock ran out."""
     process = subprocess.Popen(
         # -I: no environment, no user's packages, no current folder to import from. -S: no site's packages.
         [sys.executable, "-I", "-S", "-B", str(_CHILD)],

@@ -1,4 +1,4 @@
-"""Which system calls a sandboxed program is denied, as a seccomp filter. Linux on x86-64 and ARM64.
+"""Seccomp filter of the system calls that a sandboxed program is denied. Linux on x86-64 and ARM64.
 
 A list of what is denied, not of what is allowed: the aim is that a program harms nothing outside
 itself (no network, no other process, no file), not that it cannot find out where it runs. The
@@ -126,7 +126,7 @@ MACHINES = {
 
 
 def _argument(index: int) -> int:
-    """Where the low half of an argument stands in what the filter sees; both machines are little-endian."""
+    """Return the offset of an argument's low half in the filter's data; both machines are little-endian."""
     return 16 + 8 * index
 
 
@@ -135,7 +135,7 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def seccomp_filter(machine: Machine, *, may_write: bool) -> bytes:
-    """The filter as the kernel takes it, eight bytes an instruction.
+    """Return the filter as the kernel takes it, eight bytes an instruction.
 
     Denied: network, other processes and new ones (threads are allowed), executing, the machine's
     settings. Unless `may_write`, files can only be opened to be read, and neither made, renamed

@@ -1,0 +1,1 @@
+"""Acquisition: which comparison to label next."""

@@ -1,0 +1,170 @@
+"""Plain records as what the statistics take: units of items, outcomes by position, circles, gold."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+from annotation.agreement.records import Judged
+from annotation.agreement.selection import Selection
+from annotation.choices import Verdict
+
+Items = dict[int, list[Judged]]
+"""Comparison → the judgments of it that count for agreement."""
+
+Units = list[dict[Hashable, Hashable]]
+"""For each pair of completions of a comparison: annotator → what they said of it."""
+
+
+def by_comparison(judged: Iterable[Judged]) -> Items:
+    """Real work, without its repetitions, by comparison."""
+    items: Items = defaultdict(list)
+    for one in judged:
+        if one.is_first_work:
+            items[one.comparison].append(one)
+    return dict(items)
+
+
+def together(judged: Iterable[Judged], selection: Selection) -> Items:
+    """What agreement is told of: with two annotators chosen what these two said, with one what
+    everyone said of the comparisons that this one judged, else everything."""
+    items = by_comparison(judged)
+    chosen = set(selection.annotator_ids)
+    if len(chosen) == 2:
+        both = {pk: [one for one in item if one.annotator in chosen] for pk, item in items.items()}
+        return {pk: item for pk, item in both.items() if len(item) == 2}
+    if chosen:
+        return {pk: item for pk, item in items.items() if any(one.annotator in chosen for one in item)}
+    return items
+
+
+def pair_units(item: Sequence[Judged]) -> Units:
+    """For each pair of completions: annotator → which is better, or neither."""
+    units: dict[tuple[int, int], dict[Hashable, Hashable]] = defaultdict(dict)
+    for one in item:
+        for left, right, outcome in one.outcomes():
+            units[left, right][one.annotator] = outcome
+    return list(units.values())
+
+
+def agreeing_share(item: Sequence[Judged]) -> float | None:
+    """Return the share of agreeing pairs of annotators over all pairs of completions of one comparison.
+
+    Σ_u Σ_c C(n_uc, 2) / Σ_u C(n_u, 2), where n_u people ordered the pair u and n_uc of them said c. None
+    where no two people ordered a pair.
+    """
+    agreeing = total = 0
+    for unit in pair_units(item):
+        total += comb(len(unit), 2)
+        agreeing += sum(comb(people, 2) for people in Counter(unit.values()).values())
+    return agreeing / total if total else None
+
+
+def numbers(units: Iterable[Mapping[Hashable, Hashable]]) -> list[list[float]]:
+    """The same units as plain numbers, without names."""
+    return [[float(str(value)) for value in unit.values()] for unit in units]
+
+
+_NO_WIN = {Verdict.EQUAL: 2.0, Verdict.BOTH_GOOD: 3.0, Verdict.BOTH_BAD: 4.0, Verdict.CANNOT_JUDGE: 5.0}
+
+
+def verdict_units(item: Sequence[Judged]) -> list[list[float]]:
+    """Of a pair: who won, or which of the four non-wins it was; numbers stand for names."""
+    said = []
+    for one in item:
+        if len(one.shown) == 2 and one.verdict != Verdict.NOT_ASKED:
+            won = sum(outcome for _, _, outcome in one.outcomes())
+            said.append(_NO_WIN.get(Verdict(one.verdict), float(won)))
+    return [said]
+
+
+def strength_units(item: Sequence[Judged]) -> list[list[float]]:
+    """Of a pair: how much better the older completion is, −4 to 4; 0 where neither is."""
+    said = []
+    for one in item:
+        for _, _, outcome in one.outcomes() if len(one.shown) == 2 else ():
+            if outcome == 0:
+                said.append(0.0)
+            elif one.strength is not None:
+                said.append(float(outcome * one.strength))
+    return [said]
+
+
+def rank_units(item: Sequence[Judged]) -> list[list[float]]:
+    """Of a ranking of three or more: for each completion the ranks that people gave it."""
+    units: dict[int, list[float]] = defaultdict(list)
+    for one in item:
+        if len(one.shown) > 2:
+            for completion, rank in one.ranks.items():
+                units[completion].append(float(rank))
+    return list(units.values())
+
+
+def rankings(item: Sequence[Judged]) -> list[list[float]]:
+    """The rankings of three or more completions, each in the order of `Judged.completions`."""
+    return [
+        [float(one.ranks[completion]) for completion in one.completions]
+        for one in item
+        if len(one.shown) > 2 and one.ranks
+    ]
+
+
+def position_outcomes(item: Sequence[Judged]) -> list[tuple[int, int, int]]:
+    """(earlier position, later position, who won) of every pair of every judgment of one comparison."""
+    found = []
+    for one in item:
+        for earlier, later in combinations(range(len(one.shown)), 2):
+            outcome = one.outcome(one.shown[earlier], one.shown[later])
+            if outcome is not None:
+                found.append((earlier, later, outcome))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaidOfPrompt:
+    """All that one annotator said of the completions of one prompt; later words replace earlier ones."""
+
+    annotator: int
+    prompt: int
+    wins: dict[tuple[Hashable, Hashable], int]
+    asked_together: dict[tuple[Hashable, Hashable], Hashable]
+    comparisons: frozenset[int]
+
+
+def said_of_prompts(judged: Iterable[Judged]) -> list[SaidOfPrompt]:
+    """For each annotator and prompt the pairs they decided, with the judgment of each."""
+    said: dict[tuple[int, int], list[Judged]] = defaultdict(list)
+    for one in judged:
+        if one.is_first_work:
+            said[one.annotator, one.prompt].append(one)
+    return [
+        SaidOfPrompt(
+            annotator=annotator,
+            prompt=prompt,
+            wins={(left, right): outcome for one in found for left, right, outcome in one.outcomes()},
+            asked_together={(left, right): one.pk for one in found for left, right, _ in one.outcomes()},
+            comparisons=frozenset(one.comparison for one in found),
+        )
+        for (annotator, prompt), found in said.items()
+    ]
+
+
+def retest_matches(judged: Sequence[Judged]) -> list[tuple[Judged, int, int]]:
+    """Each repeated judgment with the number of pairs said alike both times, and of all pairs.
+
+    A pair on which somebody once said nothing (cannot judge) and once something is not alike; one of
+    which nothing was said both times is left out.
+    """
+    firsts = {one.assignment: one for one in judged}
+    found = []
+    for again in judged:
+        first = firsts.get(again.retest_of) if again.retest_of is not None else None
+        if first is not None:
+            pairs = [
+                (first.outcome(left, right), again.outcome(left, right))
+                for left, right in combinations(first.completions, 2)
+            ]
+            told = [pair for pair in pairs if pair != (None, None)]
+            found.append((again, sum(before == after for before, after in told), len(told)))
+    return found

@@ -1,0 +1,85 @@
+"""Judgments as plain data, as the statistics take them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations
+
+from annotation.choices import Purpose
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """One current judgment: who said what about which completions, shown in which order."""
+
+    pk: int
+    comparison: int
+    prompt: int
+    round_number: int
+    purpose: str
+    assignment: int
+    retest_of: int | None
+    annotator: int
+    verdict: str
+    strength: int | None
+    seconds: int | None
+    at: datetime
+    shown: tuple[int, ...]
+    """Completion ids in the order in which they were displayed."""
+    ranks: dict[int, int]
+    undecided: frozenset[frozenset[int]]
+    """Pairs that an imported set calls equal although its other pairs give them different ranks."""
+
+    @property
+    def is_first_work(self) -> bool:
+        """Return True for work that counts for agreement: real work, and not its repetition."""
+        return self.purpose == Purpose.WORK and self.retest_of is None
+
+    @property
+    def completions(self) -> tuple[int, ...]:
+        """The completions in an order that everyone shares: by age."""
+        return tuple(sorted(self.shown))
+
+    def outcome(self, left: int, right: int) -> int | None:
+        """1 where `left` is better, −1 where `right` is, 0 where neither; None where nothing was said."""
+        first, second = self.ranks.get(left), self.ranks.get(right)
+        if first is None or second is None:
+            return None
+        if self.undecided and frozenset((left, right)) in self.undecided:
+            return 0
+        return (second > first) - (second < first)
+
+    def outcomes(self) -> list[tuple[int, int, int]]:
+        """Every pair of its completions with the outcome: (older, younger, outcome)."""
+        return [
+            (left, right, outcome)
+            for left, right in combinations(self.completions, 2)
+            if (outcome := self.outcome(left, right)) is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A marked stretch, half open, with its category."""
+
+    start: int
+    end: int
+    category: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """One completion's rating on one criterion."""
+
+    judgment: int
+    completion: int
+    criterion: int
+    value: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldAnswered:
+    """One person's first answer to an item whose answer is known."""
+
+    comparison: int
+    annotator: int
+    right: bool

@@ -1,0 +1,1 @@
+"""Exchange: files of prompts and judgments, in and out."""

@@ -1,0 +1,303 @@
+"""Files come into a project: looked through whole, then written in batches, and gone on with after a cut."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from django.utils import timezone
+
+from annotation.choices import AcquisitionStrategy, ImportState, JobState
+from annotation.errors import ImportErrors, Refusal
+from annotation.exchange.formats.bounds import data_files
+from annotation.exchange.formats.columns import renamed
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import ImportedItem, Row, checked
+from annotation.exchange.formats.registry import SAMPLE_ROWS, Plan, plan_for
+from annotation.exchange.formats.rows import NumberedRow, read_rows
+from annotation.exchange.import_names import NamesFound, scene_for
+from annotation.exchange.item_imports import BATCH, ItemCounts, ItemImport, Numbered
+from annotation.exchange.occurrences import Occurrences
+from annotation.models import FileImport, Project, User, bulk
+from annotation.services.assignments.acquisition import score_open_comparisons
+from annotation.services.jobs.claims import release, worker_name, write
+
+LISTED_ERRORS = 50
+"""So many bad rows are told when a file is refused; reading stops there."""
+KEPT_ERRORS = 1_000
+"""So many rows that were left out are kept with the import; all are counted."""
+_READ_AT_ONCE = 1024**2
+_MISSHAPEN = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""Raised by a reader that meets a list where a text belongs, and the like."""
+logger = logging.getLogger(__name__)
+
+
+Told = Callable[[int, int], None]
+"""Called now and then with rows done and rows in all."""
+OnError = Callable[[int, FieldError], None]
+
+
+def import_file(
+    *,
+    project: Project,
+    path: Path,
+    name: str = "",
+    format_name: str = "",
+    mapping: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    created_by: User | None = None,
+    split: str = "",
+    unpack: bool = True,
+    told: Told | None = None,
+) -> FileImport:
+    """Bring a file, or a folder of a data set, into a project.
+
+    The file is looked through whole before anything is written: with one bad row it is refused
+    (`ImportErrors`: row, field and remedy of each, up to `LISTED_ERRORS`), unless `skip_bad`, which lists bad
+    rows and leaves them out. Then batches are written, each in its own transaction; memory stays the same
+    however long the file is. One that was cut off goes on where it stopped, and the same file twice adds
+    nothing. A judgment that contradicts one of the same person's on the same answers is left out and listed.
+    """
+    record = record_for(
+        project=project, path=path, name=name or path.name, created_by=created_by, split=split
+    )
+    plan = plan_of(
+        path, name=record.name, format_name=format_name, mapping=mapping, split=split, unpack=unpack
+    )
+    carry_on = record.state in (ImportState.RUNNING, ImportState.FAILED) and (
+        record.format,
+        record.mapping,
+        record.skip_bad,
+    ) == (plan.reader.name, dict(plan.mapping), skip_bad)
+    if not carry_on:
+        record.rows_done, record.counts = 0, {}
+    record.format, record.mapping, record.skip_bad = plan.reader.name, dict(plan.mapping), skip_bad
+    record.state, record.worker, record.heartbeat_at = ImportState.RUNNING, worker_name(), timezone.now()
+    record.errors, record.errors_total = [], 0
+    record.save()
+    try:
+        import_rows(record, path, split=split, unpack=unpack, told=told)
+    except Refusal as refusal:
+        text = "" if isinstance(refusal, ImportErrors) else refusal.message
+        release(record, **record.end_values(JobState.FAILED, text))
+        raise
+    release(record, **record.end_values(JobState.FINISHED, ""))
+    record.refresh_from_db()
+    return record
+
+
+def import_rows(
+    record: FileImport, path: Path, *, split: str = "", unpack: bool = True, told: Told | None = None
+) -> None:
+    """Look a file through and write it, as its record says. The caller holds the claim on the record."""
+    try:
+        plan = plan_of(
+            path,
+            name=record.name,
+            format_name=record.format,
+            mapping=record.mapping,
+            split=split,
+            unpack=unpack,
+        )
+        _Run(record, plan, lambda: read_rows(path, unpack=unpack, split=split), told).go()
+    except ImportErrors as refusal:
+        record.errors = refusal.errors
+        raise
+
+
+def record_for(
+    *, project: Project, path: Path, name: str, created_by: User | None = None, split: str = ""
+) -> FileImport:
+    """The record of this content in this project; a new one where it has never come before."""
+    digest, size = digest_of(path, split)
+    record, _ = FileImport.objects.get_or_create(
+        project=project,
+        digest=digest,
+        defaults={"name": name[-255:], "size": size, "created_by": created_by},
+    )
+    return record
+
+
+def digest_of(path: Path, split: str = "") -> tuple[str, int]:
+    """SHA-256 of a file, or of all files of a folder with their names, and the size in bytes."""
+    found, size = hashlib.sha256(split.encode()), 0
+    for file in data_files(path) if path.is_dir() else [path]:
+        if file != path:
+            found.update(str(file.relative_to(path)).encode("utf-8", "surrogateescape"))
+        with file.open("rb") as stream:
+            while part := stream.read(_READ_AT_ONCE):
+                found.update(part)
+                size += len(part)
+    return found.hexdigest(), size
+
+
+def plan_of(
+    path: Path,
+    *,
+    name: str = "",
+    format_name: str = "",
+    mapping: Mapping[str, str] | None = None,
+    split: str = "",
+    unpack: bool = True,
+) -> Plan:
+    """Return the plan for reading a file, from its first rows and from a person's choices.
+
+    name: under which messages speak of the file; an upload is stored under another one. Refuses a file
+    without a good row, with what is wrong with its rows (`ImportErrors`).
+    """
+    sample = sample_of(path, name=name or path.name, split=split, unpack=unpack)
+    return plan_for(sample, name=format_name, mapping=mapping)
+
+
+def sample_of(
+    path: Path, *, name: str, split: str = "", unpack: bool = True, rows: int = SAMPLE_ROWS
+) -> list[Row]:
+    """The first good rows of a file. Raises `ImportErrors` where all rows are bad; an empty file has none."""
+    good: list[Row] = []
+    errors: list[str] = []
+    more = False
+    for number, row in read_rows(path, unpack=unpack, split=split):
+        if not isinstance(row, FieldError):
+            good.append(row)
+            if len(good) == rows:
+                break
+        elif len(errors) < LISTED_ERRORS:
+            errors.append(row_error(number, row))
+        else:
+            more = True
+    if errors and not good:
+        raise ImportErrors(name, errors, more=more)
+    return good
+
+
+def row_error(number: int, error: FieldError) -> str:
+    """A bad row as people are told of it."""
+    return f"row {number}, {error}" if error.field else f"row {number}: {error}"
+
+
+def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iterator[Numbered]:
+    """The items of a file's rows, checked; what is wrong with a row is told and the row left out."""
+
+    def good() -> Iterator[tuple[int, Row]]:
+        for number, row in rows:
+            if isinstance(row, FieldError):
+                on_error(number, row)
+            else:
+                yield number, renamed(row, plan.mapping)
+
+    together = plan.reader.group(good()) if plan.reader.group else good()
+    for number, row in together:
+        try:
+            found = _read(row, plan)
+        except FieldError as error:
+            on_error(number, error)
+            continue
+        for item in found:
+            yield number, item
+
+
+def _read(row: Row, plan: Plan) -> list[ImportedItem]:
+    """The checked items of a row. Raises `FieldError`, also for a value of a type that no reader expects."""
+    try:
+        return [checked(item) for item in plan.reader.read(row)]
+    except FieldError:
+        raise
+    except _MISSHAPEN as error:
+        logger.warning("A row made the reader %s fail", plan.reader.name, exc_info=error)
+        raise FieldError(
+            None,
+            f"does not have the shape of the format {plan.reader.name} ({error}); correct the row, or choose "
+            "another format",
+        ) from None
+
+
+class _Run:
+    """One try to bring a file in."""
+
+    def __init__(
+        self, record: FileImport, plan: Plan, rows: Callable[[], Iterator[NumberedRow]], told: Told | None
+    ) -> None:
+        self._record = record
+        self._plan = plan
+        self._rows = rows
+        self._told = told or (lambda done, total: None)
+        self._counts = {**asdict(ItemCounts()), **record.counts}
+        self._counts["left_out"] = 0
+
+    def go(self) -> None:
+        names = self._look_through()
+        scene = scene_for(project=self._record.project, names=names, defined=self._plan.reader.categories)
+        self._record.rows_done = min(self._record.rows_done, self._record.rows_total)
+        self._save()
+        with bulk.writing_much(), Occurrences() as occurrences:
+            self._write(ItemImport(scene=scene, format_name=self._record.format, occurrences=occurrences))
+        if self._counts["waiting"] and scene.project.acquisition != AcquisitionStrategy.AGE:
+            score_open_comparisons(project=scene.project)
+        self._record.rows_done = self._record.rows_total
+        self._save()
+
+    def _look_through(self) -> NamesFound:
+        names, total = NamesFound(), 0
+        errors: list[str] = []
+
+        def wrong(number: int, error: FieldError) -> None:
+            self._note(row_error(number, error))
+            if not self._record.skip_bad:
+                errors.append(self._record.errors[-1])
+                if len(errors) == LISTED_ERRORS:
+                    raise ImportErrors(self._record.name, errors, more=True)
+
+        def counted() -> Iterator[NumberedRow]:
+            nonlocal total
+            for number, row in self._rows():
+                total = number
+                if number % BATCH == 0:
+                    self._record.rows_total = number
+                    self._save()
+                yield number, row
+
+        for _, item in items_of(counted(), self._plan, wrong):
+            names.add(item)
+        self._record.rows_total = total
+        if errors:
+            raise ImportErrors(self._record.name, errors)
+        return names
+
+    def _write(self, writer: ItemImport) -> None:
+        items = items_of(self._rows(), self._plan, lambda number, error: None)
+        done = self._record.rows_done
+        batch: list[Numbered] = []
+        for number, item in items:
+            if number <= done:
+                writer.skip([(number, item)])
+                continue
+            # A row is never cut in two: it is done, or it is not.
+            if len(batch) >= BATCH and number != batch[-1][0]:
+                self._flush(writer, batch)
+                batch = []
+            batch.append((number, item))
+        if batch:
+            self._flush(writer, batch)
+
+    def _flush(self, writer: ItemImport, batch: list[Numbered]) -> None:
+        counts = asdict(writer.write(batch))
+        for reason in counts.pop("left_out"):
+            self._counts["left_out"] += 1
+            self._note(reason)
+        for name, value in counts.items():
+            self._counts[name] += value
+        self._record.rows_done = batch[-1][0]
+        self._save()
+        self._told(self._record.rows_done, self._record.rows_total)
+
+    def _note(self, error: str) -> None:
+        self._record.errors_total += 1
+        if len(self._record.errors) < KEPT_ERRORS:
+            self._record.errors.append(error)
+
+    def _save(self) -> None:
+        record = self._record
+        record.counts = self._counts
+        names = ("rows_total", "rows_done", "counts", "errors", "errors_total")
+        write(record, **{name: getattr(record, name) for name in names})

@@ -1,0 +1,209 @@
+"""Single values of a row: checked, or refused with the field and what to do.
+
+Every reader of a format stands on these, so that the same fault is told in the same words.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+_LONGEST_WORDS = 1_000
+"""Characters of a message: a name of the file may be megabytes long."""
+ROLES = ("system", "user", "assistant")
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+class FieldError(ValueError):
+    """A row that cannot be taken: the field that is wrong, and what to do."""
+
+    def __init__(self, field: str | None, remedy: str) -> None:
+        field, remedy = field and _printable(field), _printable(remedy)
+        super().__init__(f"field {field}: {remedy}" if field else remedy)
+        self.field = field
+
+
+def _printable(said: str) -> str:
+    """The words with what no page and no database can hold spelled out, and cut off where they are long."""
+    clean = said.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    return clean if len(clean) <= _LONGEST_WORDS else f"{clean[:_LONGEST_WORDS]}…"
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind of a JSON value, for a message to a person."""
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def text(value: Any, where: str, *, empty: bool = False) -> str:
+    """A text that can be stored. Refuses another kind, NUL, half a surrogate pair, and nothing but space."""
+    if not isinstance(value, str):
+        raise FieldError(where, f"a text is expected, not {kind_of(value)}")
+    # Cheap questions first: an import asks them of every text.
+    if not empty and (not value or value.isspace()):
+        raise FieldError(where, "is empty; write a text or take the field away")
+    if "\x00" in value:
+        raise FieldError(
+            where, f"character {value.index(chr(0))} is NUL, which cannot be stored; take it out"
+        )
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            where,
+            f"character {error.start} is half a surrogate pair (\\u{ord(value[error.start]):04x}); "
+            "write both halves or the character itself",
+        ) from None
+    return value
+
+
+def optional_text(value: Any, where: str) -> str:
+    """A text, or "" for null and for what is not there."""
+    return "" if value is None else text(value, where, empty=True)
+
+
+def items_of(value: Any, where: str) -> list[Any]:
+    """A list; null is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise FieldError(where, f"a list is expected, not {kind_of(value)}")
+    return value
+
+
+def object_of(value: Any, where: str) -> Mapping[str, Any]:
+    """An object."""
+    if not isinstance(value, dict):
+        raise FieldError(where, f"an object is expected, not {kind_of(value)}")
+    return value
+
+
+def whole_number(value: Any, where: str) -> int:
+    """A whole number; one that a table wrote as 3.0 is 3."""
+    if type(value) is int:
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise FieldError(where, f"a whole number is expected, not {kind_of(value)} ({str(value)[:40]!r})")
+
+
+def required(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a field that must be there."""
+    if row.get(name) is None:
+        raise FieldError(name, "is missing")
+    return row[name]
+
+
+def messages(value: Any, where: str) -> list[dict[str, str]]:
+    """A chat: a list of messages with `role` and `content`. A text is one message of the user."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": text(value, where)}]
+    if not isinstance(value, list):
+        raise FieldError(where, f"a text or a list of messages is expected, not {kind_of(value)}")
+    if not value:
+        raise FieldError(where, "the list of messages is empty; write at least one user message")
+    found = [_message(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    for index, message in enumerate(found):
+        if message["role"] == "system" and index > 0:
+            raise FieldError(f"{where}[{index}].role", "a system message can only be the first")
+    return found
+
+
+def prompt(value: Any, where: str) -> list[dict[str, str]]:
+    """A chat that is to be answered: its last message is the user's."""
+    found = messages(value, where)
+    if found[-1]["role"] != "user":
+        raise FieldError(
+            f"{where}[{len(found) - 1}].role",
+            f"the last message must be the user's, which is what gets answered, not {found[-1]['role']!r}",
+        )
+    return found
+
+
+def answer(value: Any, where: str) -> str:
+    """An answer: a text, or the one assistant message of a conversation."""
+    if isinstance(value, list):
+        if len(value) != 1:
+            raise FieldError(where, f"one message of the assistant is expected, not {len(value)}")
+        message = _message(value[0], f"{where}[0]")
+        if message["role"] != "assistant":
+            raise FieldError(f"{where}[0].role", f"'assistant' is expected, not {message['role']!r}")
+        return message["content"]
+    return text(value, where)
+
+
+def _message(value: Any, where: str) -> dict[str, str]:
+    fields = object_of(value, where)
+    role = fields.get("role", fields.get("from"))
+    content = fields.get("content", fields.get("value"))
+    if role is None:
+        raise FieldError(f"{where}.role", "is missing")
+    if isinstance(role, str):
+        role = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant"}.get(role, role)
+    if role not in ROLES:
+        raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
+    if isinstance(content, list):
+        content = _joined(content, f"{where}.content")
+    return {"role": role, "content": text(content, f"{where}.content")}
+
+
+def _joined(parts: list[Any], where: str) -> str:
+    """The text of a message in parts. Refuses images and whatever else is no text."""
+    found = []
+    for index, part in enumerate(parts):
+        fields = object_of(part, f"{where}[{index}]")
+        if fields.get("type", "text") != "text":
+            raise FieldError(
+                f"{where}[{index}].type", f"{fields['type']!r} is no text; Rondo compares texts alone"
+            )
+        found.append(text(fields.get("text"), f"{where}[{index}].text"))
+    return "\n".join(found)
+
+
+def refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
+    """Refuse a field that the format does not have, with the nearest that it has."""
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise FieldError(f"{prefix}{name}", f"is not known; {hint}")
+
+
+def refuse_undecodable(line: str) -> None:
+    """Refuse what was no UTF-8, in a text that was decoded with `errors="surrogateescape"`."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            None,
+            f"byte 0x{ord(line[error.start]) - 0xDC00:02x} at column {error.start + 1} is not UTF-8; "
+            "save the file in UTF-8",
+        ) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise FieldError(doubled, "is given twice in one object; keep one")
+    return values
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise FieldError(None, f"{name} is not JSON; write a number or null")
+
+
+# Made once: `json.loads` would make one for every line.
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+LENIENT_DECODER = json.JSONDecoder(parse_int=len, parse_float=len)
+"""Finds the end of a value that `DECODER` refuses, so that the rows after it can be read."""

@@ -1,0 +1,118 @@
+"""OpenAssistant conversations: in, as trees (`.trees.jsonl`) and as flat messages (`.messages.jsonl`).
+
+From https://github.com/LAION-AI/Open-Assistant/tree/main/oasst-data: a tree has `message_tree_id` and
+`prompt`; a message has `message_id`, `parent_id`, `text`, `role` (`prompter` or `assistant`) and
+`replies`. Replies to one message may have a `rank`, 0 the best. In flat files the messages of one tree
+stand together and begin with its root.
+
+Every question with two or more ranked replies is one ranking, by all of its rankers together. A question
+with one reply alone has it as its reference. Deleted messages, and what was found to be spam, are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    Reader,
+    Row,
+    dense,
+    verdict_of,
+)
+
+_ROLES = {"prompter": "user", "assistant": "assistant"}
+_DEEPEST = 200
+
+
+def _trees(row: Row) -> Iterator[ImportedItem]:
+    root = fields.object_of(fields.required(row, "prompt"), "prompt")
+    tree = str(row.get("message_tree_id") or root.get("message_id") or "")
+    # No recursion: a tree may be as deep as its file says.
+    open_: list[tuple[Mapping[str, Any], list[dict[str, str]]]] = [(root, [])]
+    while open_:
+        node, before = open_.pop()
+        chat = [*before, _message(node)]
+        if len(chat) > _DEEPEST:
+            raise FieldError("replies", f"the tree is deeper than {_DEEPEST} messages")
+        replies = [
+            reply
+            for value in fields.items_of(node.get("replies"), "replies")
+            if _stands(reply := fields.object_of(value, "replies"))
+        ]
+        if chat[-1]["role"] == "user" and replies:
+            yield _question(chat, replies, tree)
+        elif not before and not replies:
+            yield ImportedItem(messages=fields.prompt(chat, "prompt"))
+        open_ += [(reply, chat) for reply in reversed(replies)]
+
+
+def _message(node: Mapping[str, Any]) -> dict[str, str]:
+    role = node.get("role")
+    if role not in _ROLES:
+        raise FieldError("role", f"{role!r} is not known; known are prompter, assistant")
+    return {"role": _ROLES[role], "content": fields.text(node.get("text"), "text")}
+
+
+def _stands(node: Mapping[str, Any]) -> bool:
+    return not node.get("deleted") and node.get("review_result") is not False
+
+
+def _question(chat: list[dict[str, str]], replies: list[Mapping[str, Any]], tree: str) -> ImportedItem:
+    messages = fields.prompt(chat, "prompt")
+    ranked = [reply for reply in replies if reply.get("rank") is not None]
+    if len(ranked) < 2:
+        return ImportedItem(messages=messages, references=[_message(reply)["content"] for reply in replies])
+    ranks = dense([fields.whole_number(reply["rank"], "rank") for reply in ranked])
+    more: dict[str, Any] = {"message_tree_id": tree}
+    if len(ranked) < len(replies):
+        more["unranked_replies"] = len(replies) - len(ranked)
+    return ImportedItem(
+        messages=messages,
+        completions=tuple(
+            ImportedCompletion(
+                text=_message(reply)["content"],
+                source=fields.optional_text(reply.get("model_name"), "model_name")[:120],
+            )
+            for reply in ranked
+        ),
+        judgments=(ImportedJudgment(verdict=verdict_of(ranks), ranks=ranks, more=more),),
+    )
+
+
+def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+    """Flat messages as trees: one row for the messages that stand together with one `message_tree_id`."""
+    waiting: dict[str, dict[str, Any]] = {}
+    tree, first = None, 0
+    root: dict[str, Any] | None = None
+    for number, row in rows:
+        if "replies" in row or "prompt" in row:
+            yield number, row
+            continue
+        if row.get("message_tree_id") != tree or root is None:
+            if root is not None:
+                yield first, {"message_tree_id": tree, "prompt": root}
+            tree, first, root, waiting = row.get("message_tree_id"), number, None, {}
+        node = {**row, "replies": []}
+        waiting[str(row.get("message_id"))] = node
+        parent = row.get("parent_id")
+        if parent is None:
+            root = node
+        elif str(parent) in waiting:
+            waiting[str(parent)]["replies"].append(node)
+    if root is not None:
+        yield first, {"message_tree_id": tree, "prompt": root}
+
+
+READERS = (
+    Reader(
+        name="openassistant",
+        sentence="OpenAssistant trees, or their flat messages: every question with its ranked replies.",
+        read=_trees,
+        matches=lambda row: "message_tree_id" in row and ("prompt" in row or "message_id" in row),
+        group=_joined,
+    ),
+)

@@ -1,0 +1,162 @@
+"""Judgments as a table for statisticians: one row for each answer of each judgment, out and in again.
+
+Columns: `judgment`, `comparison`, `round`, `annotator`, `machine`, `split`, `prompt`, `verdict`, `strength`,
+`seconds`, `created_at`, then of the answer `completion`, `source`, `position` (as shown, from 1),
+`letter` (as the annotator saw it, which comments use), `rank`, a column `rating_CRITERION_SCALE` for each
+criterion, `question` (the last of the user's turns), `text`, `comment`.
+
+A spreadsheet takes a cell that begins with = + - @, a tab or a return for a formula, so such a cell gets a
+`'` before it, and one that begins with `'` another; read back, it goes again. It carries no marks, no missing
+info, no corrections, no earlier turns, no context: Rondo's JSON Lines do.
+"""
+
+from collections.abc import Iterator, Mapping
+from string import ascii_uppercase
+from typing import Any
+
+from annotation.choices import RatingScale
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    ImportedRating,
+    Reader,
+    Row,
+)
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+
+BEFORE = (
+    *("judgment", "comparison", "round", "annotator", "machine", "split", "prompt", "verdict", "strength"),
+    *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
+)
+AFTER = ("question", "text", "comment")
+_DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
+_RATING = "rating_"
+
+
+def header(scene: Scene) -> list[str]:
+    """The names of the columns: a project's criteria each have one, as `KEY_SCALE`."""
+    return [*BEFORE, *(f"{_RATING}{name}" for name in scene.criteria), *AFTER]
+
+
+def safe(cell: Any) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    text = "" if cell is None else str(cell)
+    return f"'{text}" if text.startswith(_DANGEROUS) else text
+
+
+def plain(cell: str) -> str:
+    """The cell as it was before `safe`."""
+    return cell.removeprefix("'")
+
+
+def _rows(record: Record, scene: Scene) -> Written:
+    positions = {pk: place for place, pk in enumerate(record["display_order"], start=1)}
+    letters = dict(zip(record["display_order"], ascii_uppercase, strict=False))
+    ratings = {(r["completion"], f"{r['criterion']}_{r['scale']}"): r["value"] for r in record["ratings"]}
+    question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
+    for completion in record["completions"]:
+        pk = completion["id"]
+        yield {
+            **{name: record[name] for name in ("judgment", "comparison", "round", "annotator", "machine")},
+            **{name: record[name] for name in ("split", "prompt", "verdict", "strength", "created_at")},
+            "seconds": record["active_seconds"],
+            "completion": pk,
+            "source": completion["source"],
+            "position": positions.get(pk),
+            "letter": letters.get(pk),
+            "rank": record["ranks"].get(pk),
+            **{f"{_RATING}{name}": ratings.get((pk, name)) for name in scene.criteria},
+            "question": question,
+            "text": completion["text"],
+            "comment": record["comment"],
+        }
+    for name, what in (("spans", "marks"), ("missing", "missing info"), ("corrections", "corrections")):
+        if record[name]:
+            yield Dropped(f"{what}: a table has no place for them")
+    if len(record["messages"]) > 1:
+        yield Dropped("earlier turns: a table holds the last question alone")
+
+
+def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+    """One row for the rows of one judgment, which stand together."""
+    first, together = 0, list[Row]()
+    for number, row in rows:
+        if together and row.get("judgment") != together[0].get("judgment"):
+            yield first, {"rows": together}
+            together = []
+        if not together:
+            first = number
+        together.append(row)
+    if together:
+        yield first, {"rows": together}
+
+
+def _judgment(row: Row) -> Iterator[ImportedItem]:
+    rows = [{name: plain(str(cell)) for name, cell in one.items()} for one in row["rows"]]
+    first = rows[0]
+    ranks = tuple(_number(one["rank"], "rank") for one in rows if one.get("rank"))
+    positions = sorted(
+        (_number(one["position"], "position"), n) for n, one in enumerate(rows) if one.get("position")
+    )
+    yield ImportedItem(
+        messages=fields.prompt(first.get("question"), "question"),
+        completions=tuple(
+            ImportedCompletion(text=fields.text(one.get("text"), "text"), source=one.get("source", ""))
+            for one in rows
+        ),
+        judgments=(
+            ImportedJudgment(
+                verdict=first.get("verdict", ""),
+                ranks=ranks,
+                annotator=first.get("annotator", ""),
+                is_machine=first.get("machine") == "True",
+                strength=_number(first["strength"], "strength") if first.get("strength") else None,
+                active_seconds=_number(first["seconds"], "seconds") if first.get("seconds") else None,
+                comment=first.get("comment", ""),
+                created_at=first.get("created_at", ""),
+                display_order=tuple(n for _, n in positions),
+                ratings=tuple(rating for n, one in enumerate(rows) for rating in _ratings(n, one)),
+                more={name: first[name] for name in ("judgment", "comparison", "round") if first.get(name)},
+            ),
+        ),
+    )
+
+
+def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
+    for name, cell in row.items():
+        if name.startswith(_RATING) and cell:
+            criterion, _, scale = name.removeprefix(_RATING).rpartition("_")
+            if scale not in RatingScale.values or not criterion:
+                raise FieldError(name, "ends with none of the scales five, seven, thumbs")
+            yield ImportedRating(
+                completion=number, criterion=criterion, scale=scale, value=_number(cell, name)
+            )
+
+
+def _number(cell: str, where: str) -> int:
+    try:
+        return int(float(cell))
+    except ValueError:
+        raise FieldError(where, f"a number is expected, not {cell[:40]!r}") from None
+
+
+READERS = (
+    Reader(
+        name="csv",
+        sentence="Rondo's table for statisticians: one row for each answer of each judgment.",
+        read=_judgment,
+        matches=lambda row: {"judgment", "verdict", "rank", "position", "text"} <= row.keys(),
+        group=_joined,
+    ),
+)
+WRITERS = (
+    Writer(
+        name="csv",
+        sentence="A table for statisticians, safe to open in a spreadsheet: one row for each judged answer.",
+        container="csv",
+        rows=_rows,
+    ),
+)

@@ -1,0 +1,297 @@
+"""The rows of a file, one after another, in constant memory: JSON Lines, JSON, CSV, Parquet, Arrow, a folder.
+
+What sort of file it is, its beginning says, never a content type and only for text its name. pyarrow is
+loaded for Parquet and Arrow alone.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
+
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.exchange.formats.binary import LOOKED_AT, refuse_binary
+from annotation.exchange.formats.bounds import MOST_COLUMNS, Counted, Expanding, data_files
+from annotation.exchange.formats.fields import (
+    DECODER,
+    LENIENT_DECODER,
+    FieldError,
+    kind_of,
+    refuse_undecodable,
+)
+from annotation.exchange.formats.items import Row
+from annotation.exchange.formats.storable import refuse_unstorable
+
+NumberedRow = tuple[int, Row | FieldError]
+"""The number of a row, from 1, and the row, or why it is none."""
+
+LONGEST_ROW = 32 * 1024**2
+"""Characters of one row; a longer one is a file of another sort."""
+_CHUNK = 256 * 1024
+_ROWS_AT_ONCE = 500
+_ROWS_OF_A_TABLE = 128
+"""Of Parquet: a row of a few bytes there may be one of megabytes here."""
+_DATA_KINDS = ("parquet", "arrow", "jsonl", "jsonl.gz", "json", "csv", "tsv")
+_NO_DATA = ("dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json", "export.json")
+
+
+def read_rows(path: Path, *, unpack: bool = True, split: str = "") -> Iterator[NumberedRow]:
+    """All rows of a file, or of the data files of a folder in the order of their names.
+
+    unpack: whether what is compressed is read: gzip, Parquet, Arrow. Of what people upload nothing is: a
+    small file may hold more than fits anywhere. split: of a folder, only the files whose
+    path names it. Refuses (`Refusal`) what cannot be read at all; a single bad row comes as its error.
+    """
+    number = 0
+    for file in _files(path, split):
+        for _number, row in _rows_of(file, unpack):
+            number += 1
+            yield number, row
+
+
+def _files(path: Path, split: str) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = [
+        file
+        for file in data_files(path)
+        if file.name not in _NO_DATA
+        and not any(part.startswith((".", "cache-")) for part in file.relative_to(path).parts)
+        and (not split or split in "/".join(file.relative_to(path).parts))
+    ]
+    for kind in _DATA_KINDS:
+        if chosen := [file for file in found if file.name.endswith(f".{kind}")]:
+            return chosen
+    what = f" of the split {split!r}" if split else ""
+    raise Refusal(f"{path} holds no data file{what} ({', '.join(_DATA_KINDS)}). Name a file in it.")
+
+
+def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
+    with path.open("rb") as stream:
+        beginning = stream.read(LOOKED_AT)
+    is_gzip = beginning[:2] == b"\x1f\x8b"
+    is_file, is_stream = beginning[:6] == b"ARROW1", beginning[:4] == b"\xff\xff\xff\xff"
+    if (is_gzip or is_file or is_stream or beginning[:4] == b"PAR1") and not unpack:
+        raise Refusal(
+            _("The file is compressed. Unpack it first, or import it with manage.py import_judgments."),
+            field="file",
+        )
+    if is_gzip:
+        yield from _unpacked(path)
+    elif beginning[:4] == b"PAR1":
+        yield from _parquet(path)
+    elif is_file or is_stream:
+        yield from _arrow(path, is_stream=is_stream)
+    elif beginning[:4] == b"PK\x03\x04":
+        raise Refusal(_("The file is an archive. Unpack it, and take one file of it."), field="file")
+    else:
+        refuse_binary(beginning)
+        # Only "\n" ends a line: a lone "\r" may stand inside a JSON text's line.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as text:
+            yield from _text_rows(text, path.name)
+
+
+def _unpacked(path: Path) -> Iterator[NumberedRow]:
+    try:
+        with gzip.open(path, "rb") as unpacked:
+            refuse_binary(unpacked.read(LOOKED_AT))
+            unpacked.seek(0)
+            counted = io.BufferedReader(Counted(unpacked, Expanding(path)), _CHUNK)
+            lines = io.TextIOWrapper(counted, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+            yield from _text_rows(lines, path.name.removesuffix(".gz"))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise Refusal(
+            f"The file cannot be unpacked ({error}). Compress it again with gzip.", field="file"
+        ) from None
+
+
+def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
+    if name.lower().endswith((".csv", ".tsv")):
+        return _csv(stream)
+    beginning = stream.read(_CHUNK)
+    stream.seek(0)
+    first = beginning.lstrip()[:1]
+    if first == "[":
+        return _json(stream)
+    if first == "{" or name.lower().endswith((".jsonl", ".ndjson", ".json")):
+        return _json_lines(stream)
+    return _csv(stream)
+
+
+def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST_ROW), ""), start=1):
+        if line.strip():
+            yield number, _object(line.rstrip("\r\n"))
+
+
+def _object(line: str) -> Row | FieldError:
+    try:
+        refuse_undecodable(line)
+        value = DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        return FieldError(
+            None, f"not JSON at column {error.colno} ({error.msg}); write one object on one line"
+        )
+    except (RecursionError, ValueError) as error:
+        return _refused(error)
+    return _as_row(value)
+
+
+def _refused(error: Exception) -> FieldError:
+    """The refusal of a row that is JSON, but no JSON that can be taken."""
+    if isinstance(error, FieldError):
+        return error
+    if isinstance(error, RecursionError):
+        return FieldError(None, "nested too deeply")
+    # Python reads no number of more than 4,300 digits.
+    return FieldError(None, "holds a number of thousands of digits; write it as a text")
+
+
+def _as_row(value: Any) -> Row | FieldError:
+    if not isinstance(value, dict):
+        return FieldError(None, f"an object is expected, not {kind_of(value)}")
+    try:
+        refuse_unstorable(value)
+    except FieldError as error:
+        return error
+    return value
+
+
+def _json(stream: IO[str]) -> Iterator[NumberedRow]:
+    """The objects of one long list, each as soon as it is whole."""
+    waiting, number, wanted = stream.read(_CHUNK).lstrip().removeprefix("["), 0, _CHUNK
+    while True:
+        waiting = waiting.lstrip(" \t\r\n,")
+        if waiting.startswith("]"):
+            return
+        try:
+            row, end = _first(waiting)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = stream.read(wanted)
+            # Twice as much each time: one long row is not read over and over.
+            wanted *= 2
+            if not more or len(waiting) > LONGEST_ROW:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                raise Refusal(
+                    f"The file is not JSON after row {number} ({why}). Write a list of objects.", field="file"
+                ) from None
+            waiting += more
+            continue
+        number, wanted, waiting = number + 1, _CHUNK, waiting[end:]
+        yield number, row
+
+
+def _first(waiting: str) -> tuple[Row | FieldError, int]:
+    """The first value, or why it is no row, and where it ends. Raises where it does not end here."""
+    try:
+        value, end = DECODER.raw_decode(waiting)
+        refuse_undecodable(waiting[:end])
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        _value, end = LENIENT_DECODER.raw_decode(waiting)
+        return _refused(error), end
+    return _as_row(value), end
+
+
+def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
+    csv.field_size_limit(LONGEST_ROW)
+    header = stream.readline(LONGEST_ROW)
+    stream.seek(0)
+    delimiter = max(",;\t", key=header.count)
+    if header.count(delimiter) >= MOST_COLUMNS:
+        raise Refusal(f"The file has more than {MOST_COLUMNS} columns. Take those that matter.", field="file")
+    reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield (
+                number,
+                FieldError(
+                    None,
+                    f"line {reader.reader.line_num} is no CSV ({error}); close every quote that is opened",
+                ),
+            )
+            return
+        yield number, _cells(row)
+
+
+def _cells(row: dict[Any, Any]) -> Row | FieldError:
+    # Cells beyond those of the header stand under None. A column without a name is none of them.
+    if row.pop(None, None):
+        return FieldError(None, "has more cells than the header names; quote what holds a comma")
+    cells = {name: value for name, value in row.items() if value is not None}
+    try:
+        for value in (*cells, *cells.values()):
+            if not value.isascii():
+                refuse_undecodable(value)
+        refuse_unstorable(cells)
+    except FieldError as error:
+        return error
+    return cells
+
+
+def _parquet(path: Path) -> Iterator[NumberedRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    bound = Expanding(path)
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            _refuse_many_columns(len(file.schema_arrow.names), path)
+            for batch in file.iter_batches(batch_size=_ROWS_OF_A_TABLE, use_threads=False):
+                # Before it becomes Python objects: what a dictionary repeats is there once, and then often.
+                bound.add(batch.nbytes)
+                yield from enumerate(map(_without_nan, batch.to_pylist()), start=1)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{path.name} cannot be read as Parquet: {error}") from None
+
+
+def _arrow(path: Path, *, is_stream: bool) -> Iterator[NumberedRow]:
+    import pyarrow
+
+    bound = Expanding(path)
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            if is_stream:
+                with closing(pyarrow.ipc.open_stream(source)) as batches:
+                    _refuse_many_columns(len(batches.schema.names), path)
+                    for batch in batches:
+                        yield from _batch_rows(batch, bound)
+                return
+            file = pyarrow.ipc.open_file(source)
+            _refuse_many_columns(len(file.schema.names), path)
+            for place in range(file.num_record_batches):
+                yield from _batch_rows(file.get_batch(place), bound)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{path.name} cannot be read as Arrow: {error}") from None
+
+
+def _refuse_many_columns(count: int, path: Path) -> None:
+    if count > MOST_COLUMNS:
+        raise Refusal(
+            f"{path.name} has more than {MOST_COLUMNS} columns. Take those that matter.", field="file"
+        )
+
+
+def _batch_rows(batch: Any, bound: Expanding) -> Iterator[NumberedRow]:
+    bound.add(batch.nbytes)
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        yield from enumerate(map(_without_nan, batch.slice(start, _ROWS_AT_ONCE).to_pylist()), start=1)
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with null for NaN, as which pandas writes a missing number."""
+    return {name: None if value != value else value for name, value in row.items()}

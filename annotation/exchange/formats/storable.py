@@ -1,0 +1,60 @@
+"""Values of a row that no database and no JSON can hold: refused with the path of the field."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from annotation.exchange.formats.fields import FieldError, text
+
+DEEPEST = 200
+"""Levels of objects and lists in one row: more than any tree of messages has, fewer than Python can print."""
+
+_At = tuple["_At", str] | None
+"""A path, as its parent and its last part: spelled out for a faulty value alone."""
+
+
+def refuse_unstorable(row: Mapping[str, Any]) -> None:
+    """Refuse NUL, half a surrogate pair, a number too large for JSON, and deep nesting, wherever it stands.
+
+    Raises `FieldError` for the first such value, with the path to it, also in columns that nobody reads: the
+    preview shows them all.
+    """
+    waiting: list[tuple[Any, _At, int]] = [(row, None, 0)]
+    while waiting:
+        value, at, depth = waiting.pop()
+        if isinstance(value, str):
+            _refuse_text(value, at)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise FieldError(
+                    _spelled(at), "the number is too large; write one below 1.8e308, or write it as a text"
+                )
+        elif isinstance(value, (dict, list)):
+            if depth == DEEPEST:
+                raise FieldError(None, f"nested too deeply; {DEEPEST} levels are the most")
+            inner = list(_inner(value, at))
+            waiting += ((one, path, depth + 1) for one, path in reversed(inner))
+
+
+def _inner(value: dict[str, Any] | list[Any], at: _At) -> Iterator[tuple[Any, _At]]:
+    if isinstance(value, list):
+        yield from ((one, (at, f"[{number}]")) for number, one in enumerate(value))
+        return
+    for name, one in value.items():
+        path = (at, f".{name}")
+        _refuse_text(name, path)
+        yield one, path
+
+
+def _refuse_text(value: str, at: _At) -> None:
+    # Cheap questions first: an import asks them of every text.
+    if "\x00" in value or not value.isascii():
+        text(value, _spelled(at), empty=True)
+
+
+def _spelled(at: _At) -> str:
+    parts = []
+    while at is not None:
+        at, part = at
+        parts.append(part)
+    return "".join(reversed(parts)).removeprefix(".")

@@ -1,0 +1,325 @@
+"""TRL's dataset types, standard (texts) and conversational (messages): in and out.
+
+From https://huggingface.co/docs/trl/dataset_formats:
+
+| type                | columns                                             |
+|---------------------|-----------------------------------------------------|
+| preference          | `prompt`, `chosen`, `rejected`                      |
+| preference, implicit prompt | `chosen`, `rejected`, which share a beginning |
+| unpaired preference | `prompt`, `completion`, `label` (true or false)     |
+| prompt-only         | `prompt`                                            |
+| prompt-completion   | `prompt`, `completion`                              |
+| stepwise supervision | `prompt`, `completions` (steps), `labels`          |
+
+A label of an unpaired row is a thumb on the criterion `desirable`. Steps are joined by a line feed,
+TRL's own separator for them, and each is marked `correct-step` or `wrong-step`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from annotation.choices import Polarity, RatingScale, Verdict
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    ImportedRating,
+    ImportedSpan,
+    Reader,
+    Row,
+)
+from annotation.exchange.formats.segments import segments
+from annotation.exchange.formats.writers import (
+    NO_ORDER,
+    Dropped,
+    Record,
+    Scene,
+    Writer,
+    Written,
+    pairs,
+    said,
+)
+
+DESIRABLE = "desirable"
+CORRECT_STEP, WRONG_STEP = "correct-step", "wrong-step"
+STEP_SEPARATOR = "\n"
+_OTHERS = {"chosen", "rejected", "prompt", "margin", "score_chosen", "score_rejected"}
+
+
+def preference(
+    prompt: list[dict[str, str]], chosen: str, rejected: str, row: Row, *, known: set[str] = _OTHERS
+) -> ImportedItem:
+    """A pair of which the first is better; what else the row says stays with the judgment."""
+    return ImportedItem(
+        messages=prompt,
+        completions=(
+            ImportedCompletion(text=chosen, source=_source(row, "chosen")),
+            ImportedCompletion(text=rejected, source=_source(row, "rejected")),
+        ),
+        judgments=(
+            ImportedJudgment(
+                verdict=Verdict.RANKED, ranks=(1, 2), annotator=_annotator(row), more=_more(row, known)
+            ),
+        ),
+    )
+
+
+def _source(row: Row, side: str) -> str:
+    for name in (f"{side}-model", f"{side}_model", f"model_{side}"):
+        if isinstance(row.get(name), str):
+            return str(row[name])
+    return ""
+
+
+def _annotator(row: Row) -> str:
+    value = row.get("annotator")
+    return value if isinstance(value, str) else ""
+
+
+def _more(row: Row, known: set[str]) -> Mapping[str, Any]:
+    """Small values beside the format's own columns."""
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in known and isinstance(value, (bool, int, float, str)) and len(str(value)) <= 500
+    }
+
+
+def _preference(row: Row) -> Iterator[ImportedItem]:
+    chosen, rejected = fields.required(row, "chosen"), fields.required(row, "rejected")
+    if row.get("prompt") is not None:
+        prompt = fields.prompt(row["prompt"], "prompt")
+        chosen, rejected = _after(prompt, chosen), _after(prompt, rejected)
+    else:
+        prompt, chosen, rejected = _implicit(chosen, rejected)
+    chosen_text, rejected_text = fields.answer(chosen, "chosen"), fields.answer(rejected, "rejected")
+    yield preference(prompt, chosen_text, rejected_text, row)
+
+
+def _after(prompt: list[dict[str, str]], answer: Any) -> Any:
+    """A conversation that repeats its prompt, as many sets on the hub do, without it."""
+    if isinstance(answer, list) and len(answer) == len(prompt) + 1 and len(answer) > 1:
+        beginning = fields.messages(answer[:-1], "chosen or rejected")
+        if [m for m in beginning if m["role"] != "system"] == [m for m in prompt if m["role"] != "system"]:
+            return answer[-1:]
+    return answer
+
+
+def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, Any]:
+    if not isinstance(chosen, list) or not isinstance(rejected, list):
+        raise FieldError(
+            "prompt",
+            "is missing; in texts alone nobody can tell where the question ends and the answer begins",
+        )
+    if len(chosen) < 2 or len(rejected) < 2 or chosen[:-1] != rejected[:-1]:
+        raise FieldError(
+            "rejected", "does not share all but its last message with 'chosen'; write a 'prompt'"
+        )
+    return fields.prompt(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
+
+
+def _unpaired(row: Row) -> Iterator[ImportedItem]:
+    label = row.get("label")
+    if type(label) is not bool and label not in (0, 1):
+        raise FieldError("label", f"true or false is expected, not {fields.kind_of(label)}")
+    prompt = fields.prompt(fields.required(row, "prompt"), "prompt")
+    completion = fields.answer(_after(prompt, fields.required(row, "completion")), "completion")
+    yield ImportedItem(
+        messages=prompt,
+        completions=(ImportedCompletion(text=completion),),
+        judgments=(
+            ImportedJudgment(
+                verdict=Verdict.NOT_ASKED,
+                annotator=_annotator(row),
+                ratings=(
+                    ImportedRating(
+                        completion=0, criterion=DESIRABLE, scale=RatingScale.THUMBS, value=int(bool(label))
+                    ),
+                ),
+                more=_more(row, {"prompt", "completion", "label"}),
+            ),
+        ),
+    )
+
+
+def _prompt_only(row: Row) -> Iterator[ImportedItem]:
+    yield ImportedItem(messages=fields.prompt(fields.required(row, "prompt"), "prompt"))
+
+
+def _prompt_completion(row: Row) -> Iterator[ImportedItem]:
+    """A demonstration is the prompt's reference answer: nobody compared it with another."""
+    prompt = fields.prompt(fields.required(row, "prompt"), "prompt")
+    answer = fields.answer(_after(prompt, fields.required(row, "completion")), "completion")
+    yield ImportedItem(messages=prompt, references=[answer])
+
+
+def _stepwise(row: Row) -> Iterator[ImportedItem]:
+    steps = fields.items_of(fields.required(row, "completions"), "completions")
+    labels = fields.items_of(fields.required(row, "labels"), "labels")
+    if not steps or len(steps) != len(labels):
+        raise FieldError("labels", f"{len(labels)} labels for {len(steps)} steps; write one for each")
+    texts = [fields.text(step, f"completions[{number}]") for number, step in enumerate(steps)]
+    spans, start = [], 0
+    for number, (step, label) in enumerate(zip(texts, labels, strict=True)):
+        if type(label) is not bool and label not in (0, 1):
+            raise FieldError(f"labels[{number}]", f"true or false is expected, not {fields.kind_of(label)}")
+        category = CORRECT_STEP if label else WRONG_STEP
+        spans.append(ImportedSpan(completion=0, category=category, start=start, end=start + len(step)))
+        start += len(step) + len(STEP_SEPARATOR)
+    yield ImportedItem(
+        messages=fields.prompt(fields.required(row, "prompt"), "prompt"),
+        completions=(ImportedCompletion(text=STEP_SEPARATOR.join(texts)),),
+        judgments=(
+            ImportedJudgment(verdict=Verdict.NOT_ASKED, annotator=_annotator(row), spans=tuple(spans)),
+        ),
+    )
+
+
+def preference_rows(record: Record, scene: Scene) -> Written:
+    for pair in pairs(record):
+        if isinstance(pair, Dropped):
+            yield pair
+        else:
+            chosen, rejected = pair
+            yield {
+                "prompt": record["messages"],
+                "chosen": said(chosen["text"]),
+                "rejected": said(rejected["text"]),
+            }
+
+
+def _trl_unpaired(record: Record, scene: Scene) -> Written:
+    for completion, label in _labels(record):
+        if isinstance(label, str):
+            yield Dropped(label, completion["id"])
+        else:
+            yield {"prompt": record["messages"], "completion": said(completion["text"]), "label": label}
+
+
+def _labels(record: Record) -> Iterator[tuple[Mapping[str, Any], bool | str]]:
+    """Each completion with whether it is desirable, or why nobody can tell."""
+    thumbs = {r["completion"]: bool(r["value"]) for r in record["ratings"] if r["criterion"] == DESIRABLE}
+    verdict, ranks = Verdict(record["verdict"]), record["ranks"]
+    worst = max(ranks.values(), default=1)
+    for completion in record["completions"]:
+        pk = completion["id"]
+        if pk in thumbs:
+            yield completion, thumbs[pk]
+        elif verdict in (Verdict.BOTH_GOOD, Verdict.BOTH_BAD):
+            yield completion, verdict == Verdict.BOTH_GOOD
+        elif verdict == Verdict.RANKED and worst > 1 and ranks[pk] in (1, worst):
+            yield completion, ranks[pk] == 1
+        elif verdict == Verdict.RANKED and worst > 1:
+            yield completion, "neither the best nor the worst of the ranking"
+        else:
+            yield completion, NO_ORDER.get(verdict, "nothing to compare it with")
+
+
+def _trl_sft(record: Record, scene: Scene) -> Written:
+    found = False
+    for text in _worth_imitating(record):
+        found = True
+        yield {"prompt": record["messages"], "completion": said(text)}
+    if not found:
+        yield Dropped(NO_ORDER.get(Verdict(record["verdict"]), "no answer to imitate"))
+
+
+def _worth_imitating(record: Record) -> Iterator[str]:
+    """Return the text that a person wrote, else the one that they preferred or called good."""
+    own = [text for text in (record["demonstration"], *(c["text"] for c in record["corrections"])) if text]
+    yield from own
+    if own:
+        return
+    ranks = record["ranks"]
+    preferred = record["verdict"] == Verdict.RANKED and len(set(ranks.values())) > 1
+    if preferred or record["verdict"] == Verdict.BOTH_GOOD:
+        yield from (c["text"] for c in record["completions"] if ranks[c["id"]] == 1)
+
+
+def _trl_prm(record: Record, scene: Scene) -> Written:
+    """The steps that are marked; else segments, wrong where a mark of an error touches one."""
+    for completion in record["completions"]:
+        marks = [span for span in record["spans"] if span["completion"] == completion["id"]]
+        steps = [mark for mark in marks if mark["category"] in (CORRECT_STEP, WRONG_STEP)]
+        if steps:
+            steps.sort(key=lambda mark: (mark["start"], mark["end"]))
+            found = [(mark["quote"], mark["category"] == CORRECT_STEP) for mark in steps]
+        elif marks:
+            wrong = [
+                m for m in marks if scene.polarities.get(m["category"], Polarity.ERROR) == Polarity.ERROR
+            ]
+            found = [
+                (completion["text"][start:end], not any(m["start"] < end and start < m["end"] for m in wrong))
+                for start, end in segments(completion["text"], scene.step_granularity)
+            ]
+        else:
+            yield Dropped("nothing is marked, so no step is known to be right or wrong", completion["id"])
+            continue
+        yield {
+            "prompt": "\n\n".join(message["content"] for message in record["messages"]),
+            "completions": [step for step, _ in found],
+            "labels": [right for _, right in found],
+        }
+
+
+READERS = (
+    Reader(
+        name="trl-preference",
+        sentence="TRL's preference pairs: prompt, chosen, rejected, as texts or as messages.",
+        read=_preference,
+        matches=lambda row: "chosen" in row and "rejected" in row,
+    ),
+    Reader(
+        name="trl-stepwise",
+        sentence="TRL's stepwise supervision: prompt, completions (steps), labels.",
+        read=_stepwise,
+        matches=lambda row: {"prompt", "completions", "labels"} <= row.keys(),
+    ),
+    Reader(
+        name="trl-unpaired",
+        sentence="TRL's unpaired preferences: prompt, completion, label.",
+        read=_unpaired,
+        matches=lambda row: {"prompt", "completion", "label"} <= row.keys(),
+    ),
+    Reader(
+        name="trl-prompt-completion",
+        sentence="TRL's prompt and completion: each completion becomes the prompt's reference.",
+        read=_prompt_completion,
+        matches=lambda row: {"prompt", "completion"} <= row.keys(),
+    ),
+    Reader(
+        name="trl-prompt",
+        sentence="Prompts alone, TRL's prompt-only type.",
+        read=_prompt_only,
+        matches=lambda row: set(row) == {"prompt"},
+    ),
+)
+WRITERS = (
+    Writer(
+        name="trl-preference",
+        sentence="TRL preference pairs (conversational), for reward models, DPO and their kin.",
+        container="jsonl",
+        rows=preference_rows,
+    ),
+    Writer(
+        name="trl-unpaired",
+        sentence="TRL unpaired preferences (conversational), for KTO: of TRL's, it alone carries both bad.",
+        container="jsonl",
+        rows=_trl_unpaired,
+    ),
+    Writer(
+        name="trl-sft",
+        sentence="TRL prompt and completion: demonstrations and corrections, else the preferred answers.",
+        container="jsonl",
+        rows=_trl_sft,
+    ),
+    Writer(
+        name="trl-prm",
+        sentence="TRL stepwise supervision, for process reward models: steps and whether each is right.",
+        container="jsonl",
+        rows=_trl_prm,
+        has_steps=True,
+    ),
+)

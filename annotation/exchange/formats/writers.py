@@ -1,0 +1,89 @@
+"""The interface of formats that go out: what becomes of one judgment.
+
+A writer turns one record of `rondo_jsonl` into rows, and says of all that it cannot carry what and why: no
+tie and no "both bad" is lost without a word. Writers are pure; `exchange.file_exports` writes the files.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from annotation.choices import Verdict
+from annotation.exchange.formats.segments import StepGranularity
+
+Record = Mapping[str, Any]
+Tokens = Callable[[str], Sequence[tuple[int, int]]]
+"""A text's tokens: where each begins and ends, in code points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something of a judgment that a format cannot carry."""
+
+    reason: str
+    completion: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """Facts about the project that a writer needs."""
+
+    slug: str
+    polarities: Mapping[str, str] = field(default_factory=dict)
+    """Category key → whether a mark of it blames or praises."""
+    step_granularity: StepGranularity = "sentence"
+    """The segments that are steps where no steps are marked."""
+    criteria: tuple[str, ...] = ()
+    tokens: Tokens | None = None
+
+
+Written = Iterator[dict[str, Any] | Dropped]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writer:
+    """One format that goes out."""
+
+    name: str
+    sentence: str
+    container: str
+    """`jsonl`, `json` (one list), `csv` or `parquet`."""
+    rows: Callable[[Record, Scene], Written]
+    has_steps: bool = False
+    """Whether completions go out in steps, so that the manifest says how they were cut."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """For Parquet: column → `text`, `messages`, `whole number`, or a `struct` of texts as `struct:a,b`."""
+    carries_context: bool = False
+    once_per_prompt: bool = False
+
+
+NO_ORDER = {
+    Verdict.EQUAL: "equal: neither is better",
+    Verdict.BOTH_GOOD: "both good: neither is better",
+    Verdict.BOTH_BAD: "both bad: neither is better",
+    Verdict.CANNOT_JUDGE: "cannot judge",
+    Verdict.NOT_ASKED: "no verdict was asked for",
+}
+
+
+def said(text: str) -> list[dict[str, str]]:
+    """An answer as a conversation of one message."""
+    return [{"role": "assistant", "content": text}]
+
+
+def pairs(record: Record) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]] | Dropped]:
+    """Better and worse completion of each decided pair; each tie, and a verdict without order, as dropped."""
+    if record["verdict"] != Verdict.RANKED:
+        yield Dropped(NO_ORDER[Verdict(record["verdict"])])
+        return
+    if len(record["completions"]) < 2:
+        yield Dropped("one completion alone, so no pair")
+        return
+    ranks = record["ranks"]
+    for left, right in combinations(record["completions"], 2):
+        difference = ranks[left["id"]] - ranks[right["id"]]
+        if difference == 0:
+            yield Dropped(f"tie with completion {right['id']}", left["id"])
+        else:
+            yield (left, right) if difference < 0 else (right, left)

@@ -1,0 +1,256 @@
+"""Judged answers come in, many at a time: what every format's reader gives, written as rows.
+
+Each batch is a transaction of its own, so that a long import neither holds the database nor begins again when
+it is cut off: what is there already is found by its key and stays as it is.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from django.db import transaction
+
+from annotation.choices import AssignmentState, Purpose
+from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
+from annotation.exchange.import_people import ImportedPeople
+from annotation.exchange.import_rows import (
+    Accepted,
+    ImportScene,
+    write_accepted,
+)
+from annotation.exchange.occurrences import Occurrences
+from annotation.exchange.prompts import add_prompts
+from annotation.exchange.ready_made import create_tasks, store_completions
+from annotation.models import Assignment, Comparison, Judgment, Project, bulk
+from annotation.selectors import access
+from annotation.services.quality.agreement import record_agreement
+from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
+
+BATCH = 2_000
+_KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")
+"""Namespace of the idempotency keys of what any format's reader gives."""
+_MOST_ANONYMOUS = 1_000
+
+Numbered = tuple[int, ImportedItem]
+
+
+@dataclass(kw_only=True, slots=True)
+class ItemCounts:
+    """Counts of imported items. All but `already_there` and `left_out` were added."""
+
+    prompts: int = 0
+    comparisons: int = 0
+    waiting: int = 0
+    """Comparisons that nobody judged yet: they wait for people."""
+    judgments: int = 0
+    already_there: int = 0
+    rankings_with_broken_ties: int = 0
+    """Rankings among `judgments` of pairs whose ties are not transitive."""
+    left_out: list[str] = field(default_factory=list)
+    """Judgments that contradict one that the same person gave of the same answers: row and reason."""
+
+
+class ItemImport:
+    """One import into one project. Give it the items of a file in their order, from the first on.
+
+    scene: the project with the categories and criteria that the items name.
+    """
+
+    def __init__(self, *, scene: ImportScene, format_name: str, occurrences: Occurrences) -> None:
+        self._scene = scene
+        self._format = format_name
+        self._occurrences = occurrences
+        self._people = ImportedPeople(format_name)
+
+    def skip(self, items: Iterable[Numbered]) -> None:
+        """Pass over what an earlier try has written: its repetitions must be counted all the same."""
+        for _, item in items:
+            self._keys(item)
+
+    def write(self, items: Sequence[Numbered]) -> ItemCounts:
+        """Write a batch, whole or not at all."""
+        with transaction.atomic():
+            # Two imports into one project take turns; what the first adds the second finds.
+            Project.objects.select_for_update(no_key=True).get(pk=self._scene.project.pk)
+            return self._write(items)
+
+    def _write(self, items: Sequence[Numbered]) -> ItemCounts:
+        prompts, new = add_prompts(project=self._scene.project, prompts=[item for _, item in items])
+        counts = ItemCounts(prompts=len(new))
+        judged = []
+        tasks = []
+        for (number, item), prompt in zip(items, prompts, strict=True):
+            if item.judgments:
+                judged.append((number, item, prompt))
+            elif item.completions:
+                tasks.append((item, prompt))
+        if tasks:
+            counts.waiting = create_tasks(project=self._scene.project, tasks=tasks, new_prompts=new)
+        if judged:
+            self._write_judged(judged, new, counts)
+        return counts
+
+    def _write_judged(
+        self, judged: Sequence[tuple[int, ImportedItem, int]], new_prompts: set[int], counts: ItemCounts
+    ) -> None:
+        completions = store_completions([(item, prompt) for _, item, prompt in judged], new_prompts)
+        places = _Places(self._scene.project, completions)
+        keys = [self._keys(item) for _, item, _ in judged]
+        wanted = [key for of_item in keys for key in of_item]
+        known = set(
+            Judgment.objects.filter(idempotency_key__in=wanted).values_list("idempotency_key", flat=True)
+        )
+        people = self._people.ids(
+            (judgment.annotator, judgment.is_machine) for _, item, _ in judged for judgment in item.judgments
+        )
+        accepted = []
+        for (number, item, prompt), ids, of_item in zip(judged, completions, keys, strict=True):
+            comparison = places.comparison(ids, prompt)
+            for judgment, key in zip(item.judgments, of_item, strict=True):
+                person = self._people.persons.get(judgment.annotator)
+                if key in known or (person is not None and places.has(comparison, person)):
+                    counts.already_there += 1
+                    continue
+                annotator = people[judgment.annotator, judgment.is_machine]
+                if not judgment.annotator:
+                    annotator = self._somebody(judgment, annotator, comparison, places)
+                if places.has(comparison, annotator):
+                    counts.left_out.append(
+                        f"row {number}: {judgment.annotator} judged the same answers differently before; "
+                        "judgments are never overwritten"
+                    )
+                    continue
+                accepted.append(
+                    Accepted(
+                        item=item,
+                        judgment=judgment,
+                        comparison=comparison,
+                        completions=ids,
+                        annotator=annotator,
+                        slot=places.take(comparison, annotator),
+                        key=key,
+                        origin=self._origin(number, judgment),
+                    )
+                )
+        counts.comparisons += places.write()
+        counts.judgments += len(accepted)
+        counts.rankings_with_broken_ties += sum(
+            bool(one.judgment.more.get("broken_ties")) for one in accepted
+        )
+        write_accepted(self._scene, accepted)
+        record_agreement(project=self._scene.project, comparisons={one.comparison for one in accepted})
+
+    def _keys(self, item: ImportedItem) -> list[uuid.UUID]:
+        """The same content in the same project has the same key, wherever in a file it stands; the second of
+        two that are the same in one file has another, for two people may say the same."""
+        if not item.judgments:
+            return []
+        asked = json.dumps(
+            [item.messages, item.context, [(c.text, c.source, c.seed) for c in item.completions]],
+            ensure_ascii=False,
+        )
+        found = []
+        for judgment in item.judgments:
+            said = json.dumps(_said(judgment), ensure_ascii=False, sort_keys=True, default=_said)
+            digest = hashlib.sha256(f"{asked}\n{said}".encode()).digest()
+            times = self._occurrences.count(digest[:16])
+            found.append(uuid.uuid5(_KEYS, f"{self._scene.project.pk}:{digest.hex()}:{times}"))
+        return found
+
+    def _somebody(self, judgment: ImportedJudgment, first: int, comparison: int, places: "_Places") -> int:
+        """Nobody is named, so it is anyone who has not judged these answers yet."""
+        found = first
+        for number in range(2, _MOST_ANONYMOUS):
+            if not places.has(comparison, found):
+                break
+            name = (f"no. {number}", judgment.is_machine)
+            found = self._people.ids([name])[name]
+        return found
+
+    def _origin(self, number: int, judgment: ImportedJudgment) -> dict[str, Any]:
+        told = {"format": self._format, "row": number}
+        if not judgment.display_order:
+            told["display_order"] = "unknown"
+        return told | ({"more": dict(judgment.more)} if judgment.more else {})
+
+
+class _Places:
+    """Comparisons of a batch, who has judged them, and the places that new judgments take.
+
+    What was judged elsewhere takes no place from annotators of the project: the comparison gets one more for
+    it, and a comparison that is new here has no open place at all.
+    """
+
+    def __init__(self, project: Project, completions: Sequence[Sequence[int]]) -> None:
+        self._project = project
+        sets = {completion_set(ids) for ids in completions}
+        there = Comparison.objects.filter(
+            project=project, completion_set__in=sets, purpose=Purpose.WORK
+        ).order_by("round_number")
+        rows = list(there.values_list("pk", "completion_set", "overlap"))
+        self._ids = {digest: pk for pk, digest, _ in rows}
+        self._overlap = {pk: overlap for pk, _, overlap in rows}
+        self._before = dict(self._overlap)
+        self._judged: set[tuple[int, int]] = set(
+            Assignment.objects.filter(comparison__in=self._overlap, retest_of__isnull=True)
+            .exclude(state__in=[AssignmentState.RELEASED, AssignmentState.EXPIRED])
+            .values_list("comparison_id", "annotator_id")
+        )
+        self._fresh = iter(bulk.reserve_ids(Comparison, len(sets - self._ids.keys())))
+        self._new: dict[int, tuple[int, Sequence[int]]] = {}
+
+    def comparison(self, ids: Sequence[int], prompt: int) -> int:
+        """The comparison of these completions; a new one where there is none."""
+        digest = completion_set(ids)
+        if digest not in self._ids:
+            pk = self._ids[digest] = next(self._fresh)
+            self._overlap[pk] = 0
+            self._new[pk] = (prompt, ids)
+        return self._ids[digest]
+
+    def has(self, comparison: int, annotator: int) -> bool:
+        """Return True where this person has, or had, the comparison."""
+        return (comparison, annotator) in self._judged
+
+    def take(self, comparison: int, annotator: int) -> int:
+        """The place of one more judgment."""
+        self._judged.add((comparison, annotator))
+        self._overlap[comparison] += 1
+        return self._overlap[comparison] - 1
+
+    def write(self) -> int:
+        """Write new comparisons and what changed of old ones; how many are new."""
+        round_number = access.current_round(self._project)
+        write_comparisons(
+            {
+                pk: NewComparison(
+                    project_id=self._project.pk,
+                    prompt_id=prompt,
+                    completions=ids,
+                    round_number=round_number,
+                    overlap=max(self._overlap[pk], 1),
+                )
+                for pk, (prompt, ids) in self._new.items()
+            }
+        )
+        for pk, overlap in self._before.items():
+            if self._overlap[pk] != overlap:
+                Comparison.objects.filter(pk=pk).update(overlap=self._overlap[pk])
+        return len(self._new)
+
+
+_DEFAULTS: dict[type, dict[str, Any]] = {}
+
+
+def _said(part: Any) -> dict[str, Any]:
+    """A part of a judgment as an object, without what is left at its default: a field that comes later
+    changes no key."""
+    kind = type(part)
+    defaults = _DEFAULTS.get(kind)
+    if defaults is None:
+        defaults = _DEFAULTS[kind] = {f.name: f.default for f in fields(kind)}
+    values = {name: getattr(part, name) for name in defaults}
+    return {name: value for name, value in values.items() if value != defaults[name] and value != {}}

@@ -1,0 +1,211 @@
+"""Files that managers upload: kept until they are in, looked through by a person, brought in by a worker."""
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
+from django.db import transaction
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from annotation.choices import ImportState, Role, TaskName
+from annotation.errors import ImportErrors, NotAllowed, Refusal
+from annotation.exchange.file_imports import import_rows, plan_of, record_for
+from annotation.exchange.formats.registry import Plan
+from annotation.exchange.formats.rows import read_rows
+from annotation.exchange.upload_limits import count_upload
+from annotation.exchange.uploaded_files import uploaded_files
+from annotation.models import FileImport, Project, User
+from annotation.selectors import access
+from annotation.services import audit
+from annotation.services.jobs import messages
+from annotation.services.jobs.claims import Heartbeat
+from annotation.services.jobs.running import run_job
+
+BUSY = (ImportState.WAITING, ImportState.RUNNING)
+
+
+def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User) -> FileImport:
+    """Keep an uploaded file, and guess what it is. Nothing is imported yet.
+
+    Refuses one that is too large or compressed, one that cannot be read, one that is being imported, and more
+    than one person may upload or a project may keep.
+    Neither the name nor the content type that the browser gives is trusted with anything.
+    """
+    _require_manager(user, project)
+    most = settings.RONDO_IMPORT_MAX_MB
+    if upload.size is None or upload.size > most * 1024**2:
+        raise Refusal(
+            _("The file is larger than %(most)s MB. Import it with manage.py import_judgments.")
+            % {"most": number_format(most)},
+            field="file",
+        )
+    count_upload(project=project, user=user, size=upload.size)
+    stored_as = f"{uuid.uuid4().hex}{_kind(upload.name or '')}"
+    path = _folder() / stored_as
+    try:
+        with path.open("xb") as stream:
+            for part in upload.chunks():
+                stream.write(part)
+        return _recorded(project, path, (upload.name or stored_as)[-255:], user)
+    except BaseException:
+        uploaded_files().remove(path)
+        raise
+
+
+def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport:
+    plan = plan_of(path, name=name, unpack=False)
+    uploaded_files().keep(path)
+    with transaction.atomic():
+        record = record_for(project=project, path=path, name=name, created_by=user)
+        record = FileImport.objects.select_for_update().get(pk=record.pk)
+        if record.state in BUSY:
+            raise Refusal(_("This very file is being imported already."), field="file")
+        before = record.stored_as
+        record.stored_as, record.name, record.created_by = path.name, name, user
+        record.format, record.mapping = plan.reader.name, dict(plan.mapping)
+        record.state, record.rows_done, record.rows_total = ImportState.UPLOADED, 0, 0
+        record.errors, record.errors_total, record.counts = [], 0, {}
+        record.save()
+    if before:
+        uploaded_files().remove(_folder() / before)
+    return record
+
+
+def correct_plan(*, record: FileImport, format_name: str, mapping: Mapping[str, str], user: User) -> Plan:
+    """Read an uploaded file as a person says. Refuses a format and columns that do not fit it."""
+    _require_manager(user, record.project)
+    plan = plan_of(path_of(record), name=record.name, format_name=format_name, mapping=mapping, unpack=False)
+    changed = FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY)
+    if not changed.update(
+        format=plan.reader.name,
+        mapping=dict(plan.mapping),
+        state=ImportState.UPLOADED,
+        errors=[],
+        errors_total=0,
+    ):
+        raise Refusal(_("This very file is being imported already."), field="file")
+    record.refresh_from_db()
+    return plan
+
+
+def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
+    """Have a worker bring the file in. Refuses one that is on its way already."""
+    _require_manager(user, record.project)
+    with transaction.atomic():
+        started = (
+            FileImport.objects.filter(pk=record.pk)
+            .exclude(state__in=BUSY)
+            .exclude(stored_as="")
+            .update(
+                state=ImportState.WAITING,
+                skip_bad=skip_bad,
+                rows_done=0,
+                counts={},
+                errors=[],
+                errors_total=0,
+                worker="",
+                heartbeat_at=None,
+            )
+        )
+        if not started:
+            raise Refusal(_("This very file is being imported already."), field="file")
+        audit.record(
+            action="import.start",
+            subject=record,
+            actor=user,
+            project=record.project,
+            details={"format": record.format, "mapping": record.mapping, "bytes": record.size},
+        )
+        messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
+    record.refresh_from_db()
+
+
+def discard_upload(*, record: FileImport, user: User) -> None:
+    """Delete an uploaded file. What was imported of it stays. Refuses one that is being imported."""
+    _require_manager(user, record.project)
+    path = _folder() / record.stored_as if record.stored_as else None
+    with transaction.atomic():
+        if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
+            raise Refusal(_("This very file is being imported already."), field="file")
+        if record.state == ImportState.UPLOADED:
+            record.delete()
+        if path is not None:
+            transaction.on_commit(lambda: uploaded_files().remove(path))
+
+
+def do_import(import_id: int) -> None:
+    """Bring an uploaded file in, if nobody else does. How it ended stands in its row."""
+    record = run_job(FileImport.objects.all(), import_id, _import, expected=(Refusal,), explain=_in_words)
+    finished = FileImport.objects.filter(pk=import_id, state=ImportState.FINISHED)
+    if record and finished.filter(stored_as=record.stored_as).update(stored_as=""):
+        uploaded_files().remove(_folder() / record.stored_as)
+
+
+def _import(record: FileImport, heartbeat: Heartbeat) -> str:
+    heartbeat()
+    _require_few_rows(record)
+    import_rows(record, path_of(record), unpack=False)
+    return ""
+
+
+def sweep_imports() -> None:
+    """Send a message for every file that waits, and for those whose worker has been silent."""
+    messages.sweep(FileImport.objects.all(), TaskName.DO_IMPORT)
+
+
+def path_of(record: FileImport) -> Path:
+    """Return the path of an uploaded file on this host, fetched where another one received it.
+
+    Raises `Unavailable` where that cannot be done now.
+    """
+    return uploaded_files().here(_folder() / record.stored_as)
+
+
+def _in_words(error: Exception) -> str:
+    """Tell a manager why an import stopped, besides the errors of rows that its record lists."""
+    if isinstance(error, ImportErrors):
+        return ""
+    if isinstance(error, Refusal):
+        return error.message
+    if isinstance(error, FileNotFoundError):
+        return _("The uploaded file is no longer on the server. Upload it again.")
+    if isinstance(error, MemoryError):
+        return _(
+            "The server ran out of memory while it read the file. Split the file, or ask the administrator."
+        )
+    return _(
+        "The import stopped because of an error in Rondo (%(kind)s). Start it again: rows that are in "
+        "stay in and are not added twice. If it stops again, ask the administrator to look into the log of "
+        "the worker."
+    ) % {"kind": type(error).__name__}
+
+
+def _require_few_rows(record: FileImport) -> None:
+    most = settings.RONDO_IMPORT_MAX_ROWS
+    for number, _row in read_rows(path_of(record), unpack=False):
+        if number > most:
+            raise Refusal(
+                _("The file has more than %(most)s rows. Import it with manage.py import_judgments.")
+                % {"most": number_format(most)},
+                field="file",
+            )
+
+
+def _require_manager(user: User, project: Project) -> None:
+    if not access.may(user, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project imports files."))
+
+
+def _folder() -> Path:
+    folder = Path(settings.RONDO_IMPORTS)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _kind(name: str) -> str:
+    """The ending by which text files are told apart, and no other."""
+    return next((kind for kind in (".csv", ".tsv", ".jsonl", ".json") if name.lower().endswith(kind)), "")

@@ -1,0 +1,105 @@
+"""Responses of a comparison with the spans of everybody, or as one annotator saw them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.utils.safestring import SafeString
+
+from annotation.choices import FinishReason
+from annotation.models import Completion, SpanFlag
+from annotation.selectors.comparison.judgments import Remark, ShownJudgment
+from annotation.text.rendering import render_answer
+from annotation.text.span_rendering import Mark, with_marks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberedSpan:
+    """A span under its number in the text."""
+
+    number: int
+    span: SpanFlag
+    annotator: str
+    """Empty where the whole text is of one annotator."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownResponse:
+    """A response with spans in its text."""
+
+    number: int
+    is_truncated: bool
+    markup: SafeString
+    marks: Sequence[NumberedSpan]
+    seen_as: Sequence[tuple[str, str]] = ()
+    """The letters under which annotators saw it, each with their names."""
+    letter: str = ""
+    """The letter under which the annotator saw it; empty where it is shown with everybody's spans."""
+    rank: int | None = None
+    remarks: Sequence[Remark] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """The responses as one annotator saw them, in their order."""
+
+    judgment: ShownJudgment
+    responses: Sequence[ShownResponse]
+
+
+def with_everybody(
+    completion: Completion, number: int, judgments: Sequence[ShownJudgment], standing: Sequence[ShownJudgment]
+) -> ShownResponse:
+    """Return a response with the spans of all standing judgments."""
+    spans = [
+        (span, shown.name)
+        for shown in standing
+        for span in shown.judgment.span_flags.all()
+        if span.completion_id == completion.pk
+    ]
+    markup, marks = _marked(completion, spans)
+    seen_as: dict[str, dict[str, None]] = {}
+    for shown in judgments:
+        seen_as.setdefault(shown.letters[completion.pk], {})[shown.name] = None
+    return ShownResponse(
+        number=number,
+        is_truncated=completion.finish_reason == FinishReason.LENGTH,
+        markup=markup,
+        marks=marks,
+        seen_as=[(letter, ", ".join(seen_as[letter])) for letter in sorted(seen_as)],
+    )
+
+
+def column_of(shown: ShownJudgment, completions: Sequence[Completion]) -> Column:
+    """Return the responses in the order in which the annotator of a judgment saw them."""
+    by_pk = {completion.pk: completion for completion in completions}
+    return Column(judgment=shown, responses=[_as_seen(shown, by_pk[pk]) for pk in shown.order if pk in by_pk])
+
+
+def _as_seen(shown: ShownJudgment, completion: Completion) -> ShownResponse:
+    spans = [(span, "") for span in shown.judgment.span_flags.all() if span.completion_id == completion.pk]
+    markup, marks = _marked(completion, spans)
+    return ShownResponse(
+        number=shown.numbers[completion.pk],
+        is_truncated=completion.finish_reason == FinishReason.LENGTH,
+        markup=markup,
+        marks=marks,
+        letter=shown.letters[completion.pk],
+        rank=shown.ranks.get(completion.pk) if len(set(shown.ranks.values())) > 1 else None,
+        remarks=shown.remarks_about(completion.pk),
+    )
+
+
+def _marked(
+    completion: Completion, spans: Sequence[tuple[SpanFlag, str]]
+) -> tuple[SafeString, list[NumberedSpan]]:
+    """Return the text with the spans in it, and the spans under their numbers."""
+    ordered = sorted(spans, key=lambda pair: (pair[0].start, pair[0].end))
+    numbered = [
+        NumberedSpan(number=number, span=span, annotator=annotator)
+        for number, (span, annotator) in enumerate(ordered, start=1)
+    ]
+    drawn = [
+        Mark(number=one.number, start=one.span.start, end=one.span.end, category=one.span.category.key)
+        for one in numbered
+    ]
+    return with_marks(render_answer(completion.text), drawn), numbered

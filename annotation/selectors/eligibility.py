@@ -1,0 +1,121 @@
+"""Eligibility of one person in a project: qualification, and reasons for an empty queue. Reads only."""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, time
+
+from django.utils import timezone
+
+from annotation.choices import AssignmentState, Purpose, QualificationState, Role, WhyNothing
+from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
+from annotation.selectors import access
+from annotation.selectors.known_answers import gold_outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Qualification:
+    """Progress of one person in the qualification set of a project."""
+
+    state: QualificationState
+    done: int = 0
+    """Answered or skipped; what is skipped is not right."""
+    total: int = 0
+    right: int = 0
+    needed: int = 0
+    """So many right answers pass."""
+
+
+def qualification_of(project: Project, annotator: User) -> Qualification:
+    """Return the state of `annotator` in the qualification set.
+
+    Not asked are managers, superusers and outsiders, and everyone where the project asks for none
+    or has no items yet. The first answer to an item counts.
+    """
+    membership = access.membership_of(annotator, project)
+    if membership is None or not _is_subject(annotator, project, membership):
+        return Qualification(state=QualificationState.NOT_ASKED)
+    items = Comparison.objects.filter(project=project, purpose=Purpose.QUALIFICATION)
+    total = items.count()
+    done = Assignment.objects.filter(
+        comparison__in=items,
+        annotator=annotator,
+        retest_of__isnull=True,
+        state__in=[AssignmentState.SUBMITTED, AssignmentState.SKIPPED],
+    ).count()
+    answers = (
+        Judgment.objects.filter(comparison__in=items, annotator=annotator, supersedes__isnull=True)
+        .select_related("comparison__gold_answer")
+        .prefetch_related("ranks")
+    )
+    right = sum(gold_outcome(answer).right for answer in answers)
+    # Less a hair: 7 % of 100 is 7, though 0.07 × 100 is a little more in binary.
+    needed = math.ceil((project.qualification_pass_share or 0.0) * total - 1e-9)
+    return Qualification(
+        state=_state(membership, done=done, total=total, right=right, needed=needed),
+        done=done,
+        total=total,
+        right=right,
+        needed=needed,
+    )
+
+
+def has_to_qualify(annotator: User, project: Project, membership: Membership | None) -> bool:
+    """Return True where this person must pass the qualification set before they get work."""
+    return (
+        membership is not None
+        and membership.qualified_at is None
+        and _is_subject(annotator, project, membership)
+    )
+
+
+def submitted_today(project: Project, annotator: User) -> int:
+    """Return how many `annotator` has submitted since midnight, by the server's clock."""
+    here = timezone.get_default_timezone()
+    midnight = datetime.combine(timezone.localdate(timezone=here), time.min, tzinfo=here)
+    return Assignment.objects.filter(
+        annotator=annotator,
+        state=AssignmentState.SUBMITTED,
+        closed_at__gte=midnight,
+        comparison__project=project,
+    ).count()
+
+
+def daily_limit_of(project: Project, membership: Membership | None) -> int | None:
+    """Return how many a person may submit a day: their own limit, else the project's, else None."""
+    own = membership.daily_limit if membership is not None else None
+    return project.daily_limit if own is None else own
+
+
+def left_today(project: Project, annotator: User, membership: Membership | None) -> int | None:
+    """Return the number that `annotator` may still submit today; None without a limit."""
+    limit = daily_limit_of(project, membership)
+    return None if limit is None else max(limit - submitted_today(project, annotator), 0)
+
+
+def why_nothing(project: Project, annotator: User) -> WhyNothing:
+    """Return the reason for which `assign_next` gave this person nothing."""
+    if project.archived_at is not None:
+        return WhyNothing.ARCHIVED
+    if left_today(project, annotator, access.membership_of(annotator, project)) == 0:
+        return WhyNothing.DAY_IS_FULL
+    if qualification_of(project, annotator).state == QualificationState.FAILED:
+        return WhyNothing.NOT_QUALIFIED
+    return WhyNothing.NOTHING_LEFT
+
+
+def _is_subject(annotator: User, project: Project, membership: Membership) -> bool:
+    return (
+        project.qualification_pass_share is not None
+        and not annotator.is_superuser
+        and membership.role != Role.MANAGER
+    )
+
+
+def _state(membership: Membership, *, done: int, total: int, right: int, needed: int) -> QualificationState:
+    if membership.qualified_at is not None:
+        return QualificationState.PASSED
+    if total == 0:
+        return QualificationState.NOT_ASKED
+    if done < total:
+        return QualificationState.OPEN
+    return QualificationState.PASSED if right >= needed else QualificationState.FAILED

@@ -1,0 +1,150 @@
+"""The rows of the database as plain data, in a few queries however many judgments there are."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Length
+
+from annotation.agreement.records import GoldAnswered, Judged, Rated, Span
+from annotation.choices import Purpose
+from annotation.models import Completion, Judgment, Project, RankedCompletion, Rating, SpanFlag
+from annotation.selectors.known_answers import gold_outcome
+
+
+def judged_in(
+    project: Project, rounds: Sequence[int] | None = None, *, narrowed: Q | None = None
+) -> list[Judged]:
+    """The current judgments of those rounds (all for None), oldest first. Two queries."""
+    judgments = _current(project, rounds)
+    if narrowed is not None:
+        judgments = judgments.filter(narrowed)
+    ranks: dict[int, dict[int, int]] = defaultdict(dict)
+    for judgment, completion, rank in RankedCompletion.objects.filter(judgment__in=judgments).values_list(
+        "judgment_id", "completion_id", "rank"
+    ):
+        ranks[judgment][completion] = rank
+    fields = judgments.order_by("id").values_list(
+        "pk",
+        "comparison_id",
+        "comparison__prompt_id",
+        "comparison__round_number",
+        "comparison__purpose",
+        "assignment_id",
+        "assignment__retest_of_id",
+        "annotator_id",
+        "verdict",
+        "strength",
+        "active_seconds",
+        "created_at",
+        "assignment__display_order",
+        "imported_from",
+    )
+    return [
+        Judged(
+            pk=pk,
+            comparison=comparison,
+            prompt=prompt,
+            round_number=round_number,
+            purpose=purpose,
+            assignment=assignment,
+            retest_of=retest_of,
+            annotator=annotator,
+            verdict=verdict,
+            strength=strength,
+            seconds=seconds,
+            at=at,
+            shown=tuple(shown),
+            ranks=ranks.get(pk, {}),
+            undecided=_undecided(shown, imported),
+        )
+        for (
+            pk,
+            comparison,
+            prompt,
+            round_number,
+            purpose,
+            assignment,
+            retest_of,
+            annotator,
+            verdict,
+            strength,
+            seconds,
+            at,
+            shown,
+            imported,
+        ) in fields
+    ]
+
+
+def _current(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
+    """Return the current judgments of people. AI annotators are measured against them."""
+    found = (
+        Judgment.objects.current()
+        .filter(comparison__project=project, annotator__is_machine=False)
+        .exclude(comparison__purpose=Purpose.ARENA)
+    )
+    return found if rounds is None else found.filter(comparison__round_number__in=rounds)
+
+
+def _undecided(shown: Sequence[int], imported: dict[str, Any] | None) -> frozenset[frozenset[int]]:
+    """Ties that the ranks could not express (`annotation.exchange.formats.qa_feedback`): ties here too."""
+    # An imported set shows its answers in the order in which it numbers them, from 1.
+    pairs = (imported or {}).get("more", {}).get("broken_ties", ())
+    return frozenset(frozenset((shown[left - 1], shown[right - 1])) for left, right in pairs)
+
+
+def spans_in(
+    project: Project, rounds: Sequence[int] | None = None, *, category_id: int | None = None
+) -> dict[tuple[int, int], list[Span]]:
+    """Return the spans of current judgments by judgment and completion. One query."""
+    found = SpanFlag.objects.filter(judgment__in=_current(project, rounds))
+    if category_id is not None:
+        found = found.filter(category_id=category_id)
+    fields = ("judgment_id", "completion_id", "start", "end", "category_id")
+    spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for judgment, completion, start, end, category in found.order_by("id").values_list(*fields):
+        spans[judgment, completion].append(Span(start, end, category))
+    return spans
+
+
+def lengths_in(project: Project, rounds: Sequence[int] | None = None) -> dict[int, int]:
+    """Return the length in code points of each judged completion. One query."""
+    completions = Completion.objects.filter(prompt__project=project)
+    if rounds is not None:
+        completions = completions.filter(comparisons__round_number__in=rounds)
+    return dict(completions.annotate(length=Length("text")).values_list("pk", "length"))
+
+
+def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Rated]:
+    """The ratings of current judgments. One query."""
+    found = Rating.objects.filter(judgment__in=_current(project, rounds)).order_by("id")
+    return [
+        Rated(judgment=judgment, completion=completion, criterion=criterion, value=value)
+        for judgment, completion, criterion, value in found.values_list(
+            "judgment_id", "completion_id", "criterion_id", "value"
+        )
+    ]
+
+
+def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> list[GoldAnswered]:
+    """First answers to gold and qualification items: a later one may stand on feedback. Two queries."""
+    found = Judgment.objects.filter(
+        comparison__project=project,
+        comparison__gold_answer__isnull=False,
+        assignment__retest_of__isnull=True,
+        supersedes__isnull=True,
+    )
+    if rounds is not None:
+        found = found.filter(comparison__round_number__in=rounds)
+    return [
+        GoldAnswered(
+            comparison=judgment.comparison_id,
+            annotator=judgment.annotator_id,
+            right=gold_outcome(judgment).right,
+        )
+        for judgment in found.select_related("comparison__gold_answer")
+        .prefetch_related("ranks")
+        .order_by("id")
+    ]

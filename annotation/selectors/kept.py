@@ -1,0 +1,40 @@
+"""Figures of large projects that take long to compute: shown again for a while, where that is worth it."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.core.cache import cache
+
+Value = TypeVar("Value")
+
+QUICK_SECONDS = 0.1
+"""What was computed within this time is computed anew each time."""
+_SHOWN_FOR = 50
+"""What took longer is shown for so many times the time that it took."""
+
+
+def kept(compute: Callable[[], Value], *name: str | int) -> Value:
+    """Return a figure: as it was computed a while ago if that took long, else computed now.
+
+    name: the figure, and the ids of what it is about.
+    """
+    entry: tuple[Value] | None = cache.get(_key(name))
+    if entry is None:
+        began = time.perf_counter()
+        entry = (compute(),)
+        took = time.perf_counter() - began
+        if took > QUICK_SECONDS:
+            cache.set(_key(name), entry, _SHOWN_FOR * took)
+    return entry[0]
+
+
+def is_kept(*name: str | int) -> bool:
+    """Return True where a figure was computed a while ago, and is shown again."""
+    return cache.get(_key(name)) is not None
+
+
+def _key(name: tuple[str | int, ...]) -> str:
+    digest = hashlib.sha256(repr(name).encode()).hexdigest()
+    return f"annotation.kept:{digest[:32]}"

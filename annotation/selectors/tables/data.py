@@ -1,0 +1,350 @@
+"""The tables of a project's data section. Managers see names of annotators and of models here."""
+
+from typing import Any
+
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.urls import reverse
+from django.utils.formats import date_format
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from annotation.choices import Purpose, Verdict
+from annotation.models import (
+    Candidate,
+    Comparison,
+    Completion,
+    Judgment,
+    Project,
+    Prompt,
+)
+from annotation.selectors.tables.filters import (
+    agree_less,
+    agreements,
+    annotated_by,
+    annotators,
+    categories,
+    in_state,
+    lookup,
+    round_filter,
+    sources,
+    split_filter,
+    states,
+    tag_filter,
+    with_category,
+    with_response_of,
+)
+from annotation.selectors.tables.search import matching
+from annotation.selectors.tables.table import Action, Cell, Column, Filter, Table
+
+_TEXT_LENGTH = 120
+
+
+def _short(text: str) -> str:
+    return Truncator(" ".join(text.split())).chars(_TEXT_LENGTH) or _("(no text)")
+
+
+def _comparison_address(project_slug: str, pk: int) -> str:
+    return reverse("statistics-item", args=[project_slug, pk])
+
+
+def _purpose(comparison: Comparison) -> Cell:
+    if comparison.purpose == Purpose.WORK:
+        return Cell(_("work"))
+    return Cell(str(comparison.get_purpose_display()).split(":")[0], tone="warn")
+
+
+def _number_of(rows: QuerySet[Any], path: str) -> Coalesce:
+    """Return the number of `rows` that point to a row by `path`."""
+    counted = (
+        rows.filter(**{path: OuterRef("pk")})
+        .order_by()
+        .values(path)
+        .annotate(number_=Count("pk"))
+        .values("number_")
+    )
+    return Coalesce(Subquery(counted), 0)
+
+
+def _newest_comparison(path: str) -> Subquery:
+    newest = Candidate.objects.filter(**{path: OuterRef("pk")}).order_by("-comparison_id")
+    return Subquery(newest.values("comparison_id")[:1])
+
+
+def _prompt_rows(project: Project) -> QuerySet[Prompt]:
+    return (
+        Prompt.objects.filter(project=project)
+        .select_related("project")
+        .annotate(
+            responses=_number_of(Completion.objects.all(), "prompt"),
+            asked=_number_of(Comparison.objects.all(), "prompt"),
+        )
+    )
+
+
+def _prompt_cell(prompt: Any) -> Cell:
+    return Cell(_short(prompt.last_question), reverse("prompt", args=[prompt.project.slug, prompt.pk]))
+
+
+PROMPTS = Table(
+    name="prompts",
+    title=gettext_lazy("Prompts"),
+    empty=gettext_lazy("No prompts yet. Import a file, or write one."),
+    rows=_prompt_rows,
+    search=lambda rows, text: matching(rows, text, column="messages"),
+    columns=(
+        Column(name="prompt", label=gettext_lazy("Prompt"), cell=_prompt_cell),
+        Column(
+            name="tags",
+            label=gettext_lazy("Tags"),
+            cell=lambda row: Cell(", ".join(map(str, row.tags)) or "—"),
+        ),
+        Column(name="split", label=gettext_lazy("Split"), cell=lambda row: Cell(row.get_split_display())),
+        Column(
+            name="responses",
+            label=gettext_lazy("Responses"),
+            number=True,
+            cell=lambda row: Cell(row.responses),
+        ),
+        Column(
+            name="comparisons",
+            label=gettext_lazy("Comparisons"),
+            number=True,
+            cell=lambda row: Cell(row.asked),
+        ),
+        Column(
+            name="created",
+            label=gettext_lazy("Created"),
+            cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATE_FORMAT")),
+            shown=False,
+        ),
+    ),
+    filters=(split_filter("split"), tag_filter("pk")),
+    actions=(
+        Action(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
+        Action(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
+    ),
+)
+
+
+def _comparison_rows(project: Project) -> QuerySet[Comparison]:
+    return (
+        Comparison.objects.filter(project=project)
+        .exclude(purpose=Purpose.ARENA)
+        .select_related("prompt", "project")
+        .annotate(annotations=_number_of(Judgment.objects.current(), "comparison"))
+    )
+
+
+COMPARISONS = Table(
+    name="comparisons",
+    title=gettext_lazy("Comparisons"),
+    empty=gettext_lazy("No comparisons yet. They appear when a round has sampled responses."),
+    rows=_comparison_rows,
+    search=lambda rows, text: matching(rows, text, of=Prompt, column="messages", path="prompt"),
+    columns=(
+        Column(
+            name="prompt",
+            label=gettext_lazy("Prompt"),
+            cell=lambda row: Cell(
+                _short(row.prompt.last_question), _comparison_address(row.project.slug, row.pk)
+            ),
+        ),
+        Column(
+            name="round", label=gettext_lazy("Round"), number=True, cell=lambda row: Cell(row.round_number)
+        ),
+        Column(
+            name="responses", label=gettext_lazy("Responses"), number=True, cell=lambda row: Cell(row.size)
+        ),
+        Column(
+            name="annotations",
+            label=gettext_lazy("Annotations"),
+            number=True,
+            cell=lambda row: Cell(f"{row.annotations} / {row.overlap}"),
+        ),
+        Column(
+            name="agreement",
+            label=gettext_lazy("Agreement"),
+            number=True,
+            cell=lambda row: Cell("—" if row.agreement is None else f"{row.agreement:.0%}"),
+        ),
+        Column(
+            name="state",
+            label=gettext_lazy("State"),
+            cell=lambda row: Cell(_("open"), tone="") if row.open_slots else Cell(_("closed"), tone="good"),
+        ),
+        Column(name="purpose", label=gettext_lazy("Purpose"), cell=_purpose, shown=False),
+        Column(
+            name="split",
+            label=gettext_lazy("Split"),
+            cell=lambda row: Cell(row.prompt.get_split_display()),
+            shown=False,
+        ),
+        Column(
+            name="tags",
+            label=gettext_lazy("Tags"),
+            cell=lambda row: Cell(", ".join(map(str, row.prompt.tags)) or "—"),
+            shown=False,
+        ),
+    ),
+    filters=(
+        round_filter("round_number"),
+        Filter(name="state", label=gettext_lazy("State"), choices=states, apply=in_state),
+        Filter(name="agreement", label=gettext_lazy("Agreement"), choices=agreements, apply=agree_less),
+        Filter(name="annotator", label=gettext_lazy("Annotator"), choices=annotators, apply=annotated_by),
+        Filter(name="source", label=gettext_lazy("Model"), choices=sources, apply=with_response_of),
+        split_filter("prompt__split"),
+        tag_filter("prompt"),
+    ),
+    actions=(
+        Action(name="requeue", label=gettext_lazy("Re-queue"), icon="repeat"),
+        Action(
+            name="overlap",
+            label=gettext_lazy("Raise overlap"),
+            icon="plus",
+            value=gettext_lazy("Annotators per comparison"),
+        ),
+        Action(
+            name="priority",
+            label=gettext_lazy("Set priority"),
+            icon="arrow-right",
+            value=gettext_lazy("Priority, higher comes first"),
+        ),
+        Action(name="close", label=gettext_lazy("Close"), icon="archive"),
+        Action(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
+        Action(name="release", label=gettext_lazy("Release from quarantine"), icon="eye"),
+    ),
+)
+
+
+def _annotation_rows(project: Project) -> QuerySet[Judgment]:
+    return (
+        Judgment.objects.current()
+        .filter(comparison__project=project)
+        .select_related("annotator", "comparison__prompt", "comparison__project")
+    )
+
+
+def _decision(judgment: Judgment) -> Cell:
+    text = str(judgment.get_verdict_display())
+    if judgment.strength:
+        text += ", " + _("strength %(strength)s") % {"strength": judgment.strength}
+    return Cell(text)
+
+
+ANNOTATIONS = Table(
+    name="annotations",
+    title=gettext_lazy("Annotations"),
+    empty=gettext_lazy("No annotations yet. Invite annotators, or label yourself."),
+    rows=_annotation_rows,
+    search=lambda rows, text: matching(rows, text, column="comment"),
+    columns=(
+        Column(
+            name="prompt",
+            label=gettext_lazy("Prompt"),
+            cell=lambda row: Cell(
+                _short(row.comparison.prompt.last_question),
+                _comparison_address(row.comparison.project.slug, row.comparison_id),
+            ),
+        ),
+        Column(
+            name="annotator", label=gettext_lazy("Annotator"), cell=lambda row: Cell(row.annotator.username)
+        ),
+        Column(name="preference", label=gettext_lazy("Preference"), cell=_decision),
+        Column(
+            name="round",
+            label=gettext_lazy("Round"),
+            number=True,
+            cell=lambda row: Cell(row.comparison.round_number),
+        ),
+        Column(
+            name="seconds",
+            label=gettext_lazy("Active seconds"),
+            number=True,
+            cell=lambda row: Cell("—" if row.active_seconds is None else row.active_seconds),
+        ),
+        Column(
+            name="submitted",
+            label=gettext_lazy("Submitted"),
+            cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATETIME_FORMAT")),
+        ),
+        Column(
+            name="comment",
+            label=gettext_lazy("Comment"),
+            cell=lambda row: Cell(_short(row.comment) if row.comment else "—"),
+            shown=False,
+        ),
+    ),
+    filters=(
+        round_filter("comparison__round_number"),
+        Filter(
+            name="annotator",
+            label=gettext_lazy("Annotator"),
+            choices=annotators,
+            apply=lookup("annotator_id"),
+        ),
+        Filter(
+            name="preference",
+            label=gettext_lazy("Preference"),
+            choices=lambda project: list(Verdict.choices),
+            apply=lookup("verdict"),
+        ),
+        Filter(name="category", label=gettext_lazy("Span category"), choices=categories, apply=with_category),
+        split_filter("comparison__prompt__split"),
+        tag_filter("comparison__prompt"),
+    ),
+)
+
+
+def _response_rows(project: Project) -> QuerySet[Completion]:
+    return (
+        Completion.objects.filter(prompt__project=project)
+        .select_related("prompt__project", "source")
+        .annotate(newest=_newest_comparison("completion"))
+    )
+
+
+def _response_text(completion: Any) -> Cell:
+    address = (
+        _comparison_address(completion.prompt.project.slug, completion.newest) if completion.newest else ""
+    )
+    return Cell(_short(completion.text), address)
+
+
+RESPONSES = Table(
+    name="responses",
+    title=gettext_lazy("Responses"),
+    empty=gettext_lazy("No responses yet. They appear when a round samples, or with an import."),
+    rows=_response_rows,
+    search=lambda rows, text: matching(rows, text, column="text"),
+    columns=(
+        Column(name="response", label=gettext_lazy("Response"), cell=_response_text),
+        Column(name="source", label=gettext_lazy("Model"), cell=lambda row: Cell(row.source.name)),
+        Column(
+            name="prompt",
+            label=gettext_lazy("Prompt"),
+            cell=lambda row: Cell(_short(row.prompt.last_question)),
+            shown=False,
+        ),
+        Column(
+            name="tokens",
+            label=gettext_lazy("Tokens"),
+            number=True,
+            cell=lambda row: Cell("—" if row.token_count is None else row.token_count),
+        ),
+        Column(
+            name="ended",
+            label=gettext_lazy("Ended by"),
+            cell=lambda row: Cell(row.get_finish_reason_display() or _("unknown")),
+        ),
+    ),
+    filters=(
+        Filter(name="source", label=gettext_lazy("Model"), choices=sources, apply=lookup("source_id")),
+        split_filter("prompt__split"),
+        tag_filter("prompt"),
+    ),
+)
+
+
+TABLES: dict[str, Table] = {table.name: table for table in (PROMPTS, COMPARISONS, ANNOTATIONS, RESPONSES)}

@@ -1,0 +1,206 @@
+"""A table of rows with filters, search, chosen columns and pages, all of it in the address.
+
+Pages begin after the last row of the page before, by primary key, so the millionth row costs as much as the
+first, and rows that arrive meanwhile are neither shown twice nor left out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import F, QuerySet
+from django.http import QueryDict
+from django.utils.functional import Promise
+
+from annotation.models import Project
+
+ROWS_ON_A_PAGE = 50
+COUNTED = 1000
+"""Matching rows are counted up to this number."""
+
+Choice = tuple[str, str | Promise]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value of a row: text, where it leads, and a badge's tone if it is a state."""
+
+    text: Any
+    address: str = ""
+    tone: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its heading and the cell of a row."""
+
+    name: str
+    label: str | Promise
+    cell: Callable[[Any], Cell]
+    number: bool = False
+    shown: bool = True
+    """Part of the table unless columns are chosen."""
+
+
+def never(_project: Project, _value: str) -> bool:
+    """Return False."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A filter: the values to choose from, and the rows that a value leaves."""
+
+    name: str
+    label: str | Promise
+    choices: Callable[[Project], Sequence[Choice]]
+    apply: Callable[[QuerySet[Any], Project, str], QuerySet[Any]]
+    collects: Callable[[Project, str], bool] = never
+    """True where the rows of a value lie far from each other or from the newest: all of them are read and
+    sorted for a page, instead of walking the table by age until the page is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A bulk action on chosen rows: its name in the address, and its label."""
+
+    name: str
+    label: str | Promise
+    icon: str
+    value: str | Promise = ""
+    """Label of the value that it takes; empty for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The declaration of a table."""
+
+    name: str
+    title: str | Promise
+    empty: str | Promise
+    rows: Callable[[Project], QuerySet[Any]]
+    columns: tuple[Column, ...]
+    filters: tuple[Filter, ...] = ()
+    search: Callable[[QuerySet[Any], str], QuerySet[Any]] | None = None
+    actions: tuple[Action, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A filter as its form field shows it."""
+
+    name: str
+    label: str | Promise
+    choices: Sequence[Choice]
+    value: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A table as an address asks for it. Values that do not exist are ignored."""
+
+    table: Table
+    project: Project
+    query: Mapping[str, Any] = field(default_factory=QueryDict)
+
+    @cached_property
+    def text(self) -> str:
+        """Return the search text."""
+        return str(self.query.get("text", "")).strip()[:200]
+
+    @cached_property
+    def fields(self) -> list[Field]:
+        """Return the filters with the values of the address."""
+        fields = []
+        for one in self.table.filters:
+            choices = one.choices(self.project)
+            value = str(self.query.get(one.name, ""))
+            known = {str(choice) for choice, _ in choices}
+            fields.append(Field(one.name, one.label, choices, value if value in known else ""))
+        return fields
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Return the columns to show: those of the address, else the usual ones."""
+        getlist = getattr(self.query, "getlist", None)
+        chosen = set(getlist("columns") if getlist else ())
+        columns = [column for column in self.table.columns if column.name in chosen]
+        return columns or [column for column in self.table.columns if column.shown]
+
+    @cached_property
+    def oldest_first(self) -> bool:
+        """Return True where the address asks for the oldest rows first."""
+        return self.query.get("order") == "oldest"
+
+    @cached_property
+    def matching(self) -> QuerySet[Any]:
+        """Return the rows that filters and search leave, in no order."""
+        rows = self.table.rows(self.project)
+        for one, shown in zip(self.table.filters, self.fields, strict=True):
+            if shown.value:
+                rows = one.apply(rows, self.project, shown.value)
+        if self.text and self.table.search is not None:
+            rows = self.table.search(rows, self.text)
+        return rows
+
+    @cached_property
+    def count(self) -> int:
+        """Return the number of matching rows, at most one more than `COUNTED`."""
+        return int(self.matching.order_by()[: COUNTED + 1].count())
+
+    @property
+    def counted_to_the_end(self) -> bool:
+        """Return False where more rows match than are counted."""
+        return self.count <= COUNTED
+
+    @property
+    def _collects(self) -> bool:
+        shown = zip(self.table.filters, self.fields, strict=True)
+        return any(field.value and one.collects(self.project, field.value) for one, field in shown)
+
+    @cached_property
+    def _page(self) -> tuple[list[Any], bool]:
+        after = str(self.query.get("after", ""))
+        rows = self.matching
+        if after.isdecimal() and len(after) < 19:
+            rows = rows.filter(pk__gt=int(after)) if self.oldest_first else rows.filter(pk__lt=int(after))
+        order = F("pk") + 0 if self._collects else F("pk")
+        page = list(rows.order_by(order if self.oldest_first else order.desc())[: ROWS_ON_A_PAGE + 1])
+        return page[:ROWS_ON_A_PAGE], len(page) > ROWS_ON_A_PAGE
+
+    @cached_property
+    def lines(self) -> list[tuple[int, list[tuple[Column, Cell]]]]:
+        """Return the rows of the page: primary key, and the cells by column."""
+        return [(row.pk, [(column, column.cell(row)) for column in self.columns]) for row in self._page[0]]
+
+    @property
+    def is_first_page(self) -> bool:
+        """Return True on the first page."""
+        return not self.query.get("after")
+
+    @cached_property
+    def address_query(self) -> str:
+        """Return what names this view in an address, without the page."""
+        pairs: list[tuple[str, str]] = [(one.name, one.value) for one in self.fields if one.value]
+        if self.text:
+            pairs.append(("text", self.text))
+        if self.oldest_first:
+            pairs.append(("order", "oldest"))
+        if getattr(self.query, "getlist", None) and self.query.get("columns"):
+            pairs += [("columns", column.name) for column in self.columns]
+        return urlencode(pairs)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Return True where a filter or a search text narrows the rows."""
+        return bool(self.text) or any(one.value for one in self.fields)
+
+    @property
+    def next_query(self) -> str:
+        """Return the query of the next page; empty on the last."""
+        rows, more = self._page
+        if not more:
+            return ""
+        return "&".join(part for part in (self.address_query, f"after={rows[-1].pk}") if part)

@@ -1,0 +1,60 @@
+"""The order in which an annotator sees completions: drawn by chance, balanced by count."""
+
+import random
+from collections.abc import Sequence
+
+from django.db import connection
+from django.utils.crypto import salted_hmac
+
+from annotation.models import Project, User
+
+LANES = 16
+"""So many people of a project draw at once without waiting for each other's disk."""
+
+
+def draw_number(*, project: Project, annotator: User, size: int) -> int:
+    """Draw the next number for `display_order`. Belongs inside a transaction.
+
+    Each lane of the project has its own row of orders, and a person keeps to one lane. The row stays locked
+    until the transaction ends: no two draw the same number. One statement, because everyone of this lane
+    who asks for work waits here.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_NEXT_NUMBER, [project.pk, size, _lane(annotator)])
+        drawn: int = cursor.fetchone()[0]
+    return drawn - 1
+
+
+def display_order(
+    *, project: Project, annotator: User, completion_ids: Sequence[int], number: int
+) -> list[int]:
+    """The display order of a number that was drawn for `annotator` and so many completions.
+
+    Orders come in blocks of k for comparisons of k completions. Within a block a shuffled order is rotated
+    by 0, 1, …, k−1 places (a cyclic Latin square), so that after every whole block each of the k
+    candidates has stood in each position equally often: over a project no position is ahead by more
+    than one for each lane. Which order comes next cannot be told without the server's secret key.
+    """
+    size = len(completion_ids)
+    block, turn = divmod(number, size)
+    drawn_for = f"{project.pk}:{size}:{_lane(annotator)}:{block}"
+    seed = salted_hmac("annotation.display", drawn_for, algorithm="sha256").digest()
+    chance = random.Random(seed)  # noqa: S311 - the seed is a keyed hash
+    rotations = list(range(size))
+    shuffled = list(range(size))
+    # Both are shuffled: else in pairs the second order of a block would follow from the first.
+    chance.shuffle(rotations)
+    chance.shuffle(shuffled)
+    rotation = rotations[turn]
+    return [completion_ids[index] for index in shuffled[rotation:] + shuffled[:rotation]]
+
+
+_NEXT_NUMBER = """
+    INSERT INTO annotation_displaytally (project_id, size, lane, drawn) VALUES (%s, %s, %s, 1)
+    ON CONFLICT (project_id, size, lane) DO UPDATE SET drawn = annotation_displaytally.drawn + 1
+    RETURNING drawn
+"""
+
+
+def _lane(annotator: User) -> int:
+    return annotator.pk % LANES

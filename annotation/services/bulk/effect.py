@@ -1,0 +1,39 @@
+"""The effect of a bulk action: previewed before it happens, reported after it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+
+from annotation.choices import Role
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Project, User
+from annotation.selectors import access
+
+MOST_ROWS = 10_000
+"""Rows of one action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Numbers of rows that an action changes, and that it skips, by reason."""
+
+    changed: int
+    skipped: Mapping[str | Promise, int] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> int:
+        """Return the number of rows that were chosen."""
+        return self.changed + sum(self.skipped.values())
+
+
+def check(*, project: Project, actor: User, rows: int) -> None:
+    """Raise `NotAllowed` unless `actor` manages the project, `Refusal` for too many rows."""
+    if not access.may(actor, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project changes its data."))
+    if rows > MOST_ROWS:
+        raise Refusal(
+            _("An action changes at most %(most)s rows; these are more. Narrow the filters.")
+            % {"most": MOST_ROWS}
+        )

@@ -1,0 +1,1 @@
+"""Comments, notifications and the e-mails that tell of them."""

@@ -1,0 +1,42 @@
+"""Messages that wake workers. The work stands in the database, so a lost message costs a few seconds."""
+
+import logging
+import time
+
+from amqp.exceptions import AMQPError
+from celery import current_app
+from django.db import transaction
+from django.db.models import QuerySet
+from kombu.exceptions import KombuError, OperationalError
+
+from annotation.models.jobs import Claimable
+from annotation.services.jobs.claims import claimable
+
+logger = logging.getLogger(__name__)
+
+_QUIET_SECONDS = 5.0
+"""After a broker did not answer, no message is sent for so long: a request must not wait for it each time."""
+_quiet_until = 0.0
+
+
+def send(task: str, *args: object) -> None:
+    """Send a task to the workers. A broker that is down is no failure: the sweep finds the row."""
+    global _quiet_until
+    if time.monotonic() < _quiet_until:
+        return
+    try:
+        current_app.send_task(str(task), args=list(args))
+    except (OperationalError, KombuError, AMQPError, OSError) as error:
+        _quiet_until = time.monotonic() + _QUIET_SECONDS
+        logger.warning("%s%s: no message to the workers (%s); a sweep sends it again.", task, args, error)
+
+
+def send_after_commit(task: str, *args: object) -> None:
+    """Send a task once this transaction is committed."""
+    transaction.on_commit(lambda: send(task, *args))
+
+
+def sweep(jobs: "QuerySet[Claimable]", task: str, *args: object) -> None:
+    """Send a task for each of `jobs` that nobody works on: a message was lost, or a worker died."""
+    for pk in claimable(jobs).values_list("pk", flat=True):
+        send(task, *args, pk)

@@ -1,0 +1,1 @@
+"""Judgments: submitted, checked, drafted, flagged."""

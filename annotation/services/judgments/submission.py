@@ -1,0 +1,300 @@
+"""Submission of judgments: one transaction, written once, superseded and never changed."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation.choices import AssignmentState, Role
+from annotation.errors import AnsweredElsewhere, InvalidAnswer, NotAllowed
+from annotation.models import (
+    Assignment,
+    Completion,
+    Correction,
+    CorrectionEdit,
+    Critique,
+    Demonstration,
+    Guideline,
+    Judgment,
+    MissingInfo,
+    Prompt,
+    RankedCompletion,
+    Rating,
+    SpanFlag,
+    User,
+)
+from annotation.selectors import access
+from annotation.services.assignments import retake_slot
+from annotation.services.assignments.qualification import settle_qualification
+from annotation.services.assignments.tallies import Turn, count_submission, take_turn
+from annotation.services.judgments.checks import (
+    CorrectionInput,
+    EvidencePointer,
+    JudgmentAnswer,
+    MissingInfoInput,
+    SpanFlagInput,
+    check_answer,
+    evidence_of,
+)
+from annotation.services.judgments.drafts import discard_draft
+from annotation.services.projects.projects import note_guideline_on_screen
+from annotation.services.quality.agreement import record_agreement_after
+from annotation.services.quality.reviews import review_after_judgment
+from annotation.services.webhooks.messages import tell_of_judgment
+from annotation.text import edits as corrections
+
+__all__ = [
+    "CorrectionInput",
+    "EvidencePointer",
+    "JudgmentAnswer",
+    "MissingInfoInput",
+    "SpanFlagInput",
+    "submit_in_transaction",
+    "submit_judgment",
+    "write_judgment",
+]
+
+
+def submit_judgment(
+    *,
+    assignment: Assignment,
+    annotator: User,
+    answer: JudgmentAnswer,
+    idempotency_key: uuid.UUID,
+    guideline: Guideline | None = None,
+    stands_on: int | None = None,
+) -> Judgment:
+    """Store what `annotator` says about `assignment`, whole or not at all.
+
+    - Sent twice with one key it is one judgment; the second time returns the first.
+    - A submitted assignment may be answered again: the new judgment supersedes the current one.
+    - After the lease has gone it is taken while a place is free, else refused (`LeaseLost`).
+    - Refuses another person's assignment (`NotAllowed`), marks on another text (`StaleAnswer`)
+      and whatever contradicts itself (`InvalidAnswer`), naming the part in `field`.
+
+    `guideline` is the version that was on screen; the current one when left out. `stands_on` is the
+    judgment that the page began with, 0 for none: when another stands now, `AnsweredElsewhere`
+    leaves the choice to the person. Left out, whatever stands is superseded.
+    """
+    try:
+        with transaction.atomic():
+            judgment, _turn = submit_in_transaction(
+                assignment=assignment,
+                annotator=annotator,
+                answer=answer,
+                idempotency_key=idempotency_key,
+                guideline=guideline,
+                stands_on=stands_on,
+            )
+            return judgment
+    except IntegrityError:
+        # The same key was written by another request, on this comparison or on another.
+        twin = Judgment.objects.filter(idempotency_key=idempotency_key).first()
+        if twin is None:
+            raise
+        return _require_same_page(twin, assignment)
+
+
+def submit_in_transaction(
+    *,
+    assignment: Assignment,
+    annotator: User,
+    answer: JudgmentAnswer,
+    idempotency_key: uuid.UUID,
+    guideline: Guideline | None = None,
+    stands_on: int | None = None,
+) -> tuple[Judgment, Turn]:
+    """`submit_judgment` as a part of a larger transaction, and the person's turn as it stands then.
+
+    Where the key was used at the same moment, `IntegrityError` ends that transaction: submit by itself then.
+    """
+    turn = take_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk)
+    # The row as it is now, which nobody else changes until the transaction ends.
+    locked = Assignment.objects.select_for_update(no_key=True).get(pk=assignment.pk)
+    # Of a comparison nothing changes that matters here.
+    locked.comparison = assignment.comparison
+    if locked.annotator_id != annotator.pk:
+        raise NotAllowed(_("This comparison was given to someone else."))
+    project = locked.comparison.project
+    membership = access.membership_of(annotator, project)
+    if not access.allows(annotator, membership, Role.ANNOTATOR):
+        raise NotAllowed(
+            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you.")
+            % {"annotator": annotator, "project": project}
+        )
+    current = None
+    # What is only leased has no answer yet; that a key is used once the database itself sees to.
+    if locked.state != AssignmentState.LEASED:
+        doubled = Judgment.objects.filter(idempotency_key=idempotency_key).first()
+        if doubled is not None:
+            return _require_same_page(doubled, locked), turn
+        current = access.current_judgment(locked)
+    _require_same_ground(current, stands_on)
+    shown = guideline or access.current_guideline(project)
+    if shown is not None and shown.project_id != project.pk:
+        raise InvalidAnswer(_("The guideline belongs to another project."), field="guideline")
+    checked = check_answer(comparison=locked.comparison, answer=answer)
+    if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
+        retake_slot(assignment=locked)
+    if shown is not None and membership is not None:
+        note_guideline_on_screen(membership=membership, guideline=shown)
+    judgment = write_judgment(
+        assignment=locked,
+        answer=checked,
+        idempotency_key=idempotency_key,
+        guideline=shown,
+        supersedes=current,
+    )
+    if locked.state != AssignmentState.SUBMITTED:
+        locked.state = AssignmentState.SUBMITTED
+        locked.closed_at = timezone.now()
+        locked.save(update_fields=["state", "closed_at"])
+        turn = count_submission(turn=turn, assignment=locked)
+        settle_qualification(assignment=locked)
+    discard_draft(assignment=locked)
+    if locked.retest_of_id is None:
+        record_agreement_after(judgment=judgment, comparison=locked.comparison)
+    review_after_judgment(comparison=locked.comparison)
+    assignment.state = locked.state
+    return judgment, turn
+
+
+def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
+    """Return the judgment written with this page's key, if it is about this comparison."""
+    if written.assignment_id != assignment.pk:
+        raise InvalidAnswer(
+            _("This page's key was used for another comparison. Reload the page and submit again."),
+            field="idempotency_key",
+        )
+    return written
+
+
+def _require_same_ground(current: Judgment | None, stands_on: int | None) -> None:
+    if stands_on is not None and stands_on != (current.pk if current else 0):
+        raise AnsweredElsewhere(
+            _("You have submitted another annotation of this comparison since this page was opened.")
+        )
+
+
+def write_judgment(
+    *,
+    assignment: Assignment,
+    answer: JudgmentAnswer,
+    idempotency_key: uuid.UUID,
+    guideline: Guideline | None,
+    supersedes: Judgment | None = None,
+    imported_from: dict[str, Any] | None = None,
+    blind: bool = True,
+) -> Judgment:
+    """Write the rows of a checked answer. Call it inside a transaction.
+
+    `supersedes` is what stands for the assignment up to now; None for a first answer. A revision of an
+    unblinded judgment is unblinded, too: its annotator has seen the names.
+    """
+    judgment = Judgment(
+        assignment=assignment,
+        comparison_id=assignment.comparison_id,
+        annotator_id=assignment.annotator_id,
+        guideline=guideline,
+        verdict=answer.verdict,
+        strength=answer.strength,
+        comment=answer.comment,
+        active_seconds=answer.active_seconds,
+        idempotency_key=idempotency_key,
+        imported_from=imported_from,
+        supersedes=supersedes,
+        blind=blind and (supersedes is None or supersedes.blind),
+    )
+    judgment.save()
+    _write_parts(judgment, assignment.comparison.prompt, answer)
+    if imported_from is None:
+        tell_of_judgment(judgment=judgment, comparison=assignment.comparison)
+    return judgment
+
+
+def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> None:
+    RankedCompletion.objects.bulk_create(
+        RankedCompletion(judgment=judgment, completion_id=pk, rank=rank) for pk, rank in answer.ranks.items()
+    )
+    if not answer.has_details:
+        return
+    SpanFlag.objects.bulk_create(
+        SpanFlag(
+            judgment=judgment,
+            completion_id=span.completion_id,
+            category_id=span.category_id,
+            start=span.start,
+            end=span.end,
+            quote=span.quote,
+            severity=span.severity,
+            note=span.note,
+        )
+        for span in answer.span_flags
+    )
+    MissingInfo.objects.bulk_create(
+        _missing_info(judgment, prompt, missing) for missing in answer.missing_info
+    )
+    if answer.corrections:
+        _write_corrections(judgment, answer.corrections)
+    Rating.objects.bulk_create(
+        Rating(
+            judgment=judgment,
+            completion_id=rating.completion_id,
+            criterion_id=rating.criterion_id,
+            value=rating.value,
+        )
+        for rating in answer.ratings
+    )
+    Critique.objects.bulk_create(
+        Critique(judgment=judgment, completion_id=critique.completion_id, text=critique.text)
+        for critique in answer.critiques
+    )
+    if answer.demonstration:
+        Demonstration.objects.create(judgment=judgment, text=answer.demonstration)
+
+
+def _write_corrections(judgment: Judgment, corrected: Sequence[CorrectionInput]) -> None:
+    """The corrected texts, and each of their local edits."""
+    originals = Completion.objects.in_bulk([correction.completion_id for correction in corrected])
+    written = Correction.objects.bulk_create(
+        Correction(judgment=judgment, completion_id=correction.completion_id, text=correction.text)
+        for correction in corrected
+    )
+    CorrectionEdit.objects.bulk_create(
+        CorrectionEdit(
+            correction=correction,
+            index=index,
+            start=edit.start,
+            end=edit.end,
+            quote=edit.quote,
+            replacement=edit.replacement,
+        )
+        for correction in written
+        for index, edit in enumerate(
+            corrections.edits(originals[correction.completion_id].text, correction.text)
+        )
+    )
+
+
+def _missing_info(judgment: Judgment, prompt: Prompt, missing: MissingInfoInput) -> MissingInfo:
+    row = MissingInfo(
+        judgment=judgment,
+        completion_id=missing.completion_id,
+        category_id=missing.category_id,
+        text=missing.text,
+        insert_at=missing.insert_at,
+    )
+    if missing.passage is not None:
+        evidence = evidence_of(prompt, missing.passage, missing.sentence, "Missing info")
+        row.passage, row.sentence, row.quote = evidence.passage, evidence.sentence, evidence.quote
+        row.further_evidence = [
+            {"passage": found.passage, "sentence": found.sentence, "quote": found.quote}
+            for found in (
+                evidence_of(prompt, pointer.passage, pointer.sentence, "Missing info")
+                for pointer in missing.further_evidence
+            )
+        ]
+    return row

@@ -1,0 +1,1 @@
+"""People: accounts, tokens, keyboard shortcuts."""

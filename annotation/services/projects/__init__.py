@@ -1,0 +1,1 @@
+"""Projects, their questions and invitations."""

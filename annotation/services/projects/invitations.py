@@ -1,0 +1,145 @@
+"""Invitations: a link by which people become members of a project, made, used, revoked."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation.choices import MailState, Role, TaskName
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Invitation, Membership, Project, User
+from annotation.services.audit import record
+from annotation.services.jobs.messages import send_after_commit
+from annotation.services.projects.projects import add_member
+
+MOST_USES = 1000
+"""So many people may join by one link."""
+
+MOST_DAYS = 90
+"""So long does a link hold at most: one that was forgotten in a chat must not open a project for years."""
+
+_RANKS = [Role.ANNOTATOR, Role.REVIEWER, Role.MANAGER]
+
+
+@dataclass(frozen=True, slots=True)
+class NewInvitation:
+    """An invitation and its secret, which nothing tells again; the secret of one sent by e-mail is empty."""
+
+    invitation: Invitation
+    secret: str
+
+
+def create_invitation(
+    *,
+    project: Project,
+    created_by: User,
+    role: str,
+    days: int,
+    most_uses: int = 1,
+    note: str = "",
+    email: str = "",
+) -> NewInvitation:
+    """Make a link by which up to `most_uses` people join `project` within `days`.
+
+    Only the SHA-256 of its secret is stored. With an address a worker draws another link and sends it there:
+    the result holds no secret then. Refuses an unknown role, days or uses out of bounds, and an
+    address where no e-mail is configured.
+    """
+    if role not in Role.values:
+        raise Refusal(_("Choose one of the roles."), field="role")
+    if not 1 <= days <= MOST_DAYS:
+        raise Refusal(_("Choose 1 to %(most)d days.") % {"most": MOST_DAYS}, field="days")
+    if not 1 <= most_uses <= MOST_USES:
+        raise Refusal(_("Choose 1 to %(most)d people.") % {"most": MOST_USES}, field="most_uses")
+    if email and not settings.RONDO_EMAIL:
+        raise Refusal(_("This Rondo sends no e-mail. Leave the address empty."), field="email")
+    secret = secrets.token_urlsafe(32)
+    with transaction.atomic():
+        invitation = Invitation.objects.create(
+            project=project,
+            role=role,
+            note=note.replace("\x00", "").strip()[:100],
+            digest=digest_of(secret),
+            most_uses=most_uses,
+            expires_at=timezone.now() + timedelta(days=days),
+            created_by=created_by,
+            email=email,
+            mail=MailState.WAITING if email else MailState.NONE,
+        )
+        if email:
+            send_after_commit(TaskName.SEND_INVITATION, invitation.pk)
+        record(
+            action="invitation.create",
+            subject=invitation,
+            actor=created_by,
+            project=project,
+            details={"role": role, "most_uses": most_uses, "days": days},
+        )
+    return NewInvitation(invitation, "" if email else secret)
+
+
+def find_invitation(*, secret: str, now: datetime | None = None) -> Invitation | None:
+    """The invitation of this link; None where it opens nothing (any more)."""
+    found = Invitation.objects.select_related("project").filter(digest=digest_of(secret)).first()
+    return found if found is not None and found.is_good(now or timezone.now()) else None
+
+
+def good_invitation(*, pk: int, now: datetime | None = None) -> Invitation | None:
+    """The invitation of this key, if somebody may still join by it."""
+    found = Invitation.objects.select_related("project").filter(pk=pk).first()
+    return found if found is not None and found.is_good(now or timezone.now()) else None
+
+
+def accept_invitation(*, invitation: Invitation, user: User, now: datetime | None = None) -> Membership:
+    """Make `user` a member. Refuses a link that is used up, expired or revoked in the meantime.
+
+    Who is a member already keeps the higher of the two roles, and uses nothing up when theirs is not lower.
+    """
+    moment = now or timezone.now()
+    with transaction.atomic():
+        member = Membership.objects.filter(project=invitation.project_id, user=user).first()
+        if member is not None and _RANKS.index(Role(member.role)) >= _RANKS.index(Role(invitation.role)):
+            return member
+        # One guarded UPDATE: of two who follow the last use of a link at once, one joins.
+        used = Invitation.objects.filter(
+            pk=invitation.pk, revoked_at__isnull=True, expires_at__gt=moment, uses__lt=F("most_uses")
+        ).update(uses=F("uses") + 1)
+        if not used:
+            raise Refusal(_("This invitation is used up, expired or revoked. Ask for another one."))
+        joined = add_member(project=invitation.project, user=user, role=Role(invitation.role))
+        record(
+            action="invitation.accept",
+            subject=invitation,
+            actor=user,
+            project=invitation.project,
+            details={"role": invitation.role, "new": member is None},
+        )
+    return joined
+
+
+def revoke_invitation(*, invitation: Invitation, user: User) -> None:
+    """Make a link worthless, for good; who joined by it stays. Revoking twice is revoking once."""
+    if (
+        not user.is_superuser
+        and not invitation.project.memberships.filter(user=user, role=Role.MANAGER).exists()
+    ):
+        raise NotAllowed(_("Managers of the project revoke its invitations."))
+    with transaction.atomic():
+        revoked = Invitation.objects.filter(pk=invitation.pk, revoked_at__isnull=True).update(
+            revoked_at=timezone.now()
+        )
+        if revoked:
+            record(action="invitation.revoke", subject=invitation, actor=user, project=invitation.project)
+    invitation.refresh_from_db()
+
+
+def digest_of(secret: str) -> str:
+    """Return what is stored of a link's secret."""
+    # 256 random bits: nobody guesses them from a fast hash, and the row is looked up by it.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,72 @@
+"""Members of a project: their roles, and their removal."""
+
+from collections.abc import Mapping
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.choices import AssignmentState, Role
+from annotation.errors import Refusal
+from annotation.models import Assignment, Membership, User
+from annotation.services import audit
+from annotation.services.assignments import release_assignment
+
+
+@transaction.atomic
+def change_role(*, membership: Membership, role: Role, changed_by: User) -> Membership:
+    """Give a member another role. Refuses to leave the project without a manager."""
+    if membership.role == role:
+        return membership
+    _require_another_manager(membership)
+    before, membership.role = membership.role, role
+    membership.save(update_fields=["role"])
+    _record("member.role", membership, changed_by, {"from": before, "to": role})
+    return membership
+
+
+@transaction.atomic
+def change_daily_limit(*, membership: Membership, daily_limit: int | None, changed_by: User) -> Membership:
+    """Set how many comparisons a member may submit a day; None for the project's limit."""
+    if daily_limit is not None and daily_limit < 1:
+        raise Refusal(_("A daily limit is 1 or more. Leave it empty for the project's."), field="daily_limit")
+    if membership.daily_limit == daily_limit:
+        return membership
+    before, membership.daily_limit = membership.daily_limit, daily_limit
+    membership.save(update_fields=["daily_limit"])
+    _record("member.daily_limit", membership, changed_by, {"from": before, "to": daily_limit})
+    return membership
+
+
+@transaction.atomic
+def remove_member(*, membership: Membership, removed_by: User) -> None:
+    """Remove a member: their leases go back to the queue, their judgments stay.
+
+    Refuses to leave the project without a manager.
+    """
+    _require_another_manager(membership)
+    held = Assignment.objects.filter(
+        annotator=membership.user, comparison__project=membership.project, state=AssignmentState.LEASED
+    )
+    for assignment in held:
+        release_assignment(assignment=assignment, annotator=membership.user)
+    _record("member.remove", membership, removed_by, {"role": membership.role})
+    membership.delete()
+
+
+def _require_another_manager(membership: Membership) -> None:
+    if membership.role != Role.MANAGER:
+        return
+    # Two managers who remove each other at once wait here for each other.
+    managers = Membership.objects.select_for_update().filter(project=membership.project_id, role=Role.MANAGER)
+    if not [manager for manager in managers if manager.pk != membership.pk]:
+        raise Refusal(_("A project needs a manager. Make another member a manager first."), field="role")
+
+
+def _record(action: str, membership: Membership, actor: User, details: Mapping[str, object]) -> None:
+    audit.record(
+        action=action,
+        subject=membership.user,
+        actor=actor,
+        project=membership.project,
+        details=details,
+    )

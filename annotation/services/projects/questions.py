@@ -1,0 +1,182 @@
+"""Questions of a project: its categories and criteria."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Max, ProtectedError
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from annotation.errors import Refusal
+from annotation.models import Category, Criterion, Judgment, Project, User
+from annotation.services import audit
+
+Question = TypeVar("Question", Category, Criterion)
+
+_CHOSEN_ONCE: Mapping[type[Any], str] = {Category: "scope", Criterion: "scale"}
+"""What marks and ratings go by: it stays as it was first said, like the key."""
+
+
+def add_question(
+    *, kind: type[Question], project: Project, key: str, values: Mapping[str, Any], changed_by: User
+) -> Question:
+    """Add a category or criterion after the others. Refuses a key that is in use, else as `set_category`."""
+    with transaction.atomic():
+        _lock(project)
+        if kind._default_manager.filter(project=project, key=key).exists():
+            raise Refusal(
+                _("The key %(key)s is in use. Choose another, or change what has it.") % {"key": key},
+                field="key",
+            )
+        return _set(kind, project, key, values, changed_by)
+
+
+def set_category(*, project: Project, key: str, values: Mapping[str, Any], changed_by: User) -> Category:
+    """Give a category other values, or add one under a key that is new, after the others.
+
+    Refuses another scope than it has, and a value that a field does not accept, naming the field.
+    """
+    return _set(Category, project, key, values, changed_by)
+
+
+def set_criterion(*, project: Project, key: str, values: Mapping[str, Any], changed_by: User) -> Criterion:
+    """Give a criterion other values, or add one under a key that is new, after the others.
+
+    Refuses another scale than it has, and a value that a field does not accept, naming the field.
+    """
+    return _set(Criterion, project, key, values, changed_by)
+
+
+def archive_question(*, question: Question, archived: bool, changed_by: User) -> Question:
+    """Archive a category or criterion, or restore it: annotations keep it, new ones are not asked."""
+    if question.is_archived == archived:
+        return question
+    question.is_archived = archived
+    with transaction.atomic():
+        question.save(update_fields=["is_archived"])
+        _write_down("archive" if archived else "restore", question, changed_by)
+    return question
+
+
+def order_questions(
+    *, kind: type[Question], project: Project, keys: Sequence[str], changed_by: User
+) -> list[Question]:
+    """Put the categories or criteria of a project in the order of `keys`. Refuses all but each key once."""
+    with transaction.atomic():
+        _lock(project)
+        rows = {row.key: row for row in kind._default_manager.filter(project=project)}
+        if sorted(keys) != sorted(rows):
+            raise Refusal(
+                _("Name each key once: %(keys)s.") % {"keys": ", ".join(sorted(rows))}, field="keys"
+            )
+        for position, key in enumerate(keys, start=1):
+            if rows[key].position != position:
+                rows[key].position = position
+                rows[key].save(update_fields=["position"])
+        audit.record(
+            action=f"{kind._meta.model_name}.order",
+            subject=project,
+            actor=changed_by,
+            project=project,
+            details={"keys": list(keys)},
+        )
+    return [rows[key] for key in keys]
+
+
+def move_question(*, question: Question, by: int, changed_by: User) -> None:
+    """Move a category or criterion up (-1) or down (+1) by one place. At the end it stays."""
+    kind = type(question)
+    with transaction.atomic():
+        _lock(question.project)
+        ordered = kind._default_manager.filter(project=question.project).order_by("position", "id")
+        keys = list(ordered.values_list("key", flat=True))
+        old = keys.index(question.key)
+        new = min(max(old + by, 0), len(keys) - 1)
+        if new != old:
+            keys.insert(new, keys.pop(old))
+            order_questions(kind=kind, project=question.project, keys=keys, changed_by=changed_by)
+
+
+def delete_question(*, question: Category | Criterion, deleted_by: User) -> None:
+    """Ask no more by a category or criterion. Refuses one that somebody has used, naming how many have."""
+    with transaction.atomic():
+        _write_down("delete", question, deleted_by)
+        try:
+            with transaction.atomic():
+                question.delete()
+        except ProtectedError:
+            used = _uses(question)
+            raise Refusal(
+                ngettext(
+                    "%(number)s annotation uses “%(label)s”: it cannot be deleted. Archive it instead.",
+                    "%(number)s annotations use “%(label)s”: it cannot be deleted. Archive it instead.",
+                    used,
+                )
+                % {"number": used, "label": question.label}
+            ) from None
+
+
+def _uses(question: Category | Criterion) -> int:
+    """Count the annotations, with their earlier versions, that stand on a category or criterion."""
+    if isinstance(question, Criterion):
+        return Judgment.objects.filter(ratings__criterion=question).distinct().count()
+    marked = Judgment.objects.filter(span_flags__category=question).order_by().values("pk")
+    missed = Judgment.objects.filter(missing_info__category=question).order_by().values("pk")
+    return marked.union(missed).count()
+
+
+def _lock(project: Project) -> None:
+    """Make those who change the questions at once wait for each other."""
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+
+
+def _set(
+    kind: type[Question], project: Project, key: str, values: Mapping[str, Any], changed_by: User
+) -> Question:
+    with transaction.atomic():
+        # Two who add one at once both get a place of their own.
+        _lock(project)
+        rows = kind._default_manager.filter(project=project)
+        row = rows.filter(key=key).first()
+        if row is None:
+            last = rows.aggregate(last=Max("position"))["last"] or 0
+            row = kind(project=project, key=key, position=last + 1)
+        once = _CHOSEN_ONCE[kind]
+        if row.pk is not None and once in values and values[once] != getattr(row, once):
+            raise Refusal(_("This was fixed at creation: annotations depend on it."), field=once)
+        for name, value in values.items():
+            setattr(row, name, value)
+        _require_free_shortcut(row)
+        try:
+            row.full_clean()
+        except ValidationError as error:
+            field, messages = next(iter(error.message_dict.items()))
+            raise Refusal(" ".join(messages), field=None if field == "__all__" else field) from None
+        row.save()
+        _write_down("set", row, changed_by)
+    return row
+
+
+def _require_free_shortcut(row: Category | Criterion) -> None:
+    """Refuse a key of the keyboard that another category of the project has."""
+    if not isinstance(row, Category) or not row.shortcut:
+        return
+    holder = Category.objects.filter(project=row.project, shortcut=row.shortcut).exclude(pk=row.pk).first()
+    if holder is not None:
+        raise Refusal(
+            _("“%(label)s” has the key %(key)s already. Choose another.")
+            % {"label": holder.label, "key": row.shortcut},
+            field="shortcut",
+        )
+
+
+def _write_down(deed: str, row: Category | Criterion, actor: User) -> None:
+    audit.record(
+        action=f"{row._meta.model_name}.{deed}",
+        subject=row,
+        actor=actor,
+        project=row.project,
+        details={"key": row.key},
+    )

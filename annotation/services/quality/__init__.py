@@ -1,0 +1,1 @@
+"""Quality control: gold items and reviews."""

@@ -1,0 +1,160 @@
+"""Gold items: comparisons whose answer is known, mixed in unseen to tell how good answers are."""
+
+from collections.abc import Mapping, Sequence
+
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef
+from django.utils.translation import gettext as _
+
+from annotation.choices import AssignmentState, Purpose, Role, Verdict
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Completion,
+    GoldAnswer,
+    Judgment,
+    Project,
+    Prompt,
+    Review,
+    User,
+)
+from annotation.selectors import access
+from annotation.services.assignments import randomness
+from annotation.services.judgments.checks import check_ranks
+from annotation.services.texts.comparisons import NewComparison, checked_ids, write_comparison
+
+_DRAWN_FROM = 200
+
+
+def create_gold_item(
+    *,
+    prompt: Prompt,
+    completions: Sequence[Completion],
+    verdict: str,
+    ranks: Mapping[int, int],
+    created_by: User,
+    explanation: str = "",
+    purpose: Purpose = Purpose.GOLD,
+    round_number: int | None = None,
+) -> Comparison:
+    """Make a comparison whose answer is known: gold, or an item of the qualification set.
+
+    It has no open places, so nobody meets it by way of the queue. Refuses who does not manage the
+    project, a known answer that decides nothing, what `create_comparison` refuses, and the same
+    completions a second time for the same purpose. `round_number` is the newest when left out.
+    """
+    project = prompt.project
+    if not access.may(created_by, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project says what is known."))
+    if purpose == Purpose.WORK:
+        raise Refusal(_("A known answer is for gold or for qualification, not for work."), field="purpose")
+    ids = checked_ids(prompt, completions)
+    known = _checked_answer(verdict, ranks, ids)
+    try:
+        with transaction.atomic():
+            comparison = write_comparison(
+                NewComparison(
+                    project_id=project.pk,
+                    prompt_id=prompt.pk,
+                    completions=ids,
+                    round_number=round_number or access.current_round(project),
+                    purpose=purpose,
+                )
+            )
+            GoldAnswer.objects.create(
+                comparison=comparison,
+                verdict=verdict,
+                ranks={str(pk): rank for pk, rank in known.items()},
+                explanation=explanation.replace("\x00", "").strip(),
+                created_by=created_by,
+            )
+            return comparison
+    except IntegrityError as error:
+        raise Refusal(
+            _("These responses have a known answer already. Choose others."), field="completions"
+        ) from error
+
+
+def mark_as_gold(
+    *,
+    comparison: Comparison,
+    created_by: User,
+    explanation: str = "",
+    purpose: Purpose = Purpose.GOLD,
+) -> Comparison:
+    """Make a gold item of a comparison that was judged; the comparison and its votes stay as they are.
+
+    Its known answer is what reviewers decided, else what all annotators said alike. Refuses a
+    comparison that is still being judged, and one of which nobody knows the answer. Who judged it
+    does not get the gold item.
+    """
+    if (
+        Comparison.objects.filter(pk=comparison.pk, open_slots__gt=0).exists()
+        or comparison.assignments.filter(state=AssignmentState.LEASED, annotator__is_machine=False).exists()
+    ):
+        raise Refusal(
+            _("This comparison is still being annotated. Wait until all annotations are submitted.")
+        )
+    verdict, ranks = _agreed_answer(comparison)
+    return create_gold_item(
+        prompt=comparison.prompt,
+        completions=[
+            candidate.completion
+            for candidate in comparison.candidates.select_related("completion").order_by("index")
+        ],
+        verdict=verdict,
+        ranks=ranks,
+        created_by=created_by,
+        explanation=explanation,
+        purpose=purpose,
+        round_number=comparison.round_number,
+    )
+
+
+def next_gold_item(*, project: Project, annotator: User, turn: int) -> Comparison | None:
+    """A gold item that this person has not had, neither as gold nor as work; drawn by chance."""
+    had = Assignment.objects.filter(
+        comparison__project=project,
+        comparison__round_number=OuterRef("round_number"),
+        comparison__completion_set=OuterRef("completion_set"),
+        annotator=annotator,
+        state__in=access.SPENT_STATES,
+    )
+    left = list(
+        Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.GOLD)
+        .order_by("id")
+        .values_list("pk", flat=True)[:_DRAWN_FROM]
+    )
+    if not left:
+        return None
+    place = randomness.number_below(len(left), "gold-item", project=project, annotator=annotator, turn=turn)
+    return Comparison.objects.select_related("prompt").get(pk=left[place])
+
+
+def _checked_answer(verdict: str, ranks: Mapping[int, int], ids: Sequence[int]) -> dict[int, int]:
+    if verdict == Verdict.NOT_ASKED:
+        raise Refusal(_("Choose the better response: a known answer needs a preference."), field="verdict")
+    known = check_ranks(verdict=verdict, ranks=ranks, completion_ids=ids)
+    if verdict == Verdict.RANKED and len(set(known.values())) < 2:
+        raise Refusal(_("This order has no winner: rank one response above another."), field="ranks")
+    return known
+
+
+def _agreed_answer(comparison: Comparison) -> tuple[str, dict[int, int]]:
+    review = Review.objects.filter(comparison=comparison, decided_at__isnull=False).first()
+    if review is not None:
+        return review.verdict, {int(pk): rank for pk, rank in review.ranks.items()}
+    said = [
+        (judgment.verdict, {place.completion_id: place.rank for place in judgment.ranks.all()})
+        for judgment in Judgment.objects.current()
+        .filter(
+            comparison=comparison,
+            assignment__retest_of__isnull=True,
+            annotator__is_machine=False,
+        )
+        .prefetch_related("ranks")
+    ]
+    if not said or any(answer != said[0] for answer in said):
+        raise Refusal(_("Annotators do not agree on this comparison. Have a reviewer decide it first."))
+    return said[0]

@@ -1,0 +1,1 @@
+"""Texts: prompts, completions, comparisons made of them, quarantine."""

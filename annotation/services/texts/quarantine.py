@@ -1,0 +1,82 @@
+"""Comparisons that are kept from annotators because a text in them seems to name its model."""
+
+from collections.abc import Callable, Sequence
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation.choices import Role, WithholdingState
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Comparison, Completion, CompletionSource, Prompt, User, Withholding
+from annotation.selectors import access
+from annotation.text.self_identification import SelfNaming, find_self_naming
+
+
+def finding_in(*, prompt: Prompt, completions: Sequence[Completion]) -> Withholding | None:
+    """The first completion that names its model, as a row that lacks its comparison; None if none does."""
+    names = _source_names(completions)
+    texts = [(completion.text, names[completion.source_id]) for completion in completions]
+    found = first_naming(texts, asked=lambda: asked_in(prompt))
+    if found is None:
+        return None
+    index, naming = found
+    return Withholding(completion=completions[index], start=naming.start, end=naming.end, quote=naming.quote)
+
+
+def first_naming(
+    texts: Sequence[tuple[str, str]], *, asked: Callable[[], str]
+) -> tuple[int, SelfNaming] | None:
+    """The index of the first text that names its model, and where. `texts` are (text, source's name).
+
+    `asked` gives the prompt, and is called only when there is something to hold against it.
+    """
+    for index, (text, source_name) in enumerate(texts):
+        if find_self_naming(text, prompt="", source_name=source_name) is None:
+            continue
+        found = find_self_naming(text, prompt=asked(), source_name=source_name)
+        if found is not None:
+            return index, found
+    return None
+
+
+def asked_in(prompt: Prompt) -> str:
+    """All that an answer may speak of: what was said, and the passages."""
+    said = [message["content"] for message in prompt.messages]
+    passages = [line for passage in prompt.context for line in (passage["title"], *passage["sentences"])]
+    return "\n".join([*said, *passages])
+
+
+def decide_withholding(*, withholding: Withholding, decided_by: User, release: bool) -> Withholding:
+    """Release a comparison to annotators, or keep it from them for good.
+
+    Decided once: who comes second is refused, and told what was decided. Refuses who does not
+    manage the project.
+    """
+    comparison = withholding.comparison
+    if not access.may(decided_by, comparison.project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project decides what annotators see."))
+    state = WithholdingState.RELEASED if release else WithholdingState.DISCARDED
+    with transaction.atomic():
+        decided = Withholding.objects.filter(pk=withholding.pk, state=WithholdingState.PENDING).update(
+            state=state, decided_by=decided_by, decided_at=timezone.now()
+        )
+        if decided and release:
+            # Nobody has had it: all its places are free.
+            Comparison.objects.filter(pk=comparison.pk).update(open_slots=F("overlap"))
+    withholding.refresh_from_db(fields=["state", "decided_by", "decided_at"])
+    if not decided:
+        raise Refusal(
+            _("%(name)s decided this before you: %(decision)s.")
+            % {"name": withholding.decided_by, "decision": withholding.get_state_display()}
+        )
+    return withholding
+
+
+def _source_names(completions: Sequence[Completion]) -> dict[int, str]:
+    field = Completion._meta.get_field("source")
+    known = {one.source_id: one.source.name for one in completions if field.is_cached(one)}
+    if unknown := {one.source_id for one in completions} - known.keys():
+        known |= dict(CompletionSource.objects.filter(pk__in=unknown).values_list("pk", "name"))
+    return known

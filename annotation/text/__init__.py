@@ -1,0 +1,1 @@
+"""Text: rendering, source positions, formulas, edits. Knows no database."""

@@ -1,0 +1,454 @@
+"""The page of one comparison: letters as shown, spans, versions, the way through a list, and who opens it."""
+
+import re
+import uuid
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from annotation.choices import Purpose, ReviewReason, Role, Verdict
+from annotation.models import (
+    Comparison,
+    Criterion,
+    Critique,
+    ItemFlag,
+    Judgment,
+    Membership,
+    Project,
+    RankedCompletion,
+    Rating,
+    User,
+)
+from annotation.services.quality.reviews import decide_review, open_review
+from tests import factories
+from tests.annotation.statistics.statistics_scene import ids_of, item, say
+
+pytestmark = pytest.mark.django_db
+ClientOf = Callable[[User], Client]
+
+
+def page_of(client: Client, comparison: Comparison, **query: str | int):
+    answer = client.get(reverse("statistics-item", args=[comparison.project.slug, comparison.pk]), query)
+    assert answer.status_code == 200
+    return answer
+
+
+@pytest.fixture
+def rita(project: Project) -> User:
+    """Reviews in `project` and labels nothing."""
+    user = factories.make_user("rita")
+    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
+    return user
+
+
+def test_a_comparison_is_not_found_through_another_project(
+    project: Project, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    other = factories.make_project(slug="coffee", managers=[carol])
+    client = client_of(carol)
+    assert client.get(reverse("statistics-item", args=[project.slug, comparison.pk])).status_code == 200
+    assert client.get(reverse("statistics-item", args=[other.slug, comparison.pk])).status_code == 404
+
+
+def test_a_comparison_shows_everything_that_was_said_of_it(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two **minutes**.", "Ten hours.", "<b>No</b> idea."])
+    said = say(
+        comparison,
+        alice,
+        [2, 1, 2],
+        order=[2, 0, 1],
+        marks=[(1, 0, 3, "untruthful")],
+        comment="The second is clear.",
+        active_seconds=75,
+    )
+    say(comparison, bob, [])
+    ItemFlag.objects.create(assignment=said.assignment, reason="Odd question", details="It has no end.")
+    text = (
+        client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
+    )
+    for expected in (
+        "minutes</span></strong>",
+        "&lt;b&gt;",
+        # Second best, the others tie. Alice saw the third as A, the first as B, the second as C.
+        "C &gt; A = B",
+        "Letters as alice saw them: A is response 3, B is response 1, C is response 2.",
+        "<q>Ten</q>",
+        "Untruthful",
+        "The second is clear.",
+        "1 min 15 s",
+        "cannot judge",
+        "Odd question",
+        "It has no end.",
+        "alice",
+        "bob",
+    ):
+        assert expected in text, expected
+    # A manager may label, too: the page gives no checkpoint away.
+    assert "starter" not in text
+
+
+def test_the_marks_of_everyone_stand_in_the_text_and_below_it_with_their_names(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    say(comparison, alice, [1, 2], marks=[(1, 0, 3, "untruthful")])
+    first = say(comparison, bob, [1, 2], marks=[(1, 4, 9, "irrelevant")])
+    text = (
+        client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
+    )
+    assert '<mark data-category="untruthful">Ten</mark>' in text
+    assert '<mark data-category="irrelevant">hours</mark>' in text
+    below = re.findall(
+        r'<span class="number">(\d)</span>.*?<q>(\w+)</q> <span class="muted">(\w+)</span>', text
+    )
+    assert below == [("1", "Ten", "alice"), ("2", "hours", "bob")]
+    # A judgment that was replaced tells nothing of the text any more.
+    Judgment.objects.create(
+        assignment=first.assignment,
+        comparison=comparison,
+        annotator=bob,
+        verdict=Verdict.BOTH_BAD,
+        idempotency_key=uuid.uuid4(),
+        supersedes=first,
+    )
+    text = (
+        client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
+    )
+    assert '<mark data-category="untruthful">Ten</mark>' in text
+    assert '<mark data-category="irrelevant">' not in text
+
+
+def test_each_judgment_is_shown_in_the_letters_that_its_annotator_saw(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    # Both prefer the second response. Alice saw it as A, Bob as B, and their comments say so.
+    say(comparison, alice, [2, 1], order=[1, 0], marks=[(0, 0, 3, "untruthful")], comment="A is right.")
+    say(comparison, bob, [2, 1], order=[0, 1], comment="B is right.")
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    said_alice, said_bob = page.context["page"].judgments
+    assert (said_alice.preference, said_bob.preference) == ("A > B", "B > A")
+    assert [(one.about, one.quote) for one in said_alice.remarks if one.quote] == [("B", "Two")]
+    first, second = page.context["page"].responses
+    assert [(first.number, first.seen_as), (second.number, second.seen_as)] == [
+        (1, [("A", "bob"), ("B", "alice")]),
+        (2, [("A", "alice"), ("B", "bob")]),
+    ]
+    text = page.content.decode()
+    assert "Response 2" in text
+    assert "Letters as alice saw them: A is response 2, B is response 1." in text
+    assert "Letters as bob saw them: A is response 1, B is response 2." in text
+
+
+def test_an_imported_judgment_without_a_displayed_order_counts_letters_as_recorded(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours."])
+    said = say(comparison, alice, [2, 1])
+    said.assignment.display_order = []
+    said.assignment.save()
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    assert page.context["page"].judgments[0].preference == "B > A"
+
+
+def test_a_truncated_response_says_so_on_the_page_of_its_comparison(
+    project: Project, carol: User, client_of: ClientOf
+):
+    prompt = factories.make_prompt(project)
+    completions = factories.make_completions(prompt, ["Two minutes.", "Ten"], truncated=[1])
+    comparison = item(project, prompt=prompt, completions=completions)
+    page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+    assert [answer.is_truncated for answer in page.context["page"].responses] == [False, True]
+    assert page.content.decode().count("Truncated at max tokens") == 1
+
+
+def test_a_gold_item_shows_what_is_known(project: Project, carol: User, client_of: ClientOf):
+    gold = item(project, purpose=Purpose.GOLD, known=[2, 1])
+    text = client_of(carol).get(reverse("statistics-item", args=[project.slug, gold.pk])).content.decode()
+    assert "Known answer" in text
+    assert "2 &gt; 1" in text
+
+
+def test_a_comparison_with_many_judgments_costs_as_many_queries_as_one_with_few(
+    project: Project, carol: User, client_of: ClientOf, django_assert_max_num_queries
+):
+    comparison = item(project)
+    for number in range(8):
+        say(comparison, factories.make_user(f"person{number}"), [1, 2], marks=[(0, 0, 2, "untruthful")])
+    client = client_of(carol)
+    # Session, person, membership, comparison, review, neighbours, candidates, judgments and six kinds of what
+    # belongs to them with two kinds of categories, agreement, flags, skips, use in training.
+    # Two of them for the questions and comments; one for what waits in the sidebar.
+    with django_assert_max_num_queries(25):
+        client.get(reverse("statistics-item", args=[project.slug, comparison.pk]))
+
+
+def test_the_switch_shows_the_responses_as_one_annotator_saw_them(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project, ["Two minutes.", "Ten hours.", "No idea."])
+    # Alice saw the third response as A, the first as B, the second as C; the second is best to her.
+    said = say(comparison, alice, [2, 1, 3], order=[2, 0, 1], marks=[(1, 0, 3, "untruthful")])
+    say(comparison, bob, [1, 2, 3], marks=[(1, 4, 9, "irrelevant")])
+    helpful = Criterion.objects.create(project=project, key="helpful", label="Helpful")
+    second = ids_of(comparison)[1]
+    Rating.objects.create(judgment=said, completion_id=second, criterion=helpful, value=4)
+    Critique.objects.create(judgment=said, completion_id=second, text="Far too long.")
+    client = client_of(carol)
+    page = page_of(client, comparison, view=f"a{alice.pk}").context["page"]
+    assert [(view.label, view.current) for view in page.views] == [
+        ("Everybody", False),
+        ("alice", True),
+        ("bob", False),
+        ("Side by side", False),
+    ]
+    (column,) = page.columns
+    assert [(one.letter, one.number, one.rank) for one in column.responses] == [
+        ("A", 3, 3),
+        ("B", 1, 2),
+        ("C", 2, 1),
+    ]
+    last = column.responses[2]
+    assert [mark.span.quote for mark in last.marks] == ["Ten"]
+    assert [(remark.kind, remark.text) for remark in last.remarks] == [
+        ("Helpful", "4 of 5"),
+        ("Critique", "Far too long."),
+    ]
+    text = page_of(client, comparison, view=f"a{alice.pk}").content.decode()
+    assert '<mark data-category="untruthful">Ten</mark>' in text
+    assert '<mark data-category="irrelevant">' not in text
+
+
+def test_side_by_side_has_a_column_for_each_annotator_in_their_own_letters(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    say(comparison, alice, [2, 1], order=[1, 0])
+    say(comparison, bob, [2, 1], order=[0, 1])
+    page = page_of(client_of(carol), comparison, view="side").context["page"]
+    assert [
+        (
+            column.judgment.name,
+            column.judgment.preference,
+            [(one.letter, one.number) for one in column.responses],
+        )
+        for column in page.columns
+    ] == [
+        ("alice", "A > B", [("A", 2), ("B", 1)]),
+        ("bob", "B > A", [("A", 1), ("B", 2)]),
+    ]
+
+
+def test_an_unknown_view_shows_everybody_and_nobody_has_no_switch(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    page = page_of(client_of(carol), comparison, view="side").context["page"]
+    assert (page.view, page.views, page.columns) == ("together", [], [])
+    say(comparison, alice, [1, 2])
+    # With one annotator nothing stands beside anything.
+    page = page_of(client_of(carol), comparison, view="side").context["page"]
+    assert page.view == "together"
+    assert [view.key for view in page.views] == ["together", f"a{alice.pk}"]
+
+
+def test_htmx_gets_the_responses_alone(project: Project, alice: User, carol: User, client_of: ClientOf):
+    comparison = item(project)
+    say(comparison, alice, [1, 2])
+    address = reverse("statistics-item", args=[project.slug, comparison.pk])
+    text = (
+        client_of(carol).get(f"{address}?view=a{alice.pk}", headers={"HX-Request": "true"}).content.decode()
+    )
+    assert text.lstrip().startswith('<section class="stack" id="responses"')
+    assert "<html" not in text
+
+
+def test_a_retest_has_letters_and_an_entry_of_its_own(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    first = say(comparison, alice, [1, 2], order=[0, 1])
+    say(comparison, alice, [1, 2], order=[1, 0], again=first)
+    page = page_of(client_of(carol), comparison, view=f"a{alice.pk}-2").context["page"]
+    assert [view.label for view in page.views] == ["Everybody", "alice", "alice, retest", "Side by side"]
+    assert page.columns[0].judgment.preference == "B > A"
+    # A retest is no second annotator.
+    assert page.agreement == "1 annotation: agreement needs two annotators."
+
+
+def test_superseded_versions_stand_below_the_one_that_counts(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    versions = [say(comparison, alice, [1, 2], order=[1, 0])]
+    for verdict, ranks in ((Verdict.EQUAL, [1, 1]), (Verdict.RANKED, [2, 1])):
+        versions.append(
+            Judgment.objects.create(
+                assignment=versions[0].assignment,
+                comparison=comparison,
+                annotator=alice,
+                verdict=verdict,
+                idempotency_key=uuid.uuid4(),
+                supersedes=versions[-1],
+            )
+        )
+        RankedCompletion.objects.bulk_create(
+            RankedCompletion(judgment=versions[-1], completion_id=pk, rank=rank)
+            for pk, rank in zip(ids_of(comparison), ranks, strict=True)
+        )
+    answer = page_of(client_of(carol), comparison)
+    (thread,) = answer.context["page"].threads
+    # First she preferred the first response, which she saw as B; then neither; now the second, her A.
+    assert thread.shown.preference == "A > B"
+    assert [one.preference for one in thread.earlier] == ["equal", "B > A"]
+    assert "2 earlier versions" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("votes", "sentence"),
+    [
+        ([], "0 annotations: agreement needs two annotators."),
+        ([[1, 2]], "1 annotation: agreement needs two annotators."),
+        # Of three pairs of annotators one agrees: 1/3.
+        (
+            [[2, 1], [2, 1], [1, 2]],
+            "3 annotators agree 33\N{NO-BREAK SPACE}% on 1 pair of responses. "
+            "1 prefers response 1. 2 prefer response 2.",
+        ),
+        (
+            [[1, 2], [1, 1]],
+            "2 annotators agree 0\N{NO-BREAK SPACE}% on 1 pair of responses. "
+            "1 prefers response 1. 1 prefers neither.",
+        ),
+        # Pairs 12, 13, 23: both say 1 over 2 and 1 over 3, and they differ on 2 and 3. 2/3.
+        ([[1, 2, 3], [1, 3, 2]], "2 annotators agree 67\N{NO-BREAK SPACE}% on 3 pairs of responses."),
+        ([[], []], "No two annotators gave a preference on the same pair of responses."),
+    ],
+)
+def test_the_agreement_is_a_sentence(
+    votes: list[list[int]], sentence: str, project: Project, carol: User, client_of: ClientOf
+):
+    size = max((len(ranks) for ranks in votes), default=0) or 2
+    comparison = item(project, [f"Response {number}." for number in range(size)])
+    for number, ranks in enumerate(votes):
+        say(comparison, factories.make_user(f"person{number}"), ranks)
+    answer = page_of(client_of(carol), comparison)
+    assert answer.context["page"].agreement == sentence
+    assert sentence in answer.content.decode()
+
+
+def test_a_gold_item_has_no_agreement(project: Project, alice: User, carol: User, client_of: ClientOf):
+    gold = item(project, purpose=Purpose.GOLD, known=[1, 2])
+    say(gold, alice, [1, 2])
+    assert page_of(client_of(carol), gold).context["page"].agreement == ""
+
+
+def test_previous_and_next_follow_the_list_that_led_here(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    split, agreed, other = item(project), item(project), item(project)
+    for comparison in (split, other):
+        say(comparison, alice, [1, 2])
+        say(comparison, bob, [2, 1])
+    for annotator in (alice, bob):
+        say(agreed, annotator, [1, 2])
+    client = client_of(carol)
+    listed = client.get(
+        reverse("statistics-items", args=[project.slug]), {"show": "disagree"}
+    ).content.decode()
+    link = re.search(rf'href="(/projects/tea/items/{other.pk}/[^"]*)"', listed).group(1).replace("&amp;", "&")
+    answer = client.get(link)
+    near = answer.context["way"].neighbours
+    assert (near.previous, near.next, near.position, near.total) == (None, split.pk, 1, 2)
+    following = (
+        re.search(r'rel="next" href="([^"]+)"', answer.content.decode()).group(1).replace("&amp;", "&")
+    )
+    near = client.get(following).context["way"].neighbours
+    assert (near.previous, near.next, near.position, near.total) == (other.pk, None, 2, 2)
+    # Without a list: by age, newest first.
+    near = page_of(client, agreed).context["way"].neighbours
+    assert (near.previous, near.next, near.position) == (other.pk, split.pk, None)
+    # What has left the list since has its neighbours by age.
+    near = page_of(client, agreed, show="disagree").context["way"].neighbours
+    assert (near.previous, near.next, near.position) == (other.pk, split.pk, None)
+
+
+def test_side_by_side_stays_on_the_way_and_one_annotator_does_not(
+    project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    first, second = item(project), item(project)
+    for comparison in (first, second):
+        for annotator in (alice, bob):
+            say(comparison, annotator, [1, 2])
+    client = client_of(carol)
+    assert page_of(client, second, view="side", show="judged").context["way"].query == "show=judged&view=side"
+    assert page_of(client, second, view=f"a{bob.pk}", show="judged").context["way"].query == "show=judged"
+
+
+def test_a_reviewer_opens_what_waits_for_review_without_names_times_and_training(
+    project: Project, alice: User, bob: User, rita: User, carol: User, client_of: ClientOf
+):
+    comparison = item(project)
+    say(comparison, alice, [1, 2], marks=[(1, 0, 3, "untruthful")])
+    say(comparison, bob, [2, 1])
+    address = reverse("statistics-item", args=[project.slug, comparison.pk])
+    client = client_of(rita)
+    assert client.get(address).status_code == 403
+    review = open_review(comparison=comparison, reason=ReviewReason.DISAGREEMENT)
+    answer = client.get(address)
+    text = answer.content.decode()
+    assert answer.status_code == 200
+    assert {thread.shown.name for thread in answer.context["page"].threads} == {"Annotator 1", "Annotator 2"}
+    for secret in ("alice", "bob", "opened", "<time", "Used in training", "Provenance", f"view=a{alice.pk}"):
+        assert secret not in text, secret
+    decide_review(
+        review=review,
+        reviewer=rita,
+        verdict=Verdict.RANKED,
+        ranks=dict(zip(ids_of(comparison), [2, 1], strict=True)),
+    )
+    text = client.get(address).content.decode()
+    assert "alice" in text
+    assert "2 &gt; 1" in text
+
+
+def test_a_reviewer_does_not_open_what_they_judged_themselves_nor_what_nobody_sent(
+    project: Project, rita: User, alice: User, client_of: ClientOf
+):
+    comparison, other = item(project), item(project)
+    say(comparison, rita, [1, 2])
+    open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
+    for one, user in ((comparison, rita), (other, rita), (comparison, alice)):
+        address = reverse("statistics-item", args=[project.slug, one.pk])
+        assert client_of(user).get(address).status_code == 403
+
+
+def test_the_numbers_of_an_open_review_follow_its_own_order(
+    project: Project, alice: User, rita: User, carol: User, client_of: ClientOf
+):
+    """The recorded order may tell which model wrote what."""
+    comparison = item(project, [f"Response {number}." for number in range(6)])
+    say(comparison, alice, [1, 2, 3, 4, 5, 6])
+    review = open_review(comparison=comparison, reason=ReviewReason.RANDOM)
+    blind = page_of(client_of(rita), comparison).context["page"]
+    shown = client_of(rita).get(reverse("review", args=[project.slug, review.pk])).context["page"]
+    assert [response.markup for response in blind.responses] == [one.markup for one in shown.completions]
+    assert list(page_of(client_of(carol), comparison).context["page"].numbers) == ids_of(comparison)
+
+
+def test_an_impossible_number_is_not_found(project: Project, carol: User, client_of: ClientOf):
+    assert client_of(carol).get(f"/projects/{project.slug}/items/{2**63}/").status_code == 404
+
+
+def test_votes_of_an_arena_are_called_so(project: Project, alice: User, carol: User, client_of: ClientOf):
+    comparison = item(project, purpose=Purpose.ARENA)
+    say(comparison, alice, [1, 2], blind=False)
+    text = page_of(client_of(carol), comparison).content.decode()
+    assert "Votes" in text
+    assert '<span class="badge badge--accent">arena</span>' in text
+    assert "unblinded" in text

@@ -1,0 +1,1 @@
+"""Comments, inbox and e-mail."""

@@ -1,0 +1,51 @@
+"""What the tests of the work share: one person takes things, answers them, looks at what comes."""
+
+import uuid
+from collections.abc import Callable
+
+from annotation.choices import Verdict
+from annotation.models import Assignment, Judgment, Project, User
+from annotation.services.assignments import assign_next
+from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
+
+Answering = Callable[[Assignment], JudgmentAnswer]
+
+
+def lease(project: Project, annotator: User) -> Assignment:
+    """The next thing for this person; there must be one."""
+    assignment = assign_next(project=project, annotator=annotator)
+    assert assignment is not None
+    return assignment
+
+
+def in_candidate_order(assignment: Assignment) -> JudgmentAnswer:
+    """The candidate that was made first is best, and so on."""
+    ids = assignment.comparison.candidates.order_by("index").values_list("completion_id", flat=True)
+    return JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
+
+
+def reversed_order(assignment: Assignment) -> JudgmentAnswer:
+    """The candidate that was made last is best."""
+    ids = assignment.comparison.candidates.order_by("-index").values_list("completion_id", flat=True)
+    return JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
+
+
+def answer(assignment: Assignment, said: Answering | JudgmentAnswer = in_candidate_order) -> Judgment:
+    """Submit this, or what the function says of it."""
+    return submit_judgment(
+        assignment=assignment,
+        annotator=assignment.annotator,
+        answer=said if isinstance(said, JudgmentAnswer) else said(assignment),
+        idempotency_key=uuid.uuid4(),
+    )
+
+
+def work(project: Project, annotator: User, number: int) -> list[Assignment]:
+    """Take and answer so many things, one after the other."""
+    done = []
+    for _ in range(number):
+        assignment = lease(project, annotator)
+        answer(assignment)
+        done.append(assignment)
+    return done

@@ -1,0 +1,232 @@
+"""The manager's pages: who sees them, what stands on them, and what they cost."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+
+from annotation.agreement.selection import Selection
+from annotation.choices import Shown
+from annotation.models import Comparison, Project, User
+from annotation.statistics.cached import report_of
+from tests import factories
+from tests.annotation.statistics.statistics_scene import busy_project, item, say
+
+ClientOf = Callable[[User], Client]
+
+
+@pytest.fixture(autouse=True)
+def empty_cache() -> None:
+    """No test reads what another has computed."""
+    cache.clear()
+
+
+@pytest.fixture
+def busy(project: Project, alice: User, bob: User) -> Project:
+    busy_project(project, [alice, bob, factories.make_user("dora", first_name="Dora", last_name="Lange")])
+    return project
+
+
+def page_of(client: Client, project: Project, **query: Any) -> str:
+    answer = client.get(reverse("statistics", args=[project.slug]), query)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize("page", ["statistics", "statistics-items"])
+def test_managers_alone_see_them(
+    page: str, project: Project, alice: User, carol: User, oscar: User, client_of: ClientOf
+):
+    address = reverse(page, args=[project.slug])
+    statuses = [client_of(user).get(address).status_code for user in (oscar, alice, carol)]
+    assert statuses == [404, 403, 200]
+
+
+def test_a_project_without_judgments_says_so(project: Project, carol: User, client_of: ClientOf):
+    text = page_of(client_of(carol), project)
+    assert "No annotations in this part" in text
+    assert "nan" not in text.lower().split()
+
+
+def test_no_page_shows_not_a_number(project: Project, alice: User, carol: User, client_of: ClientOf):
+    """One judgment: almost nothing can be told, and the page tells why."""
+    say(item(project), alice, [1, 2])
+    text = re.sub(r"<[^>]+>", " ", page_of(client_of(carol), project))
+    assert "No comparison has two annotators yet" in text
+    assert not re.search(r"\b(nan|inf|None)\b", text)
+
+
+def test_the_page_names_each_statistic_and_each_annotator(busy: Project, carol: User, client_of: ClientOf):
+    text = page_of(client_of(carol), busy)
+    for name in ("Fleiss’ κ on pairs", "Kendall’s τ-b", "αᵤ", "Gold accuracy", "Dora Lange"):
+        assert name in text
+    assert "Cohen’s κ on pairs" not in text
+    assert text.count('class="interval"') > 15
+
+
+def test_with_two_annotators_kappa_is_cohens(
+    busy: Project, alice: User, bob: User, carol: User, client_of: ClientOf
+):
+    text = page_of(client_of(carol), busy, annotator=alice.pk, other=bob.pk)
+    assert "Cohen’s κ on pairs" in text
+    assert "Fleiss’ κ on pairs" not in text
+
+
+def test_an_old_link_with_unknown_values_selects_everything(busy: Project, carol: User, client_of: ClientOf):
+    client = client_of(carol)
+    plain = client.get(reverse("statistics", args=[busy.slug])).context["report"]
+    odd = client.get(reverse("statistics", args=[busy.slug]), {"round": "x", "annotator": "99999"})
+    assert odd.context["report"].judgments == plain.judgments
+
+
+def test_every_number_leads_to_the_comparisons_behind_it(busy: Project, carol: User, client_of: ClientOf):
+    client = client_of(carol)
+    text = page_of(client, busy)
+    links = set(re.findall(r'href="(/projects/tea/statistics/items/\?[^"]+)"', text))
+    assert len(links) > 10
+    for link in links:
+        answer = client.get(link.replace("&amp;", "&"))
+        assert answer.status_code == 200
+        shown = dict(part.split("=") for part in link.partition("?")[2].replace("&amp;", "&").split("&"))
+        assert answer.context["form"].shown == shown["show"]
+
+
+def test_the_report_is_computed_once_until_somebody_judges(
+    busy: Project, alice: User, carol: User, client_of: ClientOf
+):
+    client = client_of(carol)
+    address = reverse("statistics", args=[busy.slug])
+    first = client.get(address).context["report"]
+    again = client.get(address).context["report"]
+    assert again.computed_at == first.computed_at
+    say(item(busy), alice, [1, 2])
+    later = client.get(address).context["report"]
+    assert later.computed_at > first.computed_at
+    assert later.judgments == first.judgments + 1
+
+
+def test_a_report_that_is_there_costs_few_queries(
+    busy: Project, carol: User, client_of: ClientOf, django_assert_max_num_queries
+):
+    client = client_of(carol)
+    address = reverse("statistics", args=[busy.slug])
+    client.get(address)
+    with django_assert_max_num_queries(13):
+        client.get(address)
+
+
+@pytest.mark.parametrize("shown", Shown.values)
+def test_the_list_of_comparisons_costs_few_queries(
+    shown: str, busy: Project, carol: User, client_of: ClientOf, django_assert_max_num_queries
+):
+    client = client_of(carol)
+    with django_assert_max_num_queries(13):
+        answer = client.get(reverse("statistics-items", args=[busy.slug]), {"show": shown})
+    if shown not in (Shown.CIRCLES,):
+        assert answer.context["comparisons"], f"nothing in the scene is {shown}"
+
+
+def test_a_long_list_comes_in_pages_that_keep_what_was_chosen(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    for _ in range(53):
+        say(item(project), alice, [1, 2])
+    client = client_of(carol)
+    address = reverse("statistics-items", args=[project.slug])
+    first = client.get(address, {"show": "first-won", "annotator": str(alice.pk)})
+    assert len(first.context["comparisons"]) == 50
+    link = re.search(r'rel="next" href="([^"]+)"', first.content.decode()).group(1).replace("&amp;", "&")
+    second = client.get(address + link)
+    assert len(second.context["comparisons"]) == 3
+    assert second.context["form"].shown == "first-won"
+    assert f"annotator={alice.pk}" in link
+
+
+def test_spans_of_one_annotator_are_not_denied(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    say(item(project, ["Two minutes.", "Ten hours."]), alice, [2, 1], marks=[(0, 0, 3, "untruthful")])
+    text = client_of(carol).get(reverse("statistics", args=[project.slug])).content.decode()
+    assert "No comparison has two annotators yet" in text
+    assert "No spans" not in text
+    assert "Nobody marked" not in text
+
+
+def test_the_command_prints_what_the_page_shows(busy: Project, carol: User, client_of: ClientOf):
+    out = StringIO()
+    call_command("agreement", busy.slug, stdout=out)
+    text = page_of(client_of(carol), busy)
+    percent = re.search(r"Percent agreement on pairs\s+([\d.]+)", out.getvalue()).group(1)
+    assert f"{percent}\N{NO-BREAK SPACE}%" in text
+    assert "Dora Lange" in out.getvalue()
+
+
+def test_the_command_gives_json_of_one_round(busy: Project):
+    out = StringIO()
+    call_command("agreement", busy.slug, round=2, json=True, stdout=out)
+    told = json.loads(out.getvalue())
+    of_round = Comparison.objects.filter(project=busy, round_number=2, judgments__isnull=False).distinct()
+    assert told["comparisons"] == of_round.count()
+    assert told["selection"]["round_number"] == 2
+    assert {"key", "estimate", "show", "criterion"} == set(told["agreement"][0])
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three judgments are many."""
+    monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
+
+
+@pytest.mark.parametrize("page", ["statistics", "annotators"])
+def test_nobody_waits_for_the_report_of_a_large_project(
+    page: str, large: None, project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    client = client_of(carol)
+    address = reverse(page, args=[project.slug])
+    for _ in range(2):
+        say(item(project), alice, [1, 2])
+    # Small still: computed at once.
+    assert "Computing figures" not in client.get(address).content.decode()
+    say(item(project), alice, [1, 2])
+    text = client.get(address).content.decode()
+    assert "Computing figures of many annotations…" in text
+    assert f'hx-get="{address}"' in text
+    # The page asks for itself; after that the figures are there for everybody.
+    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "alice" in asked
+    assert asked.lstrip().startswith('<div class="page')
+    assert "Computing figures" not in client.get(address).content.decode()
+
+
+def test_without_javascript_a_link_waits(
+    large: None, project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    for _ in range(3):
+        say(item(project), alice, [1, 2])
+    client = client_of(carol)
+    address = reverse("statistics", args=[project.slug])
+    link = re.search(r'href="(\?[^"]*compute=now)"', client.get(address, {"round": "1"}).content.decode())
+    waited = client.get(address + link.group(1).replace("&amp;", "&"))
+    assert waited.context["report"].judgments == 3
+    assert waited.context["report"].selection.round_number == 1
+
+
+def test_a_report_that_took_long_is_shown_for_a_while_after_new_judgments(project: Project, alice: User):
+    say(item(project), alice, [1, 2])
+    # Three seconds are long: shown for a hundred times that, 300 seconds.
+    slow = replace(report_of(project, Selection()), seconds=3.0)
+    key = f"statistics:report:3:{project.pk}:{Selection().key}"
+    cache.set(key, (cache.get(key)[0], slow))
+    say(item(project), alice, [1, 2])
+    assert report_of(project, Selection()).judgments == 1
+    cache.set(key, (cache.get(key)[0], replace(slow, computed_at=slow.computed_at - timedelta(seconds=301))))
+    assert report_of(project, Selection()).judgments == 2

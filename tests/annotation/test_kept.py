@@ -1,0 +1,46 @@
+"""What took long to compute is shown for a while; what is quick is always new."""
+
+import time
+
+import pytest
+
+from annotation.selectors import kept as keeping
+from annotation.selectors.kept import is_kept, kept
+
+
+class Counter:
+    """Counts its calls, and takes as long as it is told."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.calls = 0
+        self.seconds = seconds
+
+    def __call__(self) -> int:
+        time.sleep(self.seconds)
+        self.calls += 1
+        return self.calls
+
+
+def test_what_is_quick_is_computed_each_time():
+    count = Counter()
+    assert [kept(count, "quick", 1), kept(count, "quick", 1)] == [1, 2]
+    assert not is_kept("quick", 1)
+
+
+def test_what_took_long_is_shown_again_but_not_for_another_project(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "QUICK_SECONDS", 0.001)
+    count = Counter(0.02)
+    assert [kept(count, "slow", 1), kept(count, "slow", 1), kept(count, "slow", 2)] == [1, 1, 2]
+    assert is_kept("slow", 1)
+
+
+def test_nothing_found_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "QUICK_SECONDS", 0.001)
+    calls = []
+
+    def nothing() -> None:
+        time.sleep(0.02)
+        calls.append(1)
+
+    assert [kept(nothing, "nothing"), kept(nothing, "nothing")] == [None, None]
+    assert len(calls) == 1

@@ -1,0 +1,32 @@
+"""What tests of webhooks share: an address of this machine that is told, and time that passes."""
+
+from datetime import timedelta
+
+from django.db.models import F
+
+from annotation.choices import WebhookEvent
+from annotation.models import Project, User, WebhookDelivery, WebhookEndpoint
+from annotation.services.webhooks.endpoints import NewSecret, create_webhook
+
+SUBMITTED = WebhookEvent.JUDGMENT_SUBMITTED
+
+
+def make_webhook(
+    project: Project, manager: User, url: str = "https://example.org/hook", *events: str
+) -> NewSecret:
+    """A webhook of judgments, or of other events."""
+    made = create_webhook(
+        project=project, url=url, events=events or (SUBMITTED,), created_by=manager, description="Tests"
+    )
+    project.refresh_from_db()
+    return made
+
+
+def let_pass(**time: float) -> None:
+    """Everything that was to come later comes so much earlier (`hours=2`)."""
+    moved = timedelta(**time)
+    for name in ("next_attempt_at", "heartbeat_at"):
+        WebhookDelivery.objects.filter(**{f"{name}__isnull": False}).update(**{name: F(name) - moved})
+    for name in ("rests_until", "failing_since", "previous_secret_until"):
+        rows = WebhookEndpoint.objects.filter(**{f"{name}__isnull": False})
+        rows.update(**{name: F(name) - moved})

@@ -1,0 +1,173 @@
+"""Labelling item after item: the prompt in sight, nothing that jumps, and no mouse needed."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from annotation.choices import Polarity
+from annotation.models import Judgment, Project, User
+from tests import factories
+from tests.api.scene import make_scene
+from tests.browser.conftest import Open
+from tests.browser.content import ANSWERS, PASSAGES, make_items
+
+LABEL = "/projects/tea/label/"
+
+LONG = "\n\n".join(f"Paragraph {number} of an answer that goes on for a while." for number in range(40))
+
+_SHIFTS = """async () => {
+  let sum = 0;
+  const count = (list) => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
+  };
+  const observer = new PerformanceObserver(count);
+  observer.observe({ type: "layout-shift", buffered: true });
+  await new Promise((done) => setTimeout(done, 300));
+  count({ getEntries: () => observer.takeRecords() });
+  return sum;
+}"""
+
+
+def shifts(page: Page) -> float:
+    """The layout shift of a page so far, less what follows an input, as Chromium counts it."""
+    page.wait_for_load_state("networkidle")
+    total: float = page.evaluate(_SHIFTS)
+    return total
+
+
+@pytest.fixture
+def long_pair(project: Project):
+    """Two pairs with answers longer than any screen."""
+    return [
+        factories.make_comparison(project, [f"{LONG} a{number}", f"{LONG} b{number}"], question=question)
+        for number, question in enumerate(("Why is tea bitter?", "How hot is hot?"))
+    ]
+
+
+def test_the_prompt_stays_in_sight_and_opens_to_the_whole(long_pair, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    pinned = page.locator(".pinned__box")
+    expect(pinned).to_be_hidden()
+    page.mouse.wheel(0, 900)
+    expect(pinned).to_be_visible()
+    expect(pinned.locator("summary")).to_contain_text("Why is tea bitter?")
+    pinned.locator("summary").press("Enter")
+    expect(pinned.locator(".turn")).to_contain_text("Why is tea bitter?")
+    # Enter on it opens it; it submits nothing.
+    assert not Judgment.objects.exists()
+    page.mouse.wheel(0, -5000)
+    expect(pinned).to_be_hidden()
+    # Who opened it finds it open on the next comparison as well.
+    page.keyboard.press("1")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    expect(pinned).to_be_hidden()
+    page.mouse.wheel(0, 900)
+    expect(pinned.locator(".turn")).to_contain_text("How hot is hot?")
+
+
+def test_the_prompt_takes_a_small_part_of_a_phone(long_pair, alice: User, open_as: Open):
+    page = open_as(alice, LABEL, viewport={"width": 360, "height": 740})
+    page.mouse.wheel(0, 1500)
+    strip = page.locator(".pinned__box")
+    expect(strip).to_be_visible()
+    box = strip.bounding_box()
+    assert box is not None
+    assert box["height"] <= 48
+    strip.locator("summary").click()
+    box = strip.bounding_box()
+    assert box is not None
+    assert box["height"] <= 740 / 2
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_the_strip_of_the_prompt_covers_no_control_that_has_the_focus(long_pair, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.mouse.wheel(0, 900)
+    expect(page.locator(".pinned__box")).to_be_visible()
+    answer = page.locator("[data-answer]").first
+    page.locator('[data-letter="B"] [data-answer]').focus()
+    page.keyboard.press("Shift+Tab")
+    focused = page.evaluate("document.activeElement.getBoundingClientRect().bottom")
+    strip = page.locator(".pinned__box").bounding_box()
+    assert strip is not None
+    assert focused > strip["y"] + strip["height"]
+    expect(answer).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1400, 360])
+def test_nothing_jumps_on_the_labelling_screen(width: int, project: Project, alice: User, open_as: Open):
+    make_items(project)
+    page = open_as(alice, LABEL, viewport={"width": width, "height": 800})
+    assert shifts(page) <= 0.05
+    page.mouse.wheel(0, 600)
+    assert shifts(page) <= 0.05
+    page.keyboard.press("4")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".candidate")).to_have_count(4)
+    assert shifts(page) <= 0.05
+
+
+@pytest.mark.parametrize("width", [1400, 360])
+def test_nothing_jumps_on_overview_home_and_export(
+    width: int, project: Project, alice: User, carol: User, open_as: Open
+):
+    make_scene(project, alice, carol)
+    page = open_as(carol, "/", viewport={"width": width, "height": 800})
+    assert shifts(page) <= 0.05
+    for path in ("/projects/tea/", "/projects/tea/export/"):
+        page.goto("/".join(page.url.split("/")[:3]) + path)
+        assert shifts(page) <= 0.05, path
+
+
+def test_a_pair_a_ranking_and_spans_are_labelled_without_a_mouse(
+    project: Project, alice: User, open_as: Open
+):
+    for category in project.categories.all():
+        category.polarity = Polarity.NEUTRAL
+        category.save()
+    make_items(project)
+    spans = factories.make_project(slug="spans", annotators=[alice], ask_verdict=False)
+    prompt = factories.make_prompt(spans, "Is this right?", context=PASSAGES)
+    factories.make_comparison(spans, ANSWERS[:1], prompt=prompt)
+
+    page = open_as(alice, "/")
+    # From home by Tab and Enter alone.
+    link = page.locator('a[href="/projects/tea/label/"]').first
+    for _ in range(40):
+        if link.evaluate("found => found === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/label/")
+    expect(page.locator(".candidate")).to_have_count(2)
+    # The keys work once the scripts have run.
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("3")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.locator(".candidate")).to_have_count(4)
+    page.keyboard.type("b=ca")
+    page.keyboard.press("d")
+    expect(page.locator("#order")).to_have_value("B = C > A > D")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+
+    page.goto("/".join(page.url.split("/")[:3]) + "/projects/spans/label/")
+    expect(page.locator(".candidate")).to_have_count(1)
+    for _ in range(40):
+        if page.evaluate("document.activeElement.hasAttribute('data-answer')"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("u")
+    expect(page.locator(".flag").first).to_be_visible()
+    page.keyboard.press("1")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    pair, ranking, marked = Judgment.objects.order_by("pk")
+    assert pair.strength == 2
+    assert sorted(ranking.ranks.values_list("rank", flat=True)) == [1, 1, 2, 3]
+    assert marked.span_flags.get().category.key == "untruthful"

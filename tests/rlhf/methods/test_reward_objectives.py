@@ -1,0 +1,462 @@
+"""What rankings cost: against brute force, by hand, and however a step is cut."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from tests.rlhf.methods.test_methods import CPU, LORA, batch_of, loss_of, spec_of
+from tests.rlhf.model.test_backbone import disturb, save
+from tests.rlhf.runs import row
+from training.contract import ContractError, RewardSettings, SnapshotRow
+from training.rlhf.data import Wanted, build_examples
+from training.rlhf.loop.evaluation import Account
+from training.rlhf.methods.objectives.preference import LOG_TIE
+from training.rlhf.methods.objectives.rankings import costs_of_rankings
+from training.rlhf.methods.resampling import resample
+from training.rlhf.methods.reward import RewardModelling, read_rewards
+from training.rlhf.model.backbone import SCORE, Backbone
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import pack
+
+TEXTS = ["the sun", "no", "why not", "the answer is long", "yes"]
+
+
+def reward_method(backbone: Backbone, *, parent: str | None = None, **settings) -> RewardModelling:
+    resolved = RewardSettings(lora=LORA, **settings)
+    return RewardModelling(backbone, spec_of(backbone, resolved, parent=parent), resolved)
+
+
+def ranking(name: str, ranks: Sequence[int], **more: Any) -> SnapshotRow:
+    return row(name, TEXTS[: len(ranks)], ranks, prompt=f"question {name}", **more)
+
+
+def mixed() -> list[SnapshotRow]:
+    """Rankings of two to five answers by three annotators: strict, tied, all tied, one answer unranked."""
+    rankings = [[1, 2], [2, 1, 3], [1, 1, 2], [2, 3, 1, 3], [1, 1, 1], [3, 1, 0, 2], [2, 2, 1, 1, 3], [1, 1]]
+    return [
+        ranking(f"m{index}", ranks, annotator=f"annotator-{index % 3}", weight=1 + index % 2)
+        for index, ranks in enumerate(rankings)
+    ]
+
+
+def examples_of(backbone: Backbone, rows: Sequence[SnapshotRow], *, ties: bool = True) -> list[Example]:
+    wanted = Wanted(ranks="tied" if ties else "decided", criteria=None)
+    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, wanted=wanted).train
+
+
+def scores_of(backbone: Backbone, example: Example) -> list[float]:
+    with torch.no_grad():
+        scores: list[float] = read_rewards(backbone, "reward", pack([example], device=CPU)).tolist()
+    return scores
+
+
+def mean_squared_sum(scores: Sequence[float]) -> float:
+    pairs = list(combinations(scores, 2))
+    return sum((one + other) ** 2 for one, other in pairs) / len(pairs)
+
+
+# ── Against brute force ───────────────────────────────────────────────────────────────
+
+
+def probability_of_order(scores: Sequence[float], order: Sequence[int]) -> float:
+    """Plackett-Luce: each is chosen among those that are left."""
+    probability, left = 1.0, list(order)
+    while left:
+        probability *= math.exp(scores[left[0]]) / sum(math.exp(scores[item]) for item in left)
+        left.pop(0)
+    return probability
+
+
+@pytest.mark.parametrize("ranks", [[1, 2], [3, 1, 2], [2, 3, 1, 3], [1, 1, 2, 2]])
+def test_a_ranking_costs_what_all_orders_that_agree_with_it_come_to(
+    backbone: Backbone, ranks: list[int]
+) -> None:
+    method = reward_method(backbone, loss="plackett_luce", centring=0.1)
+    disturb(backbone, "reward")
+    (example,) = examples_of(backbone, [ranking("a", ranks)])
+    scores = scores_of(backbone, example)
+    agreeing = [
+        order for order in permutations(range(len(ranks))) if sorted(ranks) == [ranks[item] for item in order]
+    ]
+    probability = sum(probability_of_order(scores, order) for order in agreeing)
+    # Divided by the choices that a ranking is made of, so that it counts as one judgment.
+    expected = -math.log(probability) / (len(ranks) - 1) + 0.1 * mean_squared_sum(scores)
+    assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
+    observed = method.outcome(batch_of([example]), [example], dropout=False).observed
+    assert observed["ranking_log_loss"].tolist() == pytest.approx([-math.log(probability)], abs=1e-5)
+
+
+def davidson_luce(scores: Sequence[float], ranks: Sequence[int], log_delta: Sequence[float]) -> float:
+    """p(ranking): at each stage every set of what is left may win, by its size and its mean score."""
+    probability, left = 1.0, [item for item in range(len(ranks)) if ranks[item]]
+
+    def worth(group: tuple[int, ...]) -> float:
+        return math.exp(log_delta[len(group) - 1] + sum(scores[item] for item in group) / len(group))
+
+    for rank in sorted(set(ranks) - {0}):
+        winners = tuple(item for item in left if ranks[item] == rank)
+        sets = [group for size in range(1, len(left) + 1) for group in combinations(left, size)]
+        probability *= worth(winners) / sum(worth(group) for group in sets)
+        left = [item for item in left if item not in winners]
+    return probability
+
+
+@pytest.mark.parametrize("ranks", [[1, 2], [1, 1], [2, 3, 1, 3], [1, 1, 1], [2, 0, 1, 1]])
+def test_with_davidson_luce_a_tie_is_an_outcome_of_its_own(backbone: Backbone, ranks: list[int]) -> None:
+    method = reward_method(backbone, loss="plackett_luce", ties="davidson", centring=0.0)
+    disturb(backbone, "reward")
+    (example,) = examples_of(backbone, [ranking("a", ranks)])
+    scores = iter(scores_of(backbone, example))
+    # An answer that nobody ranked is no answer of the example.
+    by_place = [next(scores) if rank else 0.0 for rank in ranks]
+    log_delta = [0.0, *backbone.extra("reward", LOG_TIE).tolist()]
+    assert any(log_delta), "the test needs log odds that are not all 0"
+    probability = davidson_luce(by_place, ranks, log_delta)
+    expected = -math.log(probability) / (sum(rank > 0 for rank in ranks) - 1)
+    assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_davidsons_model_counts_every_pair_of_a_ranking_tied_or_not(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="davidson", centring=0.05)
+    disturb(backbone, "reward")
+    ranks = [2, 1, 2]
+    (example,) = examples_of(backbone, [ranking("a", ranks)])
+    scores = scores_of(backbone, example)
+    nu = math.exp(backbone.extra("reward", LOG_TIE)[0].item())
+    expected = 0.0
+    for one, other in combinations(range(3), 2):
+        wins, loses = math.exp(scores[one]), math.exp(scores[other])
+        tie = nu * math.sqrt(wins * loses)
+        happened = tie if ranks[one] == ranks[other] else wins if ranks[one] < ranks[other] else loses
+        expected -= math.log(happened / (wins + loses + tie)) / 3
+    expected += 0.05 * mean_squared_sum(scores)
+    assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
+
+
+# ── Scale ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_models_agree_on_a_decided_pair(base: Path) -> None:
+    losses = []
+    for more in ({}, {"loss": "plackett_luce"}, {"loss": "plackett_luce", "ties": "efron"}):
+        backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+        method = reward_method(backbone, **more)
+        disturb(backbone, "reward")
+        losses.append(loss_of(method, examples_of(backbone, [ranking("a", [2, 1])])).item())
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("loss", ["bradley_terry", "plackett_luce"])
+def test_at_equal_scores_the_best_answers_slope_is_one_over_the_number_of_answers(
+    backbone: Backbone, loss: Literal["bradley_terry", "plackett_luce"], count: int
+) -> None:
+    examples = examples_of(backbone, [ranking("a", range(1, count + 1))])
+    batch = batch_of(examples)
+    scores = torch.zeros(count, requires_grad=True)
+    cost = costs_of_rankings(scores, batch, RewardSettings(loss=loss, centring=0.0), log_tie=None)
+    assert cost.item() == pytest.approx(
+        math.log(2) if loss == "bradley_terry" else math.log(math.factorial(count)) / (count - 1)
+    )
+    cost.sum().backward()
+    assert scores.grad is not None
+    assert scores.grad[0].item() == pytest.approx(-1 / count)
+
+
+def test_a_judgment_without_a_winner_teaches_models_of_ties_alone(backbone: Backbone) -> None:
+    (tied,) = examples_of(backbone, [ranking("a", [1, 1, 1])])
+    for more, counts in [
+        ({}, 0.0),
+        ({"loss": "plackett_luce"}, 0.0),
+        ({"loss": "plackett_luce", "ties": "davidson"}, 1.0),
+        ({"loss": "davidson"}, 1.0),
+    ]:
+        if "reward" in backbone.adapters:
+            backbone.drop_adapter("reward")
+        method = reward_method(backbone, **more)
+        assert method.weights(tied) == {SCORE: counts}
+        assert (method.wanted.ranks == "tied") is bool(counts)
+
+
+def test_log_odds_of_ties_begin_where_the_judgments_put_them(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="davidson")
+    # One pair in four is tied: p(tie) = ν / (2 + ν) = 1/4 for equal scores, so ν = 2/3.
+    rows = [ranking(f"r{index}", [1, 1] if index % 4 == 0 else [1, 2]) for index in range(400)]
+    method.begin(examples_of(backbone, rows))
+    assert backbone.extra("reward", LOG_TIE)[0].item() == pytest.approx(math.log(2 / 3), abs=0.01)
+
+
+def test_more_answers_than_plackett_luce_takes_are_refused_by_name(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="plackett_luce")
+    many = row("long", [f"answer {index}" for index in range(13)], range(1, 14))
+    (example,) = examples_of(backbone, [many])
+    with pytest.raises(ContractError, match=r"judgment long: it ranks 13 answers.*'bradley_terry'"):
+        method.weights(example)
+
+
+# ── Cutting ───────────────────────────────────────────────────────────────────────────
+
+MODELS: dict[str, dict[str, Any]] = {
+    "exact": {"loss": "plackett_luce"},
+    "efron": {"loss": "plackett_luce", "ties": "efron"},
+    "breslow": {"loss": "plackett_luce", "ties": "breslow"},
+    "davidson-luce": {"loss": "plackett_luce", "ties": "davidson"},
+    "davidson": {"loss": "davidson"},
+    "ensemble": {"loss": "plackett_luce", "ensemble": 3},
+    "annotators": {"annotator_heads": True},
+    "all": {"loss": "davidson", "ensemble": 2, "annotator_heads": True},
+}
+
+
+@pytest.fixture(params=MODELS)
+def method(backbone: Backbone, request: pytest.FixtureRequest) -> RewardModelling:
+    """A model of each kind, as far from its beginning as training takes it."""
+    made = reward_method(backbone, **MODELS[request.param])
+    made.begin(examples_of(backbone, mixed()))
+    disturb(backbone, "reward", scale=0.05)
+    return made
+
+
+def gradients(backbone: Backbone) -> Iterator[torch.Tensor]:
+    for parameter in backbone.parameters("reward").values():
+        yield (
+            torch.zeros_like(parameter).reshape(-1) if parameter.grad is None else parameter.grad.reshape(-1)
+        )
+        parameter.grad = None
+
+
+def step(
+    backbone: Backbone, method: RewardModelling, examples: list[Example], groups: list[list[Example]]
+) -> tuple[float, dict[str, float], torch.Tensor]:
+    """Loss, figures and gradient of one step over `examples`, cut into `groups`."""
+    account = Account(method, examples)
+    for group in groups:
+        batch = batch_of(group)
+        loss = account.add(method.outcome(batch, group, dropout=True), batch.tokens, group)
+        if loss is not None:
+            loss.backward()
+    total = account.total(Processes(), held_out=True)
+    return total.loss, total.figures, torch.cat(list(gradients(backbone)))
+
+
+def test_how_a_step_is_cut_and_ordered_changes_nothing(backbone: Backbone, method: RewardModelling) -> None:
+    examples = examples_of(backbone, mixed())
+    loss, figures, gradient = step(backbone, method, examples, [examples])
+    assert gradient.norm() > 0.01
+    for groups in (
+        [[example] for example in examples],
+        [examples[::-1]],
+        [examples[:3], examples[3:5], examples[5:]],
+    ):
+        other_loss, other_figures, other = step(backbone, method, examples, groups)
+        assert other_loss == pytest.approx(loss, abs=1e-5)
+        assert other_figures == pytest.approx(figures, abs=1e-4)
+        assert ((other - gradient).norm() / gradient.norm()).item() < 1e-5
+
+
+def test_a_gradient_is_that_of_separate_rows_through_plain_attention(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="plackett_luce", centring=0.0)
+    disturb(backbone, "reward", scale=0.05)
+    (example,) = examples_of(backbone, [ranking("a", [3, 1, 4, 2])])
+    loss_of(method, [example]).sum().backward()
+    packed = torch.cat(list(gradients(backbone)))
+
+    scores = []
+    for answer in example.answers:
+        ids = torch.tensor([answer.ids])
+        with backbone.using("reward"):
+            states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0]
+        scores.append(backbone.score("reward", states[-1:])[0])
+    # Ranked second first, then fourth, first, third: each against what is left.
+    best_first = torch.stack([scores[1], scores[3], scores[0], scores[2]])
+    surprise = sum(best_first[place:].logsumexp(0) - best_first[place] for place in range(3))
+    assert isinstance(surprise, torch.Tensor)
+    (surprise / 3).backward()
+    separate = torch.cat(list(gradients(backbone)))
+    assert ((separate - packed).norm() / packed.norm()).item() < 1e-5
+
+
+def test_the_slope_of_the_log_odds_of_a_tie_is_that_of_finite_differences(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="plackett_luce", ties="davidson", centring=0.0)
+    examples = examples_of(backbone, mixed())
+    method.begin(examples)
+    disturb(backbone, "reward", scale=0.05)
+    log_tie = backbone.extra("reward", LOG_TIE)
+    loss_of(method, examples).sum().backward()
+    assert log_tie.grad is not None
+    slope, numeric = log_tie.grad.clone(), []
+    with torch.no_grad():
+        for place in range(3):
+            ends = []
+            for change in (0.05, -0.05):
+                log_tie[place] += change
+                ends.append(loss_of(method, examples).double().sum().item())
+                log_tie[place] -= change
+            numeric.append((ends[0] - ends[1]) / 0.1)
+    assert numeric[0] != pytest.approx(0.0, abs=0.01)
+    assert slope[:3].tolist() == pytest.approx(numeric, abs=2e-3)
+
+
+# ── Ensembles ─────────────────────────────────────────────────────────────────────────
+
+
+def test_resamples_differ_by_head_and_seed_and_are_drawn_again_the_same() -> None:
+    judgments = [f"j{index}" for index in range(4000)]
+    drawn = resample(judgments, heads=3, seed=7)
+    assert torch.equal(drawn, resample(judgments, heads=3, seed=7))
+    # A judgment's draw does not hang on the others.
+    assert torch.equal(drawn[:, 100:101], resample(judgments[100:101], heads=3, seed=7))
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], resample(judgments, heads=1, seed=8)[0])
+    # Poisson with mean 1: variance 1, and a share of 1/e is left out; four standard errors of 4000 draws.
+    assert drawn.mean(1).tolist() == pytest.approx([1.0] * 3, abs=0.064)
+    assert drawn.var(1).tolist() == pytest.approx([1.0] * 3, abs=0.11)
+    assert (drawn == 0).float().mean(1).tolist() == pytest.approx([math.exp(-1)] * 3, abs=0.031)
+
+
+def test_every_head_of_an_ensemble_learns_from_its_own_resample(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="plackett_luce", ensemble=4)
+    disturb(backbone, "reward", scale=0.05)
+    examples = examples_of(backbone, mixed(), ties=False)
+    method.begin(examples)
+    drawn = resample([example.judgment for example in examples], heads=4, seed=0)
+    assert (drawn == 0).any()
+    weight = backbone.parameters("reward")["heads.score"]
+    for index, example in enumerate(examples):
+        weight.grad = None
+        loss_of(method, [example]).sum().backward()
+        assert weight.grad is not None
+        learned = weight.grad.norm(dim=1) > 0
+        assert learned.tolist() == (drawn[:, index] > 0).tolist()
+
+
+def test_an_ensembles_score_is_the_mean_of_its_heads_and_their_spread_is_told(backbone: Backbone) -> None:
+    method = reward_method(backbone, ensemble=3)
+    disturb(backbone, "reward")
+    examples = examples_of(backbone, [ranking("a", [1, 2])])
+    batch = batch_of(examples)
+    with torch.no_grad(), backbone.using("reward"):
+        states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)[batch.last]
+    outputs = states @ backbone.head_state("reward")["score"].T
+    assert outputs.shape == (2, 3)
+    rewards = read_rewards(backbone, "reward", batch)
+    assert rewards.tolist() == pytest.approx(outputs.mean(1).tolist(), abs=1e-5)
+    observed = method.outcome(batch, examples, dropout=False).observed
+    margins = (outputs[0] - outputs[1]).tolist()
+    mean = sum(margins) / 3
+    deviation = math.sqrt(sum((margin - mean) ** 2 for margin in margins) / 2)
+    assert method.figures(observed, held_out=False)["spread"] == pytest.approx(deviation, abs=1e-4)
+
+
+def test_a_held_out_judgment_counts_once_for_every_head(backbone: Backbone) -> None:
+    method = reward_method(backbone, ensemble=4)
+    examples = examples_of(backbone, mixed(), ties=False)
+    method.begin(examples[:2])
+    loss_of(method, examples[2:3]).sum().backward()
+    weight = backbone.parameters("reward")["heads.score"]
+    assert weight.grad is not None
+    assert (weight.grad.norm(dim=1) > 0).all()
+
+
+# ── Annotators ────────────────────────────────────────────────────────────────────────
+
+
+def test_an_annotators_judgment_is_costed_at_their_own_score_and_their_distance(backbone: Backbone) -> None:
+    method = reward_method(backbone, annotator_heads=True, annotator_penalty=0.5, centring=0.0)
+    disturb(backbone, "reward")
+    rows = [ranking("a", [1, 2], annotator="ann"), ranking("b", [1, 2], annotator="bob")]
+    examples = examples_of(backbone, [*rows, ranking("c", [1, 2], annotator="stranger")])
+    method.begin(examples[:2])
+    offset = backbone.extra("reward", "score.annotator.ann")
+    with torch.no_grad():
+        offset.copy_(torch.randn(offset.shape, generator=torch.Generator().manual_seed(3)) * 0.3)
+    batch = batch_of(examples)
+    with torch.no_grad(), backbone.using("reward"):
+        states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)[batch.last]
+    shared, own = (states @ head[0] for head in (backbone.head_state("reward")["score"], offset.detach()))
+
+    def cost(margin: float) -> float:
+        return math.log1p(math.exp(-margin))
+
+    losses = loss_of(method, examples).tolist()
+    distance = 0.5 * (offset**2).sum().item()
+    margins = (shared[0::2] - shared[1::2]).tolist()
+    assert losses[0] == pytest.approx(cost(margins[0] + (own[0] - own[1]).item()) + distance, abs=1e-4)
+    # Bob's offset is still 0, and a stranger has the shared head.
+    assert losses[1:] == pytest.approx([cost(margins[1]), cost(margins[2])], abs=1e-4)
+    # The score itself is what annotators have in common.
+    assert read_rewards(backbone, "reward", batch).tolist() == pytest.approx(shared.tolist(), abs=1e-4)
+
+
+def test_annotators_who_want_opposite_things_are_told_apart(backbone: Backbone) -> None:
+    method = reward_method(backbone, annotator_heads=True, annotator_penalty=0.0)
+    rows = [
+        row(f"{who}{index}", ["the sun rises", "no no no"], ranks, annotator=who, prompt=f"why {index}")
+        for index in range(4)
+        for who, ranks in (("ann", [1, 2]), ("bob", [2, 1]))
+    ]
+    examples = examples_of(backbone, rows)
+    method.begin(examples)
+    optimiser = torch.optim.AdamW(backbone.parameters("reward").values(), lr=0.01)
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss_of(method, examples).mean().backward()
+        optimiser.step()
+    observed = method.outcome(batch_of(examples), examples, dropout=False).observed
+    figures = method.figures(observed, held_out=False)
+    assert figures["accuracy"] == 0.5, "one score cannot please both"
+    assert figures["own_accuracy"] == 1.0
+
+
+def test_offsets_ensembles_and_odds_come_back_from_a_checkpoint(tmp_path: Path, base: Path) -> None:
+    settings: dict[str, Any] = {"loss": "davidson", "ensemble": 2, "annotator_heads": True}
+    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    method = reward_method(backbone, **settings)
+    examples = examples_of(backbone, mixed())
+    method.begin(examples)
+    disturb(backbone, "reward")
+    folder = save(backbone, "reward", tmp_path / "saved")
+    losses = loss_of(method, examples).tolist()
+
+    again = Backbone.load(base, device="cpu", dtype=torch.float32)
+    continued = reward_method(again, parent=str(folder), **settings)
+    # Somebody new joins; those who were there and the odds of ties stay as they were.
+    newcomer = examples_of(again, [ranking("n", [1, 2], annotator="newcomer")])
+    continued.begin([*examples, *newcomer])
+    assert loss_of(continued, examples).tolist() == pytest.approx(losses, abs=1e-6)
+    assert torch.equal(again.extra("reward", LOG_TIE), backbone.extra("reward", LOG_TIE))
+    assert not again.extra("reward", "score.annotator.newcomer").any()
+
+
+def test_an_ensemble_is_not_continued_as_one_of_another_size(tmp_path: Path, base: Path) -> None:
+    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    reward_method(backbone, ensemble=2)
+    folder = save(backbone, "reward", tmp_path / "saved")
+    again = Backbone.load(base, device="cpu", dtype=torch.float32)
+    with pytest.raises(ContractError, match="the parent's score has 2 outputs, not 3"):
+        reward_method(again, ensemble=3, parent=str(folder))
+
+
+def test_a_model_of_ties_that_sees_ties_alone_is_warned_of(
+    backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = reward_method(backbone, loss="davidson")
+    tied = examples_of(backbone, [ranking("a", [1, 1]), ranking("b", [1, 1, 1])])
+    with caplog.at_level("WARNING", logger="rondo.trainer"):
+        method.begin([*tied, *examples_of(backbone, [ranking("c", [1, 2])])])
+        assert not caplog.text
+        method.begin(tied)
+    assert "In none of 2 rankings an answer is judged better" in caplog.text
+
+
+def test_a_single_annotators_head_is_warned_of(backbone: Backbone, caplog: pytest.LogCaptureFixture) -> None:
+    method = reward_method(backbone, annotator_heads=True)
+    with caplog.at_level("WARNING", logger="rondo.trainer"):
+        method.begin(examples_of(backbone, [ranking("a", [1, 2], annotator="only-one")]))
+    assert "all judgments that teach are by only-one" in caplog.text

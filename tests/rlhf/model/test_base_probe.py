@@ -1,0 +1,188 @@
+"""A base model is tried on packed rows before it is used: sound ones always pass, wrong attention never."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Starcoder2Config,
+)
+
+from training.contract import ContractError
+from training.rlhf.model import attention
+from training.rlhf.model.attention import NAME, Layout, Segment, packed_states
+from training.rlhf.model.base_probe import refuse_unknown_family, window_of
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+}
+GROUPED = {"num_key_value_heads": 2}
+DRAWS = 20
+
+
+def made(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(5)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=dtype).eval()
+
+
+def tried(model: Any) -> None:
+    refuse_unknown_family(model, Path("base"))
+
+
+def tiny_llama(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    return made(LlamaConfig(**SIZES, **GROUPED), dtype)
+
+
+def test_a_sound_base_in_bfloat16_is_never_refused_by_chance():
+    model = tiny_llama(torch.bfloat16)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(DRAWS):
+        nudged = {
+            name: value * (1 + 0.02 * torch.randn(value.shape, generator=generator)).to(value.dtype)
+            for name, value in weights.items()
+        }
+        model.load_state_dict(nudged)
+        tried(model)
+
+
+@pytest.mark.parametrize("family", [MistralConfig, Phi3Config, Starcoder2Config])
+def test_a_sliding_window_is_refused_by_its_length(family: type[PreTrainedConfig]):
+    model = made(family(**SIZES, **GROUPED, sliding_window=64))
+    with pytest.raises(ContractError, match=r"see only the last 64 tokens \(sliding window\)"):
+        tried(model)
+
+
+@pytest.mark.parametrize("family", [MistralConfig, Phi3Config, Starcoder2Config])
+def test_the_same_family_without_a_window_or_with_one_as_long_as_its_context_passes(
+    family: type[PreTrainedConfig],
+):
+    tried(made(family(**SIZES, **GROUPED, sliding_window=None)))
+    tried(made(family(**SIZES, **GROUPED, sliding_window=256)))
+
+
+def test_a_window_in_some_layers_only_is_refused_even_where_the_first_ones_have_none():
+    config = Qwen2Config(
+        **{**SIZES, "num_hidden_layers": 4},
+        **GROUPED,
+        use_sliding_window=True,
+        sliding_window=64,
+        max_window_layers=3,
+    )
+    assert config.layer_types == [*["full_attention"] * 3, "sliding_attention"]
+    with pytest.raises(ContractError, match="last 64 tokens"):
+        tried(made(config))
+
+
+def test_gemma_3_whose_layers_alternate_is_refused():
+    config = Gemma3TextConfig(**SIZES, **GROUPED, head_dim=8, sliding_window=64)
+    with pytest.raises(ContractError, match="sliding window"):
+        tried(made(config))
+
+
+def test_layers_of_a_kind_that_a_short_row_does_not_show_are_refused_by_name():
+    model = tiny_llama()
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(ContractError, match="layers of the kind 'chunked_attention'"):
+        tried(model)
+
+
+def test_attention_scores_that_are_capped_are_refused_however_small_they_are():
+    config = Gemma2Config(
+        **SIZES, **GROUPED, head_dim=8, layer_types=["full_attention"] * 2, final_logit_softcapping=None
+    )
+    with pytest.raises(ContractError, match="its attention uses softcap"):
+        tried(made(config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**SIZES, **GROUPED),
+        Qwen2Config(**SIZES, **GROUPED, use_sliding_window=False, sliding_window=64),
+        Qwen3Config(**SIZES, **GROUPED, head_dim=8),
+        GPTNeoXConfig(**SIZES),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_family_whose_layers_see_everything_passes(config: PreTrainedConfig):
+    assert window_of(config) is None
+    tried(made(config))
+
+
+def test_the_trial_moves_no_random_generator():
+    model = tiny_llama()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    tried(model)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def wrong_scale(attend: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+        return attend(self, module, query, key, value, scaling * 1.05)
+
+    return attending
+
+
+def other_heads(attend: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+        return attend(self, module, query, key.flip(1), value.flip(1), scaling)
+
+    return attending
+
+
+def other_answer_seen(attend: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+        first, *rest = self.segments
+        leaking = [Segment(one.start, one.length, number) for number, one in enumerate(rest)]
+        return attend(Layout([first, *leaking], self.device), module, query, key, value, scaling)
+
+    return attending
+
+
+def prompt_unseen(attend: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+        alone = [Segment(one.start, one.length) for one in self.segments]
+        return attend(Layout(alone, self.device), module, query, key, value, scaling)
+
+    return attending
+
+
+@pytest.mark.parametrize("wrong", [wrong_scale, other_heads, other_answer_seen, prompt_unseen])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_wrong_attention_is_caught(wrong: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    model = tiny_llama(dtype)
+    monkeypatch.setattr(attention.Layout, "attend", wrong(attention.Layout.attend))
+    with pytest.raises(ContractError, match="cannot be computed over packed answers"):
+        tried(model)
+
+
+def test_positions_that_do_not_restart_are_caught(monkeypatch: pytest.MonkeyPatch):
+    model = tiny_llama()
+
+    def running_on(trial: Any, ids: Any, places: Any, layout: Layout) -> Any:
+        return packed_states(trial, ids, torch.arange(places.shape[1])[None], layout)
+
+    monkeypatch.setattr("training.rlhf.model.base_probe.packed_states", running_on)
+    with pytest.raises(ContractError, match="cannot be computed over packed answers"):
+        tried(model)

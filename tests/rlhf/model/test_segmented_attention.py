@@ -1,0 +1,132 @@
+"""Attention over segments against one attention over the whole row under a mask that is written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from training.rlhf.model.attention import Layout, Segment
+from training.rlhf.model.segmented_attention import SegmentedAttention, causal_mask
+
+CPU = torch.device("cpu")
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Some judgments: texts that continue others or begin anew."""
+    segments: list[Segment] = []
+    place = 0
+    for number, length in enumerate(draw(st.lists(st.integers(1, 7), min_size=1, max_size=18))):
+        after = draw(st.one_of(st.none(), st.integers(0, number - 1))) if number else None
+        segments.append(Segment(place, length, after))
+        place += length
+    return Layout(segments, CPU)
+
+
+def visible(layout: Layout) -> Tensor:
+    """(T, T), True where the row's token sees the column's, token by token."""
+    owner = [number for number, segment in enumerate(layout.segments) for _ in range(segment.length)]
+    seen = torch.zeros(len(owner), len(owner), dtype=torch.bool)
+    for token, number in enumerate(owner):
+        continued: int | None = number
+        while continued is not None:
+            seen[token, [other for other in range(token + 1) if owner[other] == continued]] = True
+            continued = layout.segments[continued].after
+    return seen
+
+
+def both(layout: Layout, heads: int, groups: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and the three gradients, ours and by one masked attention, in float64."""
+    random = torch.Generator().manual_seed(seed)
+    sizes = (heads, groups, groups)
+    given_ = [
+        torch.randn(1, size, layout.tokens, 8, generator=random, dtype=torch.float64, requires_grad=True)
+        for size in sizes
+    ]
+    slope = torch.randn(1, layout.tokens, heads, 8, generator=random, dtype=torch.float64)
+    buckets, alone = layout.tables
+    ours = SegmentedAttention.apply(*given_, alone, buckets, None)
+    plain = F.scaled_dot_product_attention(
+        given_[0], given_[1], given_[2], attn_mask=visible(layout), enable_gqa=True
+    ).transpose(1, 2)
+    return [ours, *torch.autograd.grad(ours, given_, slope)], [
+        plain,
+        *torch.autograd.grad(plain, given_, slope),
+    ]
+
+
+@given(layout=layouts(), shape=st.sampled_from([(2, 2), (4, 2), (3, 1)]), seed=st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_outputs_and_gradients_are_those_of_one_masked_attention(
+    layout: Layout, shape: tuple[int, int], seed: int
+) -> None:
+    for ours, plain in zip(*both(layout, *shape, seed), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
+def test_many_short_segments_are_computed_together_and_a_long_one_by_itself() -> None:
+    # A prompt of 300 tokens with nine answers of three to five, and six prompts of four tokens.
+    segments, place = [Segment(0, 300)], 300
+    for length, after in [*((3 + index % 3, 0) for index in range(9)), *((4, None) for _ in range(6))]:
+        segments.append(Segment(place, length, after))
+        place += length
+    layout = Layout(segments, CPU)
+    buckets, alone = layout.tables
+    # What the answers see is too long for a table; the prompts of four tokens share one.
+    assert [bucket.queries.shape for bucket in buckets] == [(6, 4)]
+    assert len(alone) == 10
+    for ours, plain in zip(*both(layout, 4, 2, 3), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11)
+
+
+def test_answers_of_many_lengths_fit_into_few_tables() -> None:
+    segments, place = [Segment(0, 20)], 20
+    for index in range(40):
+        segments.append(Segment(place, 2 + index % 13, 0))
+        place += 2 + index % 13
+    layout = Layout(segments, CPU)
+    buckets, alone = layout.tables
+    assert len(buckets) <= 4
+    assert [one[:2] for one in alone] == [(0, 20)]
+    for ours, plain in zip(*both(layout, 4, 2, 5), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11)
+
+
+def test_a_segment_longer_than_a_block_of_queries_has_the_same_gradients() -> None:
+    layout = Layout([Segment(0, 30), Segment(30, 210, 0), Segment(240, 97, 0)], CPU)
+    for ours, plain in zip(*both(layout, 4, 2, 3), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_the_scale_is_that_of_the_call(scaling: float | None) -> None:
+    random = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(1, 1, 5, 4, generator=random, requires_grad=True) for _ in range(3))
+    ours = SegmentedAttention.apply(query, key, value, [(0, 5, [slice(0, 5)])], [], scaling)
+    plain = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).transpose(1, 2)
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours.square().sum(), query), torch.autograd.grad(plain.square().sum(), query)
+    )
+
+
+def test_in_bfloat16_gradients_are_those_of_float32_but_for_rounding() -> None:
+    random = torch.Generator().manual_seed(2)
+    wide = [torch.randn(1, 2, 40, 16, generator=random) for _ in range(3)]
+    segments = [(0, 10, [slice(0, 10)]), (10, 40, [slice(0, 40)])]
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        rounded = [one.to(torch.bfloat16).to(dtype).requires_grad_() for one in wide]
+        mixed = SegmentedAttention.apply(*rounded, segments, [], None)
+        gradients.append(torch.autograd.grad(mixed.float().square().sum(), rounded))
+    for narrow, exact in zip(*gradients, strict=True):
+        assert narrow.dtype == torch.bfloat16
+        torch.testing.assert_close(narrow.float(), exact, rtol=0.03, atol=0.03)
+
+
+def test_a_token_sees_what_lies_before_it_and_itself() -> None:
+    assert causal_mask(2, 2, CPU).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]

@@ -1,0 +1,406 @@
+"""Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.rlhf.loop.test_interruptions import same_run
+from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, REINFORCE, SHORT, make_sampled_run
+from tests.rlhf.runs import StopAfter, files_of, make_run, status_of, train
+from training.contract import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    ContractError,
+    manifest_digest,
+    read_evaluation,
+    read_manifest,
+    read_metrics,
+    read_samples,
+    read_spec,
+)
+from training.rlhf.loop.run import TrainingRun
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.actor import LanguageActor
+from training.rlhf.policy_gradient.objective import Evaluated
+from training.rlhf.policy_gradient.run import train_on_samples
+from training.rlhf.rewards.protocol import Chat, Reference, Score
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import RunFolder
+from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.tokens.packing import Batch
+
+METHODS = {"ppo": PPO, "grpo": GRPO, "reinforce": REINFORCE}
+FEW = {"max_steps": 3}
+LETTER = {"name": "letter", "kind": "pattern", "options": {"pattern": "e"}}
+"""Earned by one answer in six of four tokens at first."""
+
+
+@pytest.fixture(params=["grpo", "reinforce", pytest.param("ppo", marks=pytest.mark.slow)])
+def method(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return METHODS[request.param]
+
+
+def test_the_reward_rises(base: Path, tmp_path: Path, method: dict[str, Any]) -> None:
+    run = make_sampled_run(
+        tmp_path / "run",
+        base,
+        method,
+        settings={"rewards": [LETTER], "rollout": {"samples": 8, "max_tokens": 4}},
+        optimiser={"batch_size": 5, "epochs": 28, "learning_rate": 0.02},
+    )
+    assert train(run) == EXIT_FINISHED
+    rewards = [line["reward"] for line in read_metrics(run)]
+    # 40 answers a step; 160 and 320 in the means, whose standard errors are at most 0.04 and 0.03.
+    assert sum(rewards[:4]) / 4 < 0.3
+    assert sum(rewards[-8:]) / 8 > 0.36
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+    base: Path, tmp_path: Path, method: dict[str, Any], steps: int
+) -> None:
+    # A normalised reward has running statistics, PPO an adaptive β and a value adapter: all come back.
+    run = make_sampled_run(
+        tmp_path / "run",
+        base,
+        method,
+        settings={"rewards": [SHORT | {"normalise": True}], "watch": {"held_out": [LETTER], "window": 2}},
+    )
+    assert train(run, StopAfter(run, steps)) == EXIT_STOPPED
+    assert status_of(run).step == steps
+    assert train(run) == EXIT_FINISHED
+    whole = same_run(run, tmp_path / "whole")
+    assert train(whole) == EXIT_FINISHED
+    assert files_of(run / "checkpoint") == files_of(whole / "checkpoint")
+    assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+    states = [files_of(folder / "state" / "step-6") for folder in (run, whole)]
+    assert states[0] == states[1]
+    untimed = [
+        [{name: value for name, value in line.items() if "seconds" not in name} for line in read_metrics(one)]
+        for one in (run, whole)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+class StopsWhen(StopRequest):
+    """Somebody who asks to stop the n-th time that the trainer looks."""
+
+    def __init__(self, folder: Path, looks: int) -> None:
+        super().__init__(folder)
+        self._looks = looks
+
+    @property
+    def reason(self) -> str:
+        self._looks -= 1
+        return "stopped amid a step" if self._looks <= 0 else ""
+
+
+@pytest.mark.parametrize("looks", [3, 20, 47, 95])
+def test_a_step_that_is_broken_off_is_given_up_and_taken_anew(base: Path, tmp_path: Path, looks: int) -> None:
+    settings = {"rewards": [SHORT | {"normalise": True}]}
+    whole = make_sampled_run(tmp_path / "whole", base, PPO, settings=settings)
+    assert train(whole) == EXIT_FINISHED
+    run = same_run(whole, tmp_path / "run")
+    assert train(run, StopsWhen(run, looks)) == EXIT_STOPPED
+    saved = [int(path.name.removeprefix("step-")) for path in run.glob("state/step-*")]
+    assert status_of(run).step == max(saved, default=0)
+    assert train(run) == EXIT_FINISHED
+    assert files_of(run / "checkpoint") == files_of(whole / "checkpoint")
+
+
+@pytest.mark.slow
+def test_a_stop_amid_an_evaluation_tears_no_step(base: Path, tmp_path: Path) -> None:
+    often = {"evaluate_every": 1, "save_every": 2, "keep_best": True}
+    runs = {
+        "samples": make_sampled_run(tmp_path / "samples", base, GRPO, optimiser=often),
+        "judgments": make_run(tmp_path / "judgments", base, optimiser={**often, "max_steps": 6}),
+    }
+    for name, whole in runs.items():
+        assert train(whole) == EXIT_FINISHED
+        for looks in (2, 5, 9, 13, 17, 21):
+            run = same_run(whole, tmp_path / f"{name} {looks}")
+            assert train(run, StopsWhen(run, looks)) == EXIT_STOPPED
+            assert train(run) == EXIT_FINISHED
+            assert files_of(run / "checkpoint") == files_of(whole / "checkpoint")
+
+
+def test_the_first_inner_epoch_has_ratio_one_and_what_a_step_tells_adds_up(
+    base: Path, tmp_path: Path
+) -> None:
+    run = make_sampled_run(tmp_path / "run", base, GRPO, optimiser=FEW)
+    assert train(run) == EXIT_FINISHED
+    for line in read_metrics(run):
+        for name in ("ratio_min", "ratio_mean", "ratio_max"):
+            assert line[name] == pytest.approx(1, abs=1e-6)
+        assert line["reward"] == pytest.approx(line["reward/short"])
+        assert 0 <= line["unfinished"] <= 1
+        # A uniform choice among 320 tokens has log 320 = 5.77 nats.
+        assert 4.5 < line["entropy"] < 5.8
+        assert line["tokens"] == pytest.approx(line["length"] * line["answers"])
+        parts = line["seconds_rollout"] + line["seconds_reward"] + line["seconds_learning"]
+        assert parts <= line["seconds"] + 0.01
+    assert read_metrics(run)[0]["kl"] == 0
+    assert read_metrics(run)[2]["kl"] != pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", [GRPO, PPO, REINFORCE], ids=["grpo", "ppo", "reinforce"])
+def test_the_divergence_of_the_first_step_is_exactly_0_in_bfloat16_and_the_samplers_gap_is_its_own(
+    base: Path, tmp_path: Path, method: dict[str, Any]
+) -> None:
+    settings = {"rollout": {"samples": 4, "max_tokens": 12, "top_p": 0.9}}
+    run = make_sampled_run(
+        tmp_path / "run", base, method, optimiser={"max_steps": 1}, settings=settings, dtype="bfloat16"
+    )
+    assert train(run) == EXIT_FINISHED
+    (line,) = read_metrics(run)
+    assert line["kl_base"] == line["kl_base_per_token"] == 0
+    assert line.get("kl", 0) == 0
+    assert line["sampler_gap"] > 1e-4, "sampler and trainer round otherwise in bfloat16"
+
+
+def test_during_its_warm_up_the_value_head_learns_and_the_policy_stays(base: Path, tmp_path: Path) -> None:
+    warm: dict[str, Any] = {**PPO, "update": {**PPO["update"], "value_warmup_steps": 2}}
+    run = make_sampled_run(tmp_path / "run", base, warm, optimiser={"max_steps": 4})
+    assert train(run) == EXIT_FINISHED
+    lines = read_metrics(run)
+    # After step 3, the first one that moves the policy, the fourth sees another policy than the base.
+    assert [line["kl_base"] == 0 for line in lines] == [True, True, True, False]
+    assert all(line["value_loss"] > 0 for line in lines)
+    assert ["policy_loss" in line for line in lines] == [False, False, True, True]
+    assert lines[1]["value_loss"] != lines[0]["value_loss"]
+
+
+def test_samples_are_told_token_by_token(base: Path, tmp_path: Path) -> None:
+    # No penalty for what was cut off: tokens earn what the answer scored.
+    settings = {"rollout": {"samples": 4, "max_tokens": 12, "unfinished": "score"}}
+    run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW, settings=settings)
+    assert train(run) == EXIT_FINISHED
+    told = {step: read_samples(run, step) for step in (1, 2, 3)}
+    assert all(told.values())
+    assert len((run / "samples.jsonl").read_text().splitlines()) == sum(map(len, told.values()))
+    for line in (line for lines in told.values() for line in lines):
+        assert "".join(token.text for token in line.tokens) == line.text
+        assert sum(token.reward or 0 for token in line.tokens) == pytest.approx(line.reward, abs=1e-4)
+        assert line.parts == {"short": line.reward}
+        assert all(token.logp is not None and token.kl is not None for token in line.tokens)
+        assert line.prompt != "p5", "a held-out prompt was sampled"
+        # Of a conversation the last message is told.
+        assert line.message == "how?" or line.prompt != "p1"
+    assert any(token.advantage for token in told[1][0].tokens)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Under which adapters a step's answers were computed."""
+    seen: list[str | None] = []
+    plain = LanguageActor._states
+
+    def spied(self: LanguageActor, batch: Batch, adapter: str | None) -> torch.Tensor:
+        seen.append(adapter)
+        return plain(self, batch, adapter)
+
+    monkeypatch.setattr(LanguageActor, "_states", spied)
+    return seen
+
+
+def test_only_the_passes_that_are_needed_are_made(
+    base: Path, tmp_path: Path, asked: list[str | None]
+) -> None:
+    one = {**FEW, "max_steps": 1, "micro_batch_tokens": 10_000}
+    expected = {
+        # Without a held-out evaluation: base and policy for the divergence that is reported, and one pass
+        # that learns.
+        "reinforce": (REINFORCE, [None, "policy", "policy"]),
+        "grpo": (GRPO, [None, "policy", "policy"]),
+        # Reference, then policy and value before the update, then 2 epochs of 2 minibatches.
+        "ppo": (PPO, [None, *["policy", "value"] * 5]),
+    }
+    for name, (settings, passes) in expected.items():
+        asked.clear()
+        run = make_sampled_run(
+            tmp_path / name, base, settings, optimiser=one, settings={"evaluation_prompts": 0}
+        )
+        assert train(run) == EXIT_FINISHED
+        assert asked == passes, name
+
+
+def test_a_continued_policy_is_held_to_its_parent(
+    base: Path, tmp_path: Path, asked: list[str | None]
+) -> None:
+    parent = make_sampled_run(tmp_path / "parent", base, GRPO, optimiser=FEW)
+    assert train(parent) == EXIT_FINISHED
+    checkpoint = parent / "checkpoint"
+    more: dict[str, Any] = {"parent": str(checkpoint), "parent_digest": manifest_digest(checkpoint)}
+    child = make_sampled_run(tmp_path / "child", base, GRPO, optimiser=FEW, **more)
+    asked.clear()
+    assert train(child) == EXIT_FINISHED
+    assert set(asked) == {"policy", "reference", None}
+    first, *_, last = read_metrics(child)
+    assert first["kl"] == 0
+    assert abs(first["kl_base"]) > 1e-3, "the parent has left the base"
+    assert last["kl"] != last["kl_base"]
+
+
+def test_the_checkpoint_is_a_policy_that_plain_peft_reads(base: Path, tmp_path: Path) -> None:
+    run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW)
+    assert train(run) == EXIT_FINISHED
+    manifest = read_manifest(run / "checkpoint", verify=True)
+    assert (manifest.kind, manifest.heads, manifest.steps) == ("policy", [], 3)
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), run / "checkpoint")
+        theirs = plain(ids).logits
+        backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+        backbone.load_adapter("it", run / "checkpoint")
+        with backbone.using("it"):
+            ours = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
+        untrained = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    assert not torch.allclose(ours, untrained, atol=1e-3)
+    state = load_file(run / "state" / "step-3" / "state.safetensors")
+    assert "beside.value.head.value" in state
+
+
+def test_held_out_prompts_are_answered_greedily_and_told_with_intervals(base: Path, tmp_path: Path) -> None:
+    held_out = {"watch": {"held_out": [LETTER]}}
+    run = make_sampled_run(tmp_path / "run", base, GRPO, optimiser=FEW, settings=held_out)
+    assert train(run) == EXIT_FINISHED
+    report = read_evaluation(run)
+    assert report is not None
+    metrics = read_manifest(run / "checkpoint").metrics
+    assert report.figures == metrics
+    assert metrics["held_out_prompts"] == 1
+    assert metrics["held_out_reward"] == metrics["held_out_reward/short"] == -metrics["held_out_loss"]
+    assert metrics["held_out_watched/letter"] in (0, 1)
+    assert metrics["held_out_kl"] > 0
+    assert metrics["held_out_length"] <= 12
+    assert "watched/letter" in read_metrics(run)[0]
+
+
+def test_memory_that_runs_out_halves_the_passes_and_changes_nothing_else(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = {"max_steps": 1, "micro_batch_tokens": 2048}
+    whole = make_sampled_run(tmp_path / "whole", base, GRPO, optimiser=large)
+    assert train(whole) == EXIT_FINISHED
+    plain = LanguageActor.evaluate
+    cramped = same_run(whole, tmp_path / "cramped")
+
+    def evaluate(self: LanguageActor, rows: list[int]) -> Evaluated:
+        if len(rows) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, rows)
+
+    monkeypatch.setattr(LanguageActor, "evaluate", evaluate)
+    assert train(cramped) == EXIT_FINISHED
+    assert "Out of memory: forward passes have at most" in (cramped / "log.txt").read_text()
+    for ours, theirs in zip(read_metrics(cramped), read_metrics(whole), strict=True):
+        for name in ("reward", "policy_loss", "kl_loss", "kl", "gradient_norm", "updates"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-5), name
+
+
+def fails_on_some(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
+    """A user's reward that does not foresee every completion."""
+    del prompts, references
+    if any("e" in text for text in completions):
+        raise ZeroDivisionError("an e")
+    return [Score(float(len(text))) for text in completions]
+
+
+def test_a_reward_that_raises_costs_its_samples_and_not_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{__name__}.fails_on_some"
+    monkeypatch.setenv("RONDO_REWARD_FUNCTIONS", path)
+    part = {"name": "user", "kind": "function", "options": {"path": path}}
+    run = make_sampled_run(tmp_path / "run", base, GRPO, optimiser=FEW, settings={"rewards": [part]})
+    assert train(run) == EXIT_FINISHED
+    lines = read_metrics(run)
+    assert any(0 < line["unscored"] < 1 for line in lines)
+    assert all(line["reward"] is not None for line in lines)
+    assert "cannot score some answers: ZeroDivisionError: an e" in status_of(run).message
+
+
+def test_a_reward_that_always_ties_teaches_nothing_and_says_so(base: Path, tmp_path: Path) -> None:
+    always = {"name": "always", "kind": "length", "options": {"most": 1000}}
+    none = {**GRPO, "kl": {"place": "none"}}
+    run = make_sampled_run(tmp_path / "run", base, none, optimiser=FEW, settings={"rewards": [always]})
+    assert train(run) == EXIT_FINISHED
+    for line in read_metrics(run):
+        assert (line["tied"], line["updates"], line["skipped"], line["reward"]) == (1, 0, 0, 1)
+    trained = load_file(run / "checkpoint" / "adapter_model.safetensors")
+    assert all(not value.any() for name, value in trained.items() if "lora_B" in name)
+    assert "all answers to a prompt earned the same" in (run / "log.txt").read_text()
+
+
+def test_steps_that_are_not_finite_are_skipped_and_end_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = LanguageActor.evaluate
+
+    def evaluate(self: LanguageActor, rows: list[int]) -> Evaluated:
+        found = plain(self, rows)
+        return found._replace(logp=found.logp * torch.nan)
+
+    run = make_sampled_run(tmp_path / "run", base, GRPO)
+    assert train(run, StopAfter(run, 2)) == EXIT_STOPPED
+    before = files_of(run / "state")
+    monkeypatch.setattr(LanguageActor, "evaluate", evaluate)
+    assert train(run) == EXIT_FAILED
+    assert "not finite in 3 steps in a row" in status_of(run).message
+    assert files_of(run / "state") == before
+    assert [line["skipped"] for line in read_metrics(run)] == [0, 0, 1, 1, 1]
+
+
+def test_a_watch_that_warns_can_end_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warned(self: Any, step: int, figures: dict[str, float]) -> list[str]:
+        del figures
+        self._warned = ["length"] if step == 2 else []
+        return ["it may be gamed"] if step == 2 else []
+
+    monkeypatch.setattr("training.rlhf.policy_gradient.watch.Watch.observe", warned)
+    for action, steps in (("warn", 6), ("stop", 2)):
+        run = make_sampled_run(tmp_path / action, base, GRPO, settings={"watch": {"action": action}})
+        assert train(run) == EXIT_FINISHED
+        assert read_manifest(run / "checkpoint").steps == steps
+        assert "Watch: it may be gamed" in status_of(run).message
+
+
+def test_several_processes_are_refused(base: Path, tmp_path: Path, backbone: Backbone) -> None:
+    run = make_sampled_run(tmp_path / "run", base, GRPO)
+    spec = read_spec(run)
+    several = TrainingRun(
+        backbone, spec, run / spec.snapshot, RunFolder(run), StopRequest(run), Processes(0, 2)
+    )
+    with pytest.raises(ContractError, match="one process, and 2 were started"):
+        train_on_samples(several)
+
+
+def test_all_weights_can_be_trained_on_samples_and_resumed(base: Path, tmp_path: Path) -> None:
+    full = {"adapter": "none"}
+    gentle = {"learning_rate": 1e-3}
+    run = make_sampled_run(tmp_path / "run", base, GRPO, settings=full, optimiser=gentle)
+    assert train(run, StopAfter(run, 2)) == EXIT_STOPPED
+    assert train(run) == EXIT_FINISHED
+    whole = same_run(run, tmp_path / "whole")
+    assert train(whole) == EXIT_FINISHED
+    assert files_of(run / "checkpoint") == files_of(whole / "checkpoint")
+    lines = read_metrics(run)
+    # The reference is the base as it stands in its folder: nothing lies between them before the first step.
+    assert lines[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert lines[-1]["kl"] != pytest.approx(0, abs=1e-4)
+    assert all(line["ratio_max"] == pytest.approx(1, abs=1e-6) for line in lines)
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        trained, untrained = (
+            AutoModelForCausalLM.from_pretrained(path)(ids).logits for path in (run / "checkpoint", base)
+        )
+    assert not torch.allclose(trained, untrained, atol=1e-3)

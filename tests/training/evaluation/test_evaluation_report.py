@@ -1,0 +1,150 @@
+"""The evaluation's page and the file that is mailed: figures, pictures, and where it got worse first."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from annotation.models import Project, User
+from annotation.services.texts.completions import create_comparison
+from tests import factories
+from tests.training.engine.fake_server import FakeServer
+from tests.training.evaluation.evaluation_scene import evaluate, trained_round
+from training.figures.evaluation_statistics import Figure
+from training.models import Checkpoint
+from training.selectors.evaluation_report import Share, report_of
+
+pytestmark = pytest.mark.django_db
+
+ATTACK = '<script>alert(1)</script><img src="https://evil.example/x.png">'
+
+
+@pytest.fixture
+def checkpoint(project: Project) -> Checkpoint:
+    """Evaluated on three held-out prompts: a loss of 4, a tie of equal answers, and a gain of 7."""
+    texts = {
+        "Loses": ("good answer", "bad ans"),
+        "Ties": ("the same", "the same"),
+        "Wins": (f"short {ATTACK}", f"longer and {ATTACK} x"),
+    }
+    for question in texts:
+        factories.make_prompt(project, question, split="held-out")
+    server = FakeServer()
+    server.text = lambda body: texts[body["messages"][-1]["content"]][body["model"] == "tea-policy"]
+    server.kl = [0.5, 0.25]
+    rules = [{"name": "brief", "kind": "length", "options": {"most": 2}}]
+    evaluate(trained_round(project, evaluation={"prompts": 3, "rules": rules}), server)
+    return Checkpoint.objects.get(name="tea-policy")
+
+
+class Structure(HTMLParser):
+    """What a page is made of: its tags, and all that they would fetch."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attributes if name in ("src", "href", "action")]
+        assert not [name for name, _ in attributes if name.startswith("on")]
+
+
+def test_prompts_where_it_got_worse_come_first(checkpoint: Checkpoint):
+    report = report_of(checkpoint)
+    assert [row.prompt.last_question for row in report.rows] == ["Loses", "Ties", "Wins"]
+    # The reward is the length: "bad ans" is 4 characters shorter, and "longer and … x" 7 longer.
+    assert [row.gain for row in report.rows] == [-4, 0, 7]
+    assert [row.outcome for row in report.rows] == ["worse", "identical", "better"]
+    assert [(bar.value, bar.y, bar.height) for bar in report.bars] == [
+        (-4, 40.0, 22.86), (0, 40.0, 0.0), (7, 0.0, 40.0),
+    ]  # fmt: skip
+
+
+def test_the_words_that_differ_are_marked_on_each_side(checkpoint: Checkpoint):
+    first = report_of(checkpoint).rows[0]
+    assert "".join(piece.text for piece in first.left) == "good answer"
+    assert [piece.text for piece in first.right if piece.kind == "inserted"] == ["bad ans"]
+
+
+def test_an_interval_beyond_one_half_is_a_verdict():
+    def verdict(low: float | None, high: float | None) -> str:
+        return Share(label="", figure=Figure(value=0.5, low=low, high=high, prompts=9), y=0).verdict
+
+    assert [verdict(0.51, 0.9), verdict(0.1, 0.49), verdict(0.4, 0.6), verdict(None, None)] == [
+        "better",
+        "worse",
+        "open",
+        "open",
+    ]
+
+
+def test_a_win_rate_with_a_wide_interval_is_not_shown_and_comes_after_the_others():
+    def is_rated(low: float | None, high: float | None) -> bool:
+        return Share(label="", figure=Figure(value=0.5, low=low, high=high, prompts=9), y=0).is_rated
+
+    assert [is_rated(0.25, 0.75), is_rated(0.2, 0.75), is_rated(None, None)] == [True, False, True]
+
+
+def test_the_page_shows_figures_and_texts_and_is_for_managers(
+    checkpoint: Checkpoint, carol: User, alice: User, oscar: User, client_of: Callable[[User], Client]
+):
+    address = f"/checkpoints/{checkpoint.name}/evaluation/"
+    page = client_of(carol).get(address).content.decode()
+    assert "Win rate against the parent" in page
+    # Of three prompts the interval spans nearly everything.
+    assert "too few prompts" in page
+    assert "rule brief" in page
+    assert "<script>alert" not in page
+    listed = client_of(carol).get("/checkpoints/", {"evaluated": "1", "sort": "-win_rate"}).content.decode()
+    assert f'<a href="{address}">too few prompts</a>' in listed
+    assert client_of(alice).get(address).status_code == 403
+    assert client_of(oscar).get(address).status_code == 404
+
+
+def test_the_file_stands_alone_and_runs_nothing(
+    checkpoint: Checkpoint, carol: User, client_of: Callable[[User], Client]
+):
+    answer = client_of(carol).get(f"/checkpoints/{checkpoint.name}/evaluation/file/")
+    assert answer["Content-Disposition"] == 'attachment; filename="tea-policy-evaluation.html"'
+    page = answer.content.decode()
+    structure = Structure(page)
+    assert not {"script", "img", "link", "iframe", "form", "a"} & set(structure.tags)
+    assert structure.fetched == []
+    assert not re.search(r"url\(|@import", page)
+    # The attack is there to be read.
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert structure.tags.count("article") == 3
+    assert structure.tags.count("svg") == 2
+
+
+def test_the_command_writes_the_same_file(checkpoint: Checkpoint, tmp_path: Path):
+    target = tmp_path / "report.html"
+    call_command("evaluation_report", "tea-policy", output=target)
+    assert "Prompts, largest regressions first" in target.read_text(encoding="utf-8")
+
+
+def test_the_command_says_what_is_missing(project: Project, tmp_path: Path):
+    with pytest.raises(CommandError, match="no checkpoint 'nobody'"):
+        call_command("evaluation_report", "nobody", output=tmp_path / "x")
+    trained_round(project)
+    with pytest.raises(CommandError, match="has not been evaluated"):
+        call_command("evaluation_report", "tea-policy", output=tmp_path / "x")
+
+
+def test_people_stand_beside_the_reward_model(checkpoint: Checkpoint, project: Project, alice: User):
+    row = next(row for row in report_of(checkpoint).evaluation.rows.all() if row.old.text != row.new.text)
+    comparison = create_comparison(prompt=row.prompt, completions=[row.old, row.new], round_number=1)
+    ranks = [2 if one.completion_id == row.old_id else 1 for one in comparison.candidates.order_by("index")]
+    factories.make_judgment(comparison, alice, ranks=ranks)
+    report = report_of(checkpoint)
+    assert report.shares[0].label == "people, held-out prompts"
+    assert report.shares[0].figure.value == 1
+    assert (report.shares[0].by_people, report.shares[0].is_rated) == (True, False)
+    assert report.people.judgments == 1

@@ -1,0 +1,313 @@
+"""Estimate: counted by hand on a small project, and refused where it cannot fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+
+from annotation.errors import Refusal
+from annotation.models import Project, Prompt, User
+from tests import factories
+from tests.chat_templates import template
+from tests.training.evaluation.evaluation_scene import register
+from tests.training.jobs.machines_report import report
+from training.choices import RoundState, StepKind
+from training.contract import MachineUse, OptimiserSettings, RewardSettings, append_machine_use
+from training.models import Checkpoint, Round, RoundStep, Run
+from training.services.registry.checkpoints import register_starter
+from training.services.registry.served_models import register_served_model
+from training.services.rounds.dry_run import dry_run, refuse_unless_fits, steps_of
+from training.services.rounds.opening import open_round
+
+pytestmark = pytest.mark.django_db
+
+SMALL = {
+    "vocab_size": 100,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture
+def prompts(project: Project) -> list[Prompt]:
+    """Three prompts for training, one held out."""
+    return [
+        factories.make_prompt(project, f"What is {n}?", split="held-out" if n == 3 else "train")
+        for n in range(4)
+    ]
+
+
+@pytest.fixture
+def base(settings: Settings) -> Path:
+    """The folder of the base model, with a configuration and no weights."""
+    folder = Path(settings.RONDO_MODELS) / register_starter().base_model
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    return folder
+
+
+def a_round(project: Project, **recipe) -> Round:
+    return Round.objects.create(project=project, policy=register_starter(), recipe=recipe)
+
+
+def a_round_after(project: Project, before: Round, **recipe) -> Round:
+    before.state = RoundState.REJECTED
+    before.save()
+    return Round.objects.create(
+        project=project, number=before.number + 1, policy=register_starter(), recipe=recipe
+    )
+
+
+def test_answers_and_judgments_are_counted(project: Project, prompts: list[Prompt]):
+    Project.objects.update(overlap=2, extra_overlap=1, extra_overlap_share=0.5)
+    project.refresh_from_db()
+    told = dry_run(round_=a_round(project))
+    # Pair, ranking of four, pair, ranking of four.
+    assert told.answers == {register_starter().name: 12}
+    assert told.comparisons == 4
+    # Four comparisons, each for two people and every second one for a third.
+    assert told.judgments_expected == 10
+    assert (told.prompts, told.held_out_prompts, told.evaluated_prompts) == (4, 1, 1)
+
+
+def test_samplers_are_counted_by_who_answers(project: Project, prompts: list[Prompt]):
+    told = dry_run(round_=a_round(project, samplers=[{"completions": 3}], prompts=2))
+    assert told.answers == {register_starter().name: 6}
+    assert told.comparisons == 2
+
+
+def test_what_would_be_left_out_is_counted_by_reason(
+    project: Project, prompts: list[Prompt], alice: User, bob: User
+):
+    def judged(prompt: Prompt, who: User, **answer) -> None:
+        comparison = factories.make_comparison(project, ["a", "b"], prompt=prompt)
+        factories.make_judgment(comparison, who, **answer)
+
+    judged(prompts[0], alice)
+    judged(prompts[0], bob)
+    judged(prompts[1], alice, ranks=(1, 1), verdict="equal")
+    judged(prompts[2], alice, ranks=(), verdict="cannot_judge")
+    judged(prompts[3], alice)
+    User.objects.filter(pk=bob.pk).update(is_machine=True, is_active=False)
+    round_ = a_round(project)
+    assert dry_run(round_=round_).material == {
+        "total": 5,
+        "learned": 1,
+        "held_out": 1,
+        "machines": 1,
+        "cannot_judge": 1,
+        "no_preference": 1,
+    }
+    Round.objects.update(recipe={"ai_feedback": True})
+    round_.refresh_from_db()
+    material = dry_run(round_=round_).material
+    assert (material["learned"], material["machines"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("examples", "most", "steps"), [(10, None, 9), (8, None, 6), (10, 4, 4), (0, None, 0), (1, None, 3)]
+)
+def test_steps_are_whole_passes_or_as_many_as_are_allowed(examples: int, most: int | None, steps: int):
+    # Batches of four, three passes.
+    settings = RewardSettings(optimiser=OptimiserSettings(batch_size=4, epochs=3, max_steps=most))
+    assert steps_of(settings, examples) == steps
+
+
+def test_time_is_reckoned_with_the_pace_of_the_last_run_of_its_kind(
+    project: Project, prompts: list[Prompt], base: Path, alice: User
+):
+    round_ = a_round(project, reward={"optimiser": {"batch_size": 2, "epochs": 1}})
+    assert dry_run(round_=round_).runs[0].seconds is None
+    earlier = register(round_, "reward", StepKind.TRAIN_REWARD_MODEL, position=2)
+    Run.objects.update(state="finished", spec={"settings": {"optimiser": {"batch_size": 4}}})
+    folder = earlier.run.path
+    folder.mkdir(parents=True)
+    # Two steps take 8 s, then one 4 s, then the machine slept for an hour: 4 s a step, 1 s an example.
+    for moment, step in ((0, 0), (8, 2), (12, 3), (3612, 4)):
+        append_machine_use(
+            folder,
+            MachineUse(
+                time=moment, step=step, device="cpu", memory_bytes=1, cpu_cores=1.0, tokens_per_second=50.0
+            ),
+        )
+    for prompt in prompts[:3]:
+        factories.make_judgment(factories.make_comparison(project, ["a", "b"], prompt=prompt), alice)
+    planned = dry_run(round_=round_).runs[0]
+    assert planned.examples == 3
+    # Two steps of two examples.
+    assert (planned.steps, planned.seconds) == (2, 4.0)
+    assert planned.measured_on == "tea-reward"
+    assert planned.tokens_per_second == 50
+
+
+def test_answering_is_reckoned_with_the_last_rounds(project: Project, prompts: list[Prompt]):
+    round_ = a_round(project, samplers=[{"completions": 2}])
+    factories.make_comparison(project, ["a", "b"], prompt=prompts[0])
+    RoundStep.objects.create(
+        round=round_, position=0, kind=StepKind.ANSWER_PROMPTS, state="finished", seconds_worked=10.0
+    )
+    # Five seconds an answer, eight answers.
+    assert dry_run(round_=round_).answering_seconds == 40
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_answering_is_reckoned_with_the_pace_so_far_while_a_round_samples(
+    state: str, project: Project, prompts: list[Prompt]
+):
+    round_ = a_round(project, samplers=[{"completions": 2}])
+    claim = {"worker": "w", "heartbeat_at": timezone.now()} if state == "running" else {}
+    step = RoundStep.objects.create(
+        round=round_, position=0, kind=StepKind.ANSWER_PROMPTS, state=state, seconds_worked=6.0, **claim
+    )
+    # Nothing is stored yet.
+    assert dry_run(round_=round_).answering_seconds is None
+    factories.make_comparison(project, ["a", "b"], prompt=prompts[0])
+    assert step.round.number == 1
+    # Three seconds a response, eight responses.
+    assert dry_run(round_=round_).answering_seconds == 24
+
+
+def test_what_cannot_fit_is_refused_with_the_remedy(project: Project, prompts: list[Prompt], base: Path):
+    round_ = a_round(project)
+    refuse_unless_fits(round_)
+    needed = dry_run(round_=round_).runs[0].memory.total
+    report(memory_total_bytes=needed - 1)
+    with pytest.raises(Refusal, match="lower micro_batch_tokens") as refused:
+        refuse_unless_fits(round_)
+    assert refused.value.field == "recipe"
+    assert any("reward model needs about" in problem for problem in dry_run(round_=round_).problems)
+
+
+def test_memory_that_is_taken_now_warns_and_does_not_refuse(
+    project: Project, prompts: list[Prompt], base: Path
+):
+    report(memory_total_bytes=2**40, memory_bytes=2**40 - 1)
+    round_ = a_round(project)
+    refuse_unless_fits(round_)
+    assert any("0.0 are free now" in warning for warning in dry_run(round_=round_).warnings)
+
+
+def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Project, prompts: list[Prompt]):
+    round_ = a_round(project)
+    for number in range(18):
+        factories.make_prompt(project, f"Held out {number}", split="held-out")
+    wanted = "compared with its parent on 19 held-out prompts, and a decision needs at least 20"
+    told = dry_run(round_=round_)
+    assert told.evaluated_prompts == 19
+    assert any(wanted in warning for warning in told.warnings)
+    factories.make_prompt(project, "Held out too", split="held-out")
+    assert not any("a decision needs" in warning for warning in dry_run(round_=round_).warnings)
+
+
+def test_without_the_base_model_memory_is_not_known_and_nothing_is_refused(
+    project: Project, prompts: list[Prompt]
+):
+    round_ = a_round(project)
+    refuse_unless_fits(round_)
+    told = dry_run(round_=round_)
+    assert told.runs[0].memory is None
+    assert any("is not known" in warning for warning in told.warnings)
+
+
+def test_a_reward_model_that_is_not_there_is_refused(project: Project, prompts: list[Prompt]):
+    rewards = [{"name": "old", "kind": "model", "checkpoint": "gone"}]
+    round_ = a_round(project, policy={"method": "policy_gradient", "rewards": rewards})
+    with pytest.raises(Refusal, match="old names gone"):
+        refuse_unless_fits(round_)
+
+
+def test_nothing_is_trained_from_a_model_of_another_server(
+    project: Project, prompts: list[Prompt], admin: User, monkeypatch: pytest.MonkeyPatch
+):
+    served = register_served_model(name="sonnet", url="https://models.example.org/v1", by=admin)
+    round_ = Round.objects.create(project=project, policy=served, recipe={})
+    with pytest.raises(Refusal, match="sonnet is served elsewhere") as refused:
+        refuse_unless_fits(round_)
+    assert refused.value.field == "recipe"
+    assert any("sonnet is served elsewhere" in problem for problem in dry_run(round_=round_).problems)
+    # It may answer all the same: beside the checkpoint that is trained.
+    beside = a_round_after(project, round_, samplers=[{"checkpoint": "sonnet", "completions": 2}])
+    refuse_unless_fits(beside)
+    assert not [problem for problem in dry_run(round_=beside).problems if "served elsewhere" in problem]
+
+
+def test_nothing_is_trained_from_a_checkpoint_whose_files_were_deleted(
+    project: Project, prompts: list[Prompt]
+):
+    round_ = a_round(project)
+    Checkpoint.objects.update(files_deleted_at=timezone.now())
+    with pytest.raises(Refusal, match="were deleted"):
+        refuse_unless_fits(round_)
+
+
+def test_answers_longer_than_the_context_are_a_problem(project: Project, prompts: list[Prompt], base: Path):
+    told = dry_run(round_=a_round(project, evaluation={"sampling": {"max_tokens": 512}}))
+    assert [problem for problem in told.problems if problem.startswith("evaluation, sampling asks for 512")]
+
+
+def test_a_project_without_prompts_says_so(project: Project):
+    assert dry_run(round_=a_round(project)).problems == ["The project has no prompts: import some."]
+
+
+def test_a_dry_run_writes_nothing(project: Project, prompts: list[Prompt], django_assert_max_num_queries):
+    round_ = a_round(project)
+    before = Checkpoint.objects.count(), RoundStep.objects.count()
+    with django_assert_max_num_queries(30):
+        dry_run(round_=round_)
+    assert (Checkpoint.objects.count(), RoundStep.objects.count()) == before
+
+
+TOKENIZER = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+FIT = (
+    "{{ bos_token }}{% for m in messages %}{% generation %}{{ m['role'] + ': ' + m['content'] + eos_token }}"
+    "{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+UNFIT = {
+    "shouts": (FIT.replace("m['content']", "m['content'] | upper"), "does not render an answer after"),
+    "refuses": ("{{ raise_exception('no chats here') }}", "no chats here"),
+    "is none": ("{% for %}", "refuses this chat"),
+}
+
+
+@pytest.mark.parametrize(("template", "reason"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_base_whose_chats_cannot_be_trained_on_is_refused_before_anybody_labels(
+    project: Project, prompts: list[Prompt], base: Path, template: str, reason: str, named: bool
+):
+    found = [{"name": "default", "template": template}] if named else template
+    (base / "tokenizer_config.json").write_text(json.dumps({**TOKENIZER, "chat_template": found}))
+    round_ = a_round(project)
+    (problem,) = dry_run(round_=round_).problems
+    assert problem.startswith(f"Responses of {base.name} could be annotated but not trained on: ")
+    assert reason in problem
+    with pytest.raises(Refusal, match="not trained on"):
+        open_round(round_=round_, opened_by=None)
+    round_.refresh_from_db()
+    assert round_.state == RoundState.DRAFT
+    with pytest.raises(Refusal, match="not trained on"):
+        refuse_unless_fits(round_)
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen3_5_think", "deepseekv3", "glm4moe", "gptoss", "nemotron_3_nano"]
+)
+def test_templates_of_reasoning_models_pass_the_dry_run(
+    project: Project, prompts: list[Prompt], base: Path, name: str
+):
+    (base / "tokenizer_config.json").write_text(json.dumps(TOKENIZER))
+    (base / "chat_template.jinja").write_text(template(name))
+    assert dry_run(round_=a_round(project)).problems == []
+
+
+def test_a_template_file_goes_before_the_tokenizers_own(project: Project, prompts: list[Prompt], base: Path):
+    (base / "tokenizer_config.json").write_text(json.dumps({**TOKENIZER, "chat_template": "{% for %}"}))
+    (base / "chat_template.jinja").write_text(FIT)
+    round_ = a_round(project)
+    assert dry_run(round_=round_).problems == []
+    open_round(round_=round_, opened_by=None)
+    assert round_.state == RoundState.SAMPLING

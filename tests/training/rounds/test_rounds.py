@@ -1,0 +1,529 @@
+"""Once around with a scripted trainer and model server: every step, and every way to end early."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from annotation.errors import Refusal
+from annotation.models import Comparison, Completion, Project, Prompt, User
+from annotation.services.jobs import claims
+from annotation.services.texts.completions import create_comparison
+from tests import factories
+from tests.training.conftest import judge_all
+from tests.training.engine.fake_server import FakeServer
+from tests.training.rounds.round_scenes import behave, decide, do_steps_before, states
+from training.choices import RoundState, StepKind, StepState
+from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.rounds import (
+    advance_round,
+    cancel_round,
+    executor,
+    open_first_round,
+    reopen_round,
+    rounds_with_work,
+    start_again,
+    start_round,
+    sweep,
+)
+from training.services.sampling import answers
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+
+
+def following(round_: Round) -> Round:
+    """The round after a decided one, with its prompts answered."""
+    opened = Round.objects.get(number=round_.number + 1)
+    advance_round(opened.pk)
+    opened.refresh_from_db()
+    return opened
+
+
+def test_a_round_goes_once_around(labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch):
+    decide(monkeypatch, ready=True, promote=True, reason="enough")
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.PROMOTED
+    assert labelled.finished_at is not None
+    assert states(labelled) == ["finished"] * 7
+    reward = Checkpoint.objects.get(name="tea-round-1-reward")
+    policy = Checkpoint.objects.get(name="tea-round-1-policy")
+    assert (reward.kind, policy.kind) == ("reward", "policy")
+    assert reward.source is None
+    assert policy.source.name == "tea-round-1-policy"
+    assert (policy.path / "manifest.json").is_file()
+    second = Round.objects.get(number=2)
+    assert (second.state, second.policy) == (RoundState.SAMPLING, policy)
+    assert rounds_with_work() == [second.pk]
+    assert following(labelled).state == RoundState.LABELLING
+
+
+def test_the_next_round_sets_new_answers_beside_those_of_the_checkpoint_before(labelled: Round, carol: User):
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    following(labelled)
+    comparisons = Comparison.objects.filter(round_number=2).order_by("prompt_id")
+    # Pair, ranking, pair, ranking: half of each by either checkpoint.
+    assert [comparison.size for comparison in comparisons] == [2, 4, 2, 4]
+    for comparison in comparisons:
+        writers = sorted(comparison.completions.values_list("source__name", flat=True))
+        half = comparison.size // 2
+        assert writers == ["SmolLM2-135M-Instruct"] * half + ["tea-round-1-policy"] * half
+
+
+def test_the_second_round_continues_the_policy_of_the_first(
+    labelled: Round, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch
+):
+    decide(monkeypatch, ready=True, promote=True, reason="enough")
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    second = following(labelled)
+    judge_all(labelled.project, alice)
+    start_round(round_=second, started_by=carol)
+    advance_round(second.pk)
+    policy = Checkpoint.objects.get(name="tea-round-2-policy")
+    first = Checkpoint.objects.get(name="tea-round-1-policy")
+    assert policy.parent == first
+    assert policy.run.spec["parent"] == str(first.path)
+    assert policy.run.spec["parent_digest"] == first.digest
+    assert Checkpoint.objects.get(name="tea-round-2-reward").parent is None
+    frozen = Round.objects.get(number=2).snapshot
+    assert frozen.rounds == [1, 2]
+    assert frozen.counts["judgments"] == 8
+
+
+def test_opening_the_first_round_twice_is_opening_it_once(project: Project, carol: User):
+    first = open_first_round(project=project, started_by=carol)
+    again = open_first_round(project=project)
+    assert first == again
+    assert RoundStep.objects.count() == 1
+    assert first.policy.kind == "starter"
+    assert first.created_by == carol
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_is_told_only_once_the_round_is_committed(project: Project, rings: list[int]):
+    round_ = open_first_round(project=project)
+    assert rings == [round_.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_broker_that_is_down_loses_nothing(project: Project, monkeypatch: pytest.MonkeyPatch):
+    class DeadBroker:
+        def send_task(self, *args: object, **kwargs: object) -> None:
+            raise ConnectionRefusedError("no broker")
+
+    monkeypatch.setattr("annotation.services.jobs.messages.current_app", DeadBroker())
+    monkeypatch.setattr("annotation.services.jobs.messages._quiet_until", 0.0)
+    round_ = open_first_round(project=project)
+    assert rounds_with_work() == [round_.pk]
+
+
+def test_training_does_not_start_without_a_decided_pair(project: Project, carol: User):
+    round_ = open_first_round(project=project)
+    with pytest.raises(Refusal, match="no judgments yet"):
+        start_round(round_=round_, started_by=carol)
+    round_.refresh_from_db()
+    assert round_.state == RoundState.SAMPLING
+    assert states(round_) == ["waiting"]
+
+
+def test_a_round_is_started_once(labelled: Round, carol: User):
+    start_round(round_=labelled, started_by=carol)
+    with pytest.raises(Refusal, match="not in labelling any more"):
+        start_round(round_=labelled, started_by=carol)
+    assert RoundStep.objects.filter(round=labelled, position__gt=0).count() == 6
+
+
+def test_a_project_trains_one_round_at_a_time(labelled: Round, carol: User):
+    second = Round.objects.create(
+        project=labelled.project, number=2, policy=labelled.policy, state=RoundState.LABELLING
+    )
+    start_round(round_=labelled, started_by=carol)
+    with pytest.raises(Refusal, match="Another round of Tea is training"):
+        start_round(round_=second, started_by=carol)
+
+
+def test_starting_ends_an_answering_that_still_goes_on(
+    project: Project, prompts: list[Prompt], alice: User, carol: User, fake_server: FakeServer
+):
+    round_ = open_first_round(project=project)
+    factories.make_comparison(project, prompt=prompts[0])
+    judge_all(project, alice)
+    opening = claims.claim(RoundStep.objects.all(), round_.steps.get().pk)
+    assert opening is not None
+    start_round(round_=round_, started_by=carol)
+    with pytest.raises(claims.ClaimLostError):
+        StepHeartbeat(opening).write()
+    advance_round(round_.pk)
+    assert states(round_) == ["cancelled"] + ["finished"] * 6
+
+
+def test_a_message_that_comes_twice_does_the_work_once(
+    labelled: Round, carol: User, fake_server: FakeServer, rondo_home: Path
+):
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    asked = len(fake_server.asked)
+    advance_round(labelled.pk)
+    advance_round(labelled.pk)
+    assert len(fake_server.asked) == asked
+    assert Run.objects.count() == 2
+    starts = [(run.path / "starts").read_text().splitlines() for run in Run.objects.all()]
+    assert [len(lines) for lines in starts] == [1, 1]
+
+
+def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
+    labelled: Round, carol: User, rondo_home: Path
+):
+    behave(rondo_home, fail_at=2)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.FAILED
+    step = labelled.steps.get(kind="train_reward_model")
+    assert step.error == "Loss was not finite at step 2. Lower the learning rate."
+    assert step.run.error == step.error
+    assert step.run.state == "failed"
+    assert states(labelled) == ["finished", "finished", "failed", *["waiting"] * 4]
+
+
+def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol: User, rondo_home: Path):
+    behave(rondo_home, fail_at=2)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    behave(rondo_home)
+    snapshot = Snapshot.objects.get()
+    start_again(round_=labelled, actor=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
+    assert labelled.snapshot == snapshot
+    run = Run.objects.get(name="tea-round-1-reward")
+    starts = (run.path / "starts").read_text().splitlines()
+    assert [line.split(" from ")[1] for line in starts] == ["0", "2"]
+
+
+def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
+    labelled: Round, carol: User, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    behave(rondo_home, steps=100_000, seconds=0.02)
+    start_round(round_=labelled, started_by=carol)
+    original = StepHeartbeat.__call__
+
+    def cancel_at_step_two(heartbeat, *, current=None, **progress):
+        if heartbeat.job.kind == "train_reward_model" and (current or 0) >= 2:
+            Round.objects.filter(pk=labelled.pk).update(cancel_requested=True)
+        return original(heartbeat, current=current, **progress)
+
+    monkeypatch.setattr(StepHeartbeat, "__call__", cancel_at_step_two)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.CANCELLED
+    assert not labelled.cancel_requested
+    run = Run.objects.get()
+    assert run.state == "stopped"
+    reached = int((run.path / "state" / "step").read_text())
+    assert 2 <= reached < 100_000
+
+    monkeypatch.setattr(StepHeartbeat, "__call__", original)
+    behave(rondo_home, steps=reached + 1)
+    start_again(round_=labelled, actor=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
+    assert f"from {reached}" in (run.path / "starts").read_text()
+
+
+def test_a_trainer_that_was_stopped_from_outside_is_started_again_by_the_next_who_looks(
+    labelled: Round, carol: User, rondo_home: Path
+):
+    behave(rondo_home, interrupted_at=1)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.TRAINING_REWARD_MODELS
+    assert rounds_with_work() == [labelled.pk]
+    while rounds_with_work() == [labelled.pk]:
+        advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
+    starts = (rondo_home / "runs/tea-round-1-reward/starts").read_text().splitlines()
+    assert [line.split(" from ")[1] for line in starts] == ["0", "1"]
+
+
+def test_a_round_is_in_labelling_when_the_first_prompts_are_answered(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
+):
+    round_ = open_first_round(project=project)
+    assert round_.state == RoundState.SAMPLING
+    Round.objects.update(recipe={"ready_prompts": 3})
+    seen: list[tuple[str, int]] = []
+
+    original = create_comparison
+
+    def create(**given: Any) -> Comparison:
+        created = original(**given)
+        seen.append((Round.objects.get().state, Comparison.objects.count()))
+        return created
+
+    monkeypatch.setattr(answers, "create_comparison", create)
+    advance_round(round_.pk)
+    # Three are there before people are told that they may label; the rest comes while they do.
+    assert list(dict.fromkeys(seen)) == [
+        ("sampling", 1),
+        ("sampling", 2),
+        ("sampling", 3),
+        ("labelling", 3),
+        ("labelling", 4),
+    ]
+    assert states(round_) == ["finished"]
+
+
+def test_a_round_that_nobody_works_on_is_cancelled_at_once(labelled: Round, carol: User):
+    start_round(round_=labelled, started_by=carol)
+    cancel_round(round_=labelled, actor=carol)
+    assert labelled.state == RoundState.CANCELLED
+    assert states(labelled) == ["finished"] + ["cancelled"] * 6
+    advance_round(labelled.pk)
+    assert Snapshot.objects.count() == 0
+
+
+def test_a_round_that_is_cancelled_while_it_samples_samples_on_when_it_is_started_again(
+    project: Project, prompts: list[Prompt], carol: User
+):
+    round_ = open_first_round(project=project)
+    cancel_round(round_=round_, actor=carol)
+    assert (round_.state, states(round_)) == (RoundState.CANCELLED, ["cancelled"])
+    start_again(round_=round_, actor=carol)
+    assert (round_.state, states(round_)) == (RoundState.SAMPLING, ["waiting"])
+
+
+def test_what_has_ended_is_not_cancelled_and_what_goes_on_is_not_started_again(labelled: Round, carol: User):
+    with pytest.raises(Refusal, match="nothing to start again"):
+        start_again(round_=labelled, actor=carol)
+    cancel_round(round_=labelled, actor=carol)
+    with pytest.raises(Refusal, match="nothing to cancel"):
+        cancel_round(round_=labelled, actor=carol)
+    labelled.refresh_from_db()
+    assert (labelled.state, labelled.cancel_requested) == (RoundState.CANCELLED, False)
+    start_again(round_=labelled, actor=carol)
+    assert labelled.state == RoundState.LABELLING
+
+
+def test_a_round_taken_back_to_labelling_trains_anew_under_new_names(labelled: Round, carol: User):
+    start_round(round_=labelled, started_by=carol)
+    do_steps_before(labelled, StepKind.TRAIN_POLICY)
+    cancel_round(round_=labelled, actor=carol)
+    reopen_round(round_=labelled, actor=carol)
+    assert (labelled.state, labelled.snapshot) == (RoundState.LABELLING, None)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    assert set(Run.objects.values_list("name", flat=True)) == {
+        "tea-round-1-reward",
+        "tea-round-1-reward-2",
+        "tea-round-1-policy",
+    }
+    with pytest.raises(Refusal, match="is open already"):
+        reopen_round(round_=labelled, actor=carol)
+
+
+def test_a_worker_that_ends_gives_its_step_back_at_once(labelled: Round, carol: User):
+    start_round(round_=labelled, started_by=carol)
+    claims.worker_is_stopping.set()
+    advance_round(labelled.pk)
+    assert states(labelled)[1] == "waiting"
+    assert rounds_with_work() == [labelled.pk]
+    claims.worker_is_stopping.clear()
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
+
+
+def test_a_round_whose_worker_died_after_the_last_step_is_decided_by_the_sweep(
+    labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch
+):
+    start_round(round_=labelled, started_by=carol)
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "settle_decisions", lambda round_id: None)
+        advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.DECIDING
+    sweep()
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
+    assert Round.objects.filter(number=2).count() == 1
+
+
+def test_an_error_that_nobody_foresaw_fails_the_step_and_says_so(
+    labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*args: object) -> str:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(executor, "do_step", broken)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    step = labelled.steps.get(position=1)
+    assert step.state == StepState.FAILED
+    assert "by zero" in step.error
+
+
+def test_a_damaged_checkpoint_is_not_registered(labelled: Round, carol: User, rondo_home: Path):
+    start_round(round_=labelled, started_by=carol)
+    do_steps_before(labelled, StepKind.REGISTER_CHECKPOINTS)
+    weights = rondo_home / "runs/tea-round-1-policy/checkpoint/adapter_model.safetensors"
+    weights.write_text("something else")
+    advance_round(labelled.pk)
+    labelled.refresh_from_db()
+    assert labelled.state == RoundState.FAILED
+    assert "is damaged" in labelled.steps.get(kind="register_checkpoints").error
+    assert not Checkpoint.objects.filter(name="tea-round-1-policy").exists()
+    assert [entry.name for entry in (rondo_home / "checkpoints").iterdir()] == ["tea-round-1-reward"]
+
+
+def test_answers_carry_how_they_came_to_be(labelled: Round):
+    completion = Completion.objects.order_by("pk").first()
+    assert completion.source.name == "SmolLM2-135M-Instruct"
+    assert completion.source.checkpoint == labelled.policy
+    assert completion.sampling == {"temperature": 0.8, "top_p": 0.95, "top_k": 0, "max_tokens": 200}
+    assert completion.text == f"Answer {completion.seed}."
+    assert (completion.finish_reason, completion.token_count) == ("stop", 7)
+
+
+def test_a_server_that_still_loads_is_waited_for(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("training.services.sampling.patience._FIRST_PAUSE_SECONDS", 0.01)
+    refusals = iter([503, 503, 502])
+    messages = []
+
+    def loading(request: httpx.Request) -> httpx.Response | None:
+        if status := next(refusals, None):
+            return httpx.Response(status, json={"error": {"message": "the model is loading: 43 %"}})
+        return None
+
+    fake_server.trouble = loading
+    original = StepHeartbeat.__call__
+
+    def listen(heartbeat, **progress):
+        messages.append(progress.get("message"))
+        return original(heartbeat, **progress)
+
+    monkeypatch.setattr(StepHeartbeat, "__call__", listen)
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    assert states(round_) == ["finished"]
+    assert "waiting for the model server: the model is loading: 43 %" in messages
+    assert Comparison.objects.count() == 4
+
+
+def test_a_request_that_the_server_refuses_for_good_fails_the_step(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer, carol: User
+):
+    fake_server.trouble = lambda request: httpx.Response(
+        400, json={"error": {"message": "the prompt is longer than the model's context"}}
+    )
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    assert "longer than the model's context" in round_.steps.get().error
+    assert round_.steps.get().state == StepState.FAILED
+    round_.refresh_from_db()
+    assert round_.state == RoundState.FAILED
+    fake_server.trouble = lambda request: None
+    start_again(round_=round_, actor=carol)
+    advance_round(round_.pk)
+    assert states(round_) == ["finished"]
+
+
+def test_an_answering_that_was_interrupted_asks_only_for_the_rest(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer
+):
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    seeds = sorted(body["seed"] for body in fake_server.asked)
+    Comparison.objects.filter(prompt=prompts[3]).delete()
+    prompts[3].completions.filter(pk=prompts[3].completions.first().pk)._raw_delete("default")
+    fake_server.asked.clear()
+    RoundStep.objects.update(state=StepState.WAITING)
+    advance_round(round_.pk)
+    assert len(fake_server.asked) == 1
+    assert fake_server.asked[0]["seed"] in seeds
+    assert Comparison.objects.count() == 4
+
+
+def test_an_answer_that_repeats_another_is_drawn_again(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer
+):
+    count = {"asked": 0}
+
+    def text(body: dict[str, object]) -> str:
+        count["asked"] += 1
+        return "The same." if count["asked"] <= 2 else f"Another {body['seed']}."
+
+    fake_server.text = text
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    for comparison in Comparison.objects.all():
+        texts = list(comparison.completions.values_list("text", flat=True))
+        assert len(set(texts)) == len(texts) == comparison.size
+
+
+def test_a_prompt_that_always_gets_the_same_answer_is_not_compared(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer
+):
+    fake_server.text = lambda body: "Always this."
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    step = round_.steps.get()
+    assert step.state == StepState.FINISHED
+    assert "4 of them with one and the same text" in step.message
+    assert not Comparison.objects.exists()
+
+
+def test_pairs_and_rankings_take_turns_held_out_prompts_among_them(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer
+):
+    held_out = factories.make_prompt(project, "And this?", split="held-out")
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    comparisons = list(Comparison.objects.order_by("pk"))
+    assert sorted(comparison.size for comparison in comparisons) == [2, 2, 2, 4, 4]
+    assert held_out.comparisons.count() == 1
+    assert sum(comparison.size for comparison in comparisons) == Completion.objects.count() == 14
+
+
+def test_context_passages_are_put_before_the_question(project: Project, fake_server: FakeServer):
+    factories.make_prompt(project, "How long?", context=[("Tea", ["Two minutes.", "Not more."])])
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    assert fake_server.asked[0]["messages"] == [
+        {"role": "user", "content": "Tea\nTwo minutes. Not more.\n\nHow long?"}
+    ]
+    # What answers were sampled with is what training and scoring put into the prompt.
+    assert round_.parsed_recipe.reward.context
+    assert round_.parsed_recipe.policy.context
+
+
+def test_a_project_without_prompts_says_what_to_do(project: Project, fake_server: FakeServer):
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    assert "has no prompts: import some, then start again" in round_.steps.get().error
+
+
+def test_a_server_that_does_not_tell_its_seeds_is_asked_for_one_answer_at_a_time(
+    project: Project, prompts: list[Prompt], fake_server: FakeServer
+):
+    fake_server.tells_seeds = False
+    round_ = open_first_round(project=project)
+    advance_round(round_.pk)
+    assert states(round_) == ["finished"]
+    # Two pairs and two rankings of four.
+    assert Completion.objects.count() == 12
+    for completion in Completion.objects.all():
+        assert completion.text == f"Answer {completion.seed}."
+    assert fake_server.asked[-1]["n"] == 1

@@ -1,0 +1,222 @@
+"""Every model of `training` in the Django admin, and the button that starts a training round."""
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import models
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
+
+from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin
+from annotation.errors import Refusal
+from training.models import Checkpoint, Round, RoundStep, Run, Snapshot, Worker
+from training.recipe import Recipe
+from training.selectors.rounds import audit_of, round_view
+from training.services.rounds import draft_first_round
+from training.services.rounds.actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.services.rounds.recipes import CAN_CHANGE, change_recipe
+
+
+@admin.register(Snapshot)
+class SnapshotAdmin(WrittenOnceAdmin):
+    list_display = ["short_digest", "project", "rounds", "judgment_count", "created_by", "created_at"]
+    list_filter = ["project", "created_at"]
+    list_select_related = ["project", "created_by"]
+    search_fields = ["digest", "project__name", "project__slug"]
+    exclude = ["judgments"]
+
+    @admin.display(description="judgments")
+    def judgment_count(self, snapshot: Snapshot) -> int:
+        return int(snapshot.counts.get("judgments", 0))
+
+
+@admin.register(Run)
+class RunAdmin(WrittenOnceAdmin):
+    list_display = ["name", "method", "state", "step", "total_steps", "heartbeat_at", "created_at"]
+    list_filter = ["state", "method", "snapshot__project", "created_at"]
+    search_fields = ["name", "error", "worker"]
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(WrittenOnceAdmin):
+    list_display = ["name", "kind", "project", "base_model", "parent", "created_at"]
+    list_filter = ["kind", "project", "base_model", "created_at"]
+    list_select_related = ["project", "parent"]
+    search_fields = ["name", "digest", "base_model"]
+
+
+@admin.register(Worker)
+class WorkerAdmin(WrittenOnceAdmin):
+    list_display = ["name", "queues", "concurrency", "version", "started_at", "heartbeat_at"]
+    list_filter = ["version", "heartbeat_at"]
+    search_fields = ["name", "version"]
+
+
+class IndentedJSONField(forms.JSONField):
+    """JSON that a person can read while they edit it."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return json.dumps(value, indent=2) if isinstance(value, dict) else super().prepare_value(value)
+
+
+@admin.register(RoundStep)
+class RoundStepAdmin(WrittenOnceAdmin):
+    list_display = ["round", "position", "kind", "state", "current", "total", "heartbeat_at"]
+    list_filter = ["state", "kind", "round__project"]
+    list_select_related = ["round__project"]
+    search_fields = ["message", "error", "worker", "round__project__name"]
+
+
+@admin.register(Round)
+class RoundAdmin(BoundedAdmin):
+    """A round is drafted for a project, may get another recipe until it trains, and is led from here."""
+
+    change_form_template = "admin/training/round/change_form.html"
+    list_display = ["__str__", "state", "policy", "started_by", "started_at", "finished_at"]
+    list_filter = ["state", "project", "created_at"]
+    list_select_related = ["project", "policy", "started_by"]
+    search_fields = ["project__name", "project__slug", "policy__name"]
+    readonly_fields = [
+        "project",
+        "number",
+        "state",
+        "policy",
+        "snapshot",
+        "verdict",
+        "reasons_as_text",
+        "decision_note",
+        "cancel_requested",
+        "pause_requested",
+        "starts_by_itself",
+        "created_by",
+        "started_by",
+        "created_at",
+        "started_at",
+        "finished_at",
+    ]
+    fields = ["recipe", *readonly_fields]
+    formfield_overrides = {models.JSONField: {"form_class": IndentedJSONField}}
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return ["project"]
+        # What a round trained with is part of its record.
+        return self.fields if obj.state in CAN_CHANGE else ["recipe_as_text", *self.readonly_fields]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [] if obj is None else ["recipe_as_text", *self.readonly_fields]
+
+    @admin.display(description="recipe")
+    def recipe_as_text(self, round_: Round) -> str:
+        return format_html('<pre class="log">{}</pre>', json.dumps(round_.recipe, indent=2))
+
+    @admin.display(description="reasons")
+    def reasons_as_text(self, round_: Round) -> str:
+        return format_html_join("", "<div>{}</div>", ((reason,) for reason in round_.reasons_said)) or "-"
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        user: Any = request.user
+        if change:
+            self._change_recipe(request, obj, form)
+            return
+        drafted = draft_first_round(project=obj.project, created_by=user)
+        # The row was written by the service; the admin goes on with it.
+        obj.pk = drafted.pk
+        obj.refresh_from_db()
+
+    def _change_recipe(self, request: HttpRequest, round_: Round, form: Any) -> None:
+        """The one field that may change; the service looks again whether it may, and writes it down."""
+        user: Any = request.user
+        if "recipe" in form.changed_data:
+            try:
+                change_recipe(round_=round_, recipe=Recipe.from_json(form.cleaned_data["recipe"]), actor=user)
+            except Refusal as refusal:
+                messages.error(request, refusal.message)
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [
+            path("<path:object_id>/progress/", view(self.progress_view), name="training_round_progress"),
+            *(
+                path(
+                    f"<path:object_id>/{name}/",
+                    view(self.action_view),
+                    {"action": name},
+                    name=f"training_round_{name}",
+                )
+                for name in ACTIONS
+            ),
+        ]
+        return [*own, *super().get_urls()]
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        found = self.get_object(request, object_id)
+        live = self._progress_context(request, found) if isinstance(found, Round) else {}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **live})
+
+    def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The live part of the page."""
+        round_ = self._round(request, object_id, change=False)
+        return render(request, "admin/training/round/progress.html", self._progress_context(request, round_))
+
+    def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
+        """Ask for confirmation, then do it; what is refused is said on the round's page."""
+        round_ = self._round(request, object_id)
+        deed = ACTIONS[action]
+        if request.method == "POST":
+            user: Any = request.user
+            try:
+                deed.perform(round_, user, request.POST)
+            except Refusal as refusal:
+                messages.error(request, refusal.message)
+            return redirect(self._address("change", round_))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{deed.label}: round {round_.number}?",
+            "opts": self.opts,
+            "original": round_,
+            "round": round_,
+            "action": deed,
+            "back": self._address("change", round_),
+            **facts_of(deed, round_, step=request.GET.get("step", "")),
+        }
+        return render(request, "admin/training/round/question.html", context)
+
+    def _round(self, request: HttpRequest, object_id: str, *, change: bool = True) -> Round:
+        found = self.get_object(request, object_id)
+        if not isinstance(found, Round):
+            raise Http404
+        allowed = self.has_change_permission if change else self.has_view_permission
+        if not allowed(request, found):
+            raise PermissionDenied
+        return found
+
+    def _progress_context(self, request: HttpRequest, round_: Round) -> dict[str, Any]:
+        view = round_view(round_)
+        may_act = self.has_change_permission(request, round_)
+        offered = offered_actions(view) if may_act else []
+        return {
+            "round": round_,
+            "view": view,
+            "entries": audit_of(round_),
+            "buttons": [(action, self._address(action.name, round_)) for action in offered],
+            "progress_url": self._address("progress", round_),
+            "retry_url": self._address("retry", round_) if may_act and can_retry_steps(view) else "",
+        }
+
+    def _address(self, name: str, round_: Round) -> str:
+        return reverse(f"{self.admin_site.name}:training_round_{name}", args=[round_.pk])

@@ -1,0 +1,1 @@
+"""Figures and report parts, as plain values for templates. Uses no database."""

@@ -1,0 +1,115 @@
+"""Files of this machine, and those of the store that several machines share.
+
+Below RONDO_HOME every machine has its copy. Finished files are sent to the store, missing ones fetched from
+it. Without a store nothing here has an effect.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
+
+from annotation.errors import Refusal, Unavailable
+from training.store import NotInStoreError, Store, StoreError, StoreUnreachableError
+
+logger = logging.getLogger(__name__)
+
+
+class StoreRefusal(Refusal):
+    """A wrong reply of the store."""
+
+
+class StoreAway(StoreRefusal, Unavailable):
+    """The store does not respond; retrying may help. Local files stay as they are."""
+
+
+def shared() -> Store | None:
+    """Return the store that machines share; None without one."""
+    url: str = settings.RONDO_STORE_URL
+    return _opened(url) if url else None
+
+
+@functools.cache
+def _opened(url: str) -> Store:
+    return Store(url)
+
+
+@contextmanager
+def translate_store_errors() -> Iterator[None]:
+    """Raise errors of the store as refusals."""
+    try:
+        yield
+    except StoreUnreachableError as error:
+        raise StoreAway(str(error)) from error
+    except StoreError as error:
+        raise StoreRefusal(str(error)) from error
+
+
+def key_of(path: Path) -> tuple[str, str]:
+    """Return a path's key in the store: the folder that is stored whole, and the path within it."""
+    parts = path.relative_to(settings.RONDO_HOME).parts
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def publish(
+    folder: Path, *, left_out: Sequence[str] = (), still_ours: Callable[[], object] = lambda: None
+) -> None:
+    """Send a folder, or one file, to the store in one piece."""
+    if store := shared():
+        with translate_store_errors():
+            store.publish(key_of(folder)[0], folder, left_out=left_out, still_ours=still_ours)
+
+
+def fetched(folder: Path) -> Path:
+    """Return the folder, fetched from the store if missing here; its path even if it is nowhere.
+
+    Only for folders that never change.
+    """
+    if (store := shared()) and not folder.exists():
+        with translate_store_errors():
+            try:
+                store.fetch(key_of(folder)[0], folder)
+            except NotInStoreError:
+                logger.info("%s is neither here nor in the store", folder)
+    return folder
+
+
+def both_have(folder: Path) -> Path:
+    """Copy a folder to wherever it is missing, here or the store: for a base model added by a user."""
+    store = shared()
+    if store is None:
+        return folder
+    if not folder.exists():
+        return fetched(folder)
+    try:
+        store.offer(key_of(folder)[0], folder)
+    except StoreUnreachableError as error:
+        raise StoreAway(str(error)) from error
+    except StoreError as error:
+        # Only machines that lack it need it there, and they report that.
+        logger.warning("%s", error)
+    return folder
+
+
+def forget(path: Path) -> None:
+    """Remove a folder, or a part of a run's folder, from the store. Logged if the store is away."""
+    if store := shared():
+        key, inside = key_of(path)
+        try:
+            store.remove(key, inside=inside)
+        except StoreError as error:
+            logger.error("%s stays in the store for now: %s", key, error)
+
+
+def size_in_store(path: Path) -> int:
+    """Return the bytes of a folder or part in the store; 0 if missing or without a store."""
+    if (store := shared()) is None:
+        return 0
+    key, inside = key_of(path)
+    with translate_store_errors():
+        listing = store.listing(key)
+    files = listing.files.items() if listing else ()
+    return sum(entry.size for name, entry in files if not inside or name.startswith(f"{inside}/"))

@@ -1,0 +1,113 @@
+"""One run as a method sees it, and the run of every method that learns from judgments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from training.contract import (
+    CheckpointKind,
+    JudgedSettings,
+    RunSpec,
+    SnapshotRow,
+    part_of_prompt,
+    read_snapshot,
+)
+from training.rlhf.data import build_examples, only_teaching
+from training.rlhf.loop.checks import refuse_untaught, tell_of_examples
+from training.rlhf.loop.method import TrainingMethod
+from training.rlhf.loop.reference import placed_reference
+from training.rlhf.loop.training_loop import TrainingLoop
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.tokens.token_cache import TokenCache
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run that is ready to train: its model is loaded, its spec and snapshot are checked."""
+
+    backbone: Backbone
+    spec: RunSpec
+    snapshot: Path
+    """Folder of the snapshot."""
+    folder: RunFolder
+    stop: StopRequest
+    processes: Processes
+
+
+class RunResult(NamedTuple):
+    """The outcome of a run."""
+
+    adapter: str
+    """Name of the adapter that becomes the checkpoint."""
+    kind: CheckpointKind
+    steps: int
+    held_out: dict[str, float]
+    dropped: list[dict[str, str]]
+    """Entries that could not be learned from: judgment, completion, reason."""
+    warnings: list[str]
+    """Warnings before the first step."""
+    summary: str
+    """In a few words."""
+
+
+def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) -> RunResult:
+    """Train a method that learns from judgments to the end of its run.
+
+    `method` makes it from the backbone, the spec, the spec's settings and the folder of its caches. Raises
+    `ContractError` where no judgment teaches it anything.
+    """
+    backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
+    settings = spec.settings
+    cache = folder.path / (spec.cache or "cache")
+    learner = method(backbone, placed_reference(spec, folder.path), settings, cache=cache)
+    folder.tell("starting", "reading the judgments")
+    tokens = TokenCache(
+        cache,
+        snapshot_digest=spec.snapshot_digest,
+        tokenizer=backbone.tokenizer,
+        writes=processes.first,
+    )
+    examples = build_examples(
+        _rows_of_part(read_snapshot(run.snapshot), spec.judgments),
+        backbone.tokenizer,
+        max_tokens=settings.max_tokens,
+        context=settings.context,
+        wanted=learner.wanted,
+        cache=tokens,
+        thinking=settings.thinking if isinstance(settings, JudgedSettings) else "train",
+    )
+    log.info("%d texts tokenised; all others were in the token cache", tokens.tokenised)
+    examples = only_teaching(examples, lambda example: any(learner.weights(example).values()), learner.wanted)
+    folder.list_dropped(examples.dropped)
+    tell_of_examples(examples, settings=settings, processes=processes)
+    loop = TrainingLoop(
+        backbone=backbone,
+        method=learner,
+        examples=examples,
+        spec=spec,
+        folder=folder,
+        stop=run.stop,
+        processes=processes,
+    )
+    # A method that knows better what is lacking has said so by now.
+    refuse_untaught(learner, examples.train)
+    log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
+    # Those of the steps are not among them: a resumed run does not see them again.
+    warnings = list(folder.warnings)
+    steps, held_out = loop.run()
+    warnings += learner.held_out_warnings(held_out)
+    summary = f"{loop.total_steps} steps on {len(examples.train)} judgments"
+    return RunResult(learner.adapter, learner.kind, steps, held_out, examples.dropped, warnings, summary)
+
+
+def _rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:
+    """Yield the rows that a run may read: its part of the training prompts, and all held-out ones."""
+    for row in rows:
+        if part == "all" or row.split != "train" or part_of_prompt(row.prompt) == part:
+            yield row

@@ -1,0 +1,250 @@
+"""The steps of a run, whatever is learned in one: resumed, counted, written down, evaluated, saved, stopped.
+
+`loop` learns from judgments and `policy_gradient.loop` from samples; both say what one step is, and how the
+state is evaluated.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from training.contract import (
+    STATE_FOLDER,
+    EvaluationReport,
+    OptimiserSettings,
+    RunSpec,
+    write_evaluation,
+)
+from training.rlhf.loop.best import BestState
+from training.rlhf.loop.schedule import learning_rate, parameter_groups, steps_in_all, steps_per_epoch
+from training.rlhf.loop.state import MethodState, load_state, save_state, what_is_trained
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.machine import Machine
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.stopping import StoppedError, StopRequest
+
+SKIPPED_IN_A_ROW = 3
+"""After so many steps in a row without a finite loss and gradient the run ends."""
+
+
+class DivergedError(Exception):
+    """Loss or gradient was not finite several steps in a row."""
+
+
+class StepResult(NamedTuple):
+    """The outcome of one step."""
+
+    figures: dict[str, Any]
+    """Its line of `metrics.jsonl`, without what every step has."""
+    summary: str
+    """The same in a few words for the log."""
+    finite: bool
+    """False: loss or gradient was not finite, and nothing was learned."""
+
+
+class SteppingLoop:
+    """Takes one run from its last saved step to its end."""
+
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        adapter: str,
+        examples: int,
+        spec: RunSpec,
+        folder: RunFolder,
+        stop: StopRequest,
+        processes: Processes,
+        beside: MethodState | None = None,
+    ) -> None:
+        """adapter: what is trained and becomes the checkpoint. examples: how many a pass over the data has.
+        beside: what else is trained, saved and brought back."""
+        self._backbone = backbone
+        self._adapter = adapter
+        self._beside = beside
+        self._examples_in_all = examples
+        self._seed = spec.seed
+        self._settings: OptimiserSettings = spec.settings.optimiser
+        self._folder = folder
+        self._stop = stop
+        self._processes = processes
+        named = backbone.parameters(adapter)
+        self._parameters = list(named.values())
+        groups = parameter_groups(named, self._settings)
+        for name, pace in (beside.adapters if beside else {}).items():
+            named = backbone.parameters(name)
+            self._parameters += named.values()
+            groups += [
+                {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
+            ]
+        betas = (self._settings.beta1, self._settings.beta2)
+        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.peak, betas=betas, fused=True)
+        self._trained = what_is_trained(spec, backbone.base_digest)
+        self._saved_at: int | None = None
+        self._skipped = 0
+        self._torn = False
+        self._step_seconds: list[float] = []
+        self._best = BestState()
+        self._machine = Machine(folder, backbone.device)
+        self.total_steps = steps_in_all(examples, self._settings)
+
+    def _learn(self, step: int, rate: float) -> StepResult:
+        """Take optimiser step `step`, counted from 0, with learning rate `rate`."""
+        raise NotImplementedError
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Held-out figures after `step` steps; none where nothing is held out."""
+        raise NotImplementedError
+
+    def run(self) -> tuple[int, dict[str, float]]:
+        """Train to the end, or until nothing gets better; the steps that made the checkpoint, and its
+        held-out figures.
+
+        Raises `StoppedError` after saving when asked to stop, and `DivergedError`.
+        """
+        step = self._resume()
+        held_out: dict[str, float] | None = None
+        try:
+            while step < self.total_steps and not self._given_up:
+                self._check_all()
+                self._tell(step)
+                held_out = self._one_step(step)
+                step += 1
+                if step % self._settings.save_every == 0 or step == self.total_steps or self._given_up:
+                    self._save(step)
+            if held_out is None:
+                held_out = self._evaluate(step)
+        except StoppedError:
+            if self._torn:
+                # The weights are one step further, so metrics not yet logged are dropped.
+                step = self._saved_at or 0
+            else:
+                self._save(step)
+            self._tell(step)
+            raise
+        self._tell(step)
+        return self._chosen(step, held_out)
+
+    @property
+    def _given_up(self) -> bool:
+        return self._settings.patience is not None and self._best.stale >= self._settings.patience
+
+    def _chosen(self, step: int, held_out: dict[str, float]) -> tuple[int, dict[str, float]]:
+        """Return the last state, or the best one put back in its place."""
+        if not self._settings.keep_best or self._best.step in (0, step):
+            return step, held_out
+        log.info(
+            "The state after step %d had the lowest held-out loss (%.4f): it becomes the checkpoint",
+            self._best.step,
+            self._best.figures["held_out_loss"],
+        )
+        self._best.put_back(self._backbone, self._adapter)
+        return self._best.step, self._best.figures
+
+    def _resume(self) -> int:
+        self._folder.trim_metrics()
+        step = load_state(
+            self._folder.path,
+            backbone=self._backbone,
+            adapter=self._adapter,
+            parameters=self._parameters,
+            optimiser=self._optimiser,
+            best=self._best,
+            trained=self._trained,
+            beside=self._beside,
+        )
+        if step:
+            self._saved_at = step
+            log.info("Going on after step %d of %d, from %s/", step, self.total_steps, STATE_FOLDER)
+        return step
+
+    def _one_step(self, step: int) -> dict[str, float] | None:
+        """Take optimiser step `step`, counted from 0, and write it down; held-out figures where due."""
+        started = time.monotonic()
+        rate = learning_rate(step, self.total_steps, self._settings)
+        result = self._learn(step, rate)
+        self._skipped = 0 if result.finite else self._skipped + 1
+        every = self._settings.evaluate_every
+        due = step + 1 == self.total_steps or (every > 0 and (step + 1) % every == 0) or self._given_up
+        self._torn = due
+        held_out = self._evaluate(step + 1) if due else None
+        self._torn = False
+        seconds = time.monotonic() - started
+        self._step_seconds.append(seconds)
+        self._folder.record(
+            {
+                "step": step + 1,
+                "epoch": (step + 1) / steps_per_epoch(self._examples_in_all, self._settings),
+                "learning_rate": rate,
+                "skipped": int(not result.finite),
+                **result.figures,
+                "seconds": round(seconds, 3),
+                **(held_out or {}),
+            }
+        )
+        self._machine.note(step=step + 1, tokens=result.figures.get("tokens"), seconds=seconds)
+        log.info("Step %d of %d: %s, %.1f s", step + 1, self.total_steps, result.summary, seconds)
+        if not result.finite:
+            self._report_skip(step + 1)
+        return held_out
+
+    def _report(self, step: int, figures: dict[str, float], details: dict[str, Any]) -> None:
+        """Keep the state where it is the best so far, and tell of an evaluation in detail."""
+        better = True
+        if self._settings.keep_best or self._settings.patience is not None:
+            better = self._best.offer(self._backbone, self._adapter, step=step, figures=figures)
+        # Details describe the state that would become the checkpoint.
+        if figures and self._processes.first and (better or not self._settings.keep_best):
+            write_evaluation(self._folder.path, EvaluationReport(step=step, figures=figures, details=details))
+
+    def _apply(self, rate: float) -> None:
+        """The optimiser's step along the gradient that was gathered."""
+        for trained in self._optimiser.param_groups:
+            trained["lr"] = rate * trained["pace"]
+        self._optimiser.step()
+
+    def _report_skip(self, step: int) -> None:
+        log.warning("Step %d: loss or gradient is not finite; the step is skipped", step)
+        if self._skipped >= SKIPPED_IN_A_ROW:
+            last_save = f"after step {self._saved_at}" if self._saved_at else "none was saved yet"
+            raise DivergedError(
+                f"loss or gradient was not finite in {self._skipped} steps in a row, the last being step "
+                f"{step}; the last good state is kept ({last_save}). Lower the learning rate or look at the "
+                "judgments of these steps, then start a new run"
+            )
+
+    def _check_all(self) -> None:
+        """Between steps all processes agree on whether to stop."""
+        if self._processes.any(bool(self._stop.reason), self._backbone.device):
+            raise StoppedError(self._stop.reason or "stopped by another process of the run")
+
+    def _check_this(self) -> None:
+        """Within a step a lone process may stop too: what was accumulated so far is given up."""
+        if self._processes.world == 1:
+            self._stop.check()
+
+    def _save(self, step: int) -> None:
+        # Amid skipped steps nothing is saved: the last state that led on stays.
+        if step == (self._saved_at or 0) or self._skipped:
+            return
+        if self._processes.first:
+            save_state(
+                self._folder.path,
+                step=step,
+                backbone=self._backbone,
+                adapter=self._adapter,
+                optimiser=self._optimiser,
+                best=self._best,
+                trained=self._trained,
+                beside=self._beside,
+            )
+        self._saved_at = step
+
+    def _tell(self, step: int) -> None:
+        recent = self._step_seconds[-20:]
+        left = (self.total_steps - step) * sum(recent) / len(recent) if recent else None
+        self._folder.tell("running", "training", step=step, total_steps=self.total_steps, seconds_left=left)

@@ -1,0 +1,294 @@
+"""Calibration of a reward model's margins as probabilities, and its length bias.
+
+A margin is r(chosen) − r(rejected): what the model gives the answer that people chose above the other. All
+functions take tensors on any device, arrays or plain numbers and work in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Values = Tensor | NDArray[np.floating] | NDArray[np.integer] | NDArray[np.bool_] | Sequence[float]
+
+_Z_95 = NormalDist().inv_cdf(0.975)
+"""Two-sided 95 % point of the standard normal distribution."""
+_BISECTIONS = 200
+_RESAMPLES_AT_ONCE = 100
+
+
+def doubles(values: Values, name: str) -> Floats:
+    """Values as a float64 array (N,); `ValueError` for another shape and for what is not finite."""
+    if isinstance(values, Tensor):
+        # NumPy knows no bfloat16.
+        values = values.detach().to("cpu", torch.float64).numpy()
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not the shape {array.shape}")
+    if not np.isfinite(array).all():
+        place = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"{name}[{place}] is {array[place]}; all must be finite")
+    return array
+
+
+def alike(*named: tuple[str, Values]) -> list[Floats]:
+    """Several arrays of one length, at least 1, by `doubles`."""
+    arrays = [doubles(values, name) for name, values in named]
+    if len({len(values) for values in arrays}) > 1:
+        lengths = ", ".join(f"{name} {len(values)}" for (name, _), values in zip(named, arrays, strict=True))
+        raise ValueError(f"all must have one length, not {lengths}")
+    if not len(arrays[0]):
+        raise ValueError(f"{named[0][0]} is empty: there is nothing to measure")
+    return arrays
+
+
+def wilson_interval(share: float, count: float) -> tuple[float, float]:
+    """Return the 95 % score interval of a share in `count` trials (Wilson 1927).
+
+    Written out because SciPy takes whole successes only, and a share of ties and weights is not one.
+    """
+    denominator = 1 + _Z_95**2 / count
+    centre = (share + _Z_95**2 / (2 * count)) / denominator
+    half = _Z_95 / denominator * math.sqrt(share * (1 - share) / count + _Z_95**2 / (4 * count**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def fit_temperature(margins: Values, weight: Values | None = None) -> float:
+    """The τ > 0 that minimises the mean of −log σ(margin / τ) over held-out pairs, each with its weight.
+
+    margins, weight: (pairs,). The loss is convex in 1/τ, so the minimum is the only one; it is found to
+    float64's precision. Above 1 the model was too sure, below 1 not sure enough. There is no minimum at a
+    finite τ > 0 where
+
+    - no pair of positive weight is wrong (some right): the loss falls as τ → 0, and 0.0 is returned; - the
+    weighted mean margin is not above 0: it falls as τ → ∞, where every pair is a coin, and `math.inf` is
+    returned: these rewards say nothing of held-out pairs, or the opposite; - all margins are 0: no τ
+    changes anything, and 1.0 is returned.
+
+    `pair_probabilities` takes all of these. Guo et al. 2017 (temperature scaling). Raises `ValueError` for no
+    pairs, values that are not finite, and weights that are negative or all 0.
+    """
+    array, weights = alike(
+        ("margins", margins), ("weight", np.ones(len(margins)) if weight is None else weight)
+    )
+    if (weights < 0).any() or not weights.any():
+        raise ValueError("weight must not be negative, and some weight must be above 0")
+    array, weights = array[weights > 0], weights[weights > 0]
+    largest = float(np.abs(array).max())
+    if largest == 0:
+        return 1.0
+    scaled = array / largest
+    if not (scaled < 0).any():
+        return 0.0
+    if float(weights @ scaled) <= 0:
+        return math.inf
+
+    def falls(sharpness: float) -> bool:
+        """Return whether the loss still falls at 1/τ = sharpness: −Σ w m σ(−m / τ) < 0."""
+        return float(weights @ (scaled * expit(-sharpness * scaled))) > 0
+
+    low, high = 0.0, 1.0
+    while falls(high) and math.isfinite(high):
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falls(middle) else (low, middle)
+    return largest / high
+
+
+def pair_probabilities(margins: Values, temperature: float = 1.0) -> Floats:
+    """σ(margin / τ), (pairs,): how sure the model is that the chosen answer is the better one.
+
+    Takes the limits that `fit_temperature` may return: at τ = 0 a pair is 0, ½ or 1 by its sign, at ∞ all
+    are ½.
+    """
+    array = doubles(margins, "margins")
+    if math.isnan(temperature) or temperature < 0:
+        raise ValueError(f"the temperature {temperature} must not be negative")
+    return (np.sign(array) + 1) / 2 if temperature == 0 else expit(array / temperature)
+
+
+def favourite_outcomes(margins: Values, temperature: float = 1.0) -> tuple[Floats, Floats]:
+    """Pairs as `reliability_diagram` takes them: p = σ(|margin| / τ), and whether the favourite was chosen.
+
+    (pairs,) each. By the margin alone every outcome would be "chosen", and a diagram of that could only
+    rise; seen from the model's favourite, p lies in [½, 1] and the outcome is 1, 0, or ½ where the model
+    had no favourite.
+    """
+    array = doubles(margins, "margins")
+    return pair_probabilities(np.abs(array), temperature), (np.sign(array) + 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """The predictions within [low, high), the last bin's high included."""
+
+    low: float
+    high: float
+    count: int
+    mean_probability: float
+    observed: float
+    """Mean outcome: the share in which it happened."""
+    observed_low: float
+    """Lower end of the share's 95 % Wilson interval."""
+    observed_high: float
+
+
+def reliability_diagram(probabilities: Values, outcomes: Values, bins: int = 10) -> list[ReliabilityBin]:
+    """Return observed and predicted frequencies in `bins` equal-width bins over [0, 1], empty ones left out.
+
+    probabilities: (N,) in [0, 1]. outcomes: (N,), 1 where it happened, 0 where not, ½ for a tie. The
+    predictions are taken as independent; where several stand on one prompt the intervals are too narrow:
+    `cluster_bootstrap`.
+    """
+    predicted, happened = alike(("probabilities", probabilities), ("outcomes", outcomes))
+    for name, values in (("probabilities", predicted), ("outcomes", happened)):
+        if ((values < 0) | (values > 1)).any():
+            raise ValueError(f"{name} must lie in [0, 1]")
+    if bins < 1:
+        raise ValueError(f"bins {bins} must be at least 1")
+    edges = np.arange(bins + 1) / bins
+    # By the edges themselves, not by ⌊p · bins⌋, which rounds: 0.29 · 100 is below 29.
+    places = np.clip(np.searchsorted(edges, predicted, side="right") - 1, 0, bins - 1)
+    diagram = []
+    for place in np.unique(places):
+        inside = places == place
+        count, observed = int(inside.sum()), float(happened[inside].mean())
+        diagram.append(
+            ReliabilityBin(
+                float(edges[place]),
+                float(edges[place + 1]),
+                count,
+                float(predicted[inside].mean()),
+                observed,
+                *wilson_interval(observed, count),
+            )
+        )
+    return diagram
+
+
+def expected_calibration_error(probabilities: Values, outcomes: Values, bins: int = 10) -> float:
+    """Σ n_b/N · |observed_b − mean probability_b| over the bins of `reliability_diagram`. Naeini et al. 2015.
+
+    It is above 0 for a perfect model too, the more so the fewer predictions a bin holds: compare only
+    figures of one N and one number of bins.
+    """
+    diagram = reliability_diagram(probabilities, outcomes, bins)
+    total = sum(row.count for row in diagram)
+    return math.fsum(row.count / total * abs(row.observed - row.mean_probability) for row in diagram)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBias:
+    """Preference for longer completions by model and people, over pairs whose lengths differ."""
+
+    pairs: int
+    equal_length: int
+    """Pairs left out because neither answer is longer."""
+    longer_scored_higher: float | None
+    """Share of pairs whose longer answer the model scores higher; equal scores count half."""
+    longer_chosen: float | None
+    """Share of pairs whose longer answer people chose; a model above it leans on length more than they."""
+    point_biserial: float | None
+    """Correlation of the score difference with which answer is the longer, −1 to 1."""
+    spearman: float | None
+    """Rank correlation of the score difference with the length difference, −1 to 1."""
+
+
+def length_bias(margins: Values, length_differences: Values) -> LengthBias:
+    """Compare scores with lengths; both are of the chosen answer less the rejected one, (pairs,).
+
+    The correlations take every pair in both orders, (m, d) and (−m, −d): which answer comes first means
+    nothing, so both means are 0 and the figures are the same whichever way round a pair is given. Figures
+    that do not exist (no pair of different lengths; for correlations, no pair of different scores) are
+    None.
+    """
+    scores, lengths = alike(("margins", margins), ("length_differences", length_differences))
+    differ = lengths != 0
+    scores, lengths = scores[differ], lengths[differ]
+    equal = int((~differ).sum())
+    if not len(scores):
+        return LengthBias(0, equal, None, None, None, None)
+    towards_longer = scores * np.sign(lengths)
+    has_scores = bool(scores.any())
+    return LengthBias(
+        pairs=len(scores),
+        equal_length=equal,
+        longer_scored_higher=float((np.sign(towards_longer) + 1).mean() / 2),
+        longer_chosen=float((lengths > 0).mean()),
+        point_biserial=_cosine(scores, np.sign(lengths)) if has_scores else None,
+        spearman=_cosine(_signed_ranks(scores), _signed_ranks(lengths)) if has_scores else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteredMean:
+    """A mean with its 95 % interval; None for the ends where there is one cluster only."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
+def cluster_bootstrap(
+    values: Values,
+    clusters: Sequence[Hashable],
+    *,
+    weight: Values | None = None,
+    resamples: int = 2000,
+    seed: int = 20131,
+) -> ClusteredMean:
+    """Return the mean Σ w·v / Σ w of values that hang together in clusters, such as all pairs on one prompt.
+
+    values, weight: (N,); clusters: N names of the cluster of each. Whole clusters are drawn with
+    replacement, as many as there are, and the interval runs from the 2.5 % to the 97.5 % point of the
+    resamples' means (Efron & Tibshirani 1993, chapter 13). It depends on the seed alone. With few clusters
+    (under about 20) it is too narrow.
+    """
+    array, weights = alike(("values", values), ("weight", np.ones(len(values)) if weight is None else weight))
+    if len(clusters) != len(array):
+        raise ValueError(f"{len(array)} values have {len(clusters)} clusters; each needs one")
+    if (weights < 0).any() or not weights.any():
+        raise ValueError("weight must not be negative, and some weight must be above 0")
+    places: dict[Hashable, int] = {}
+    cluster_of = np.array([places.setdefault(name, len(places)) for name in clusters])
+    weighted = np.bincount(cluster_of, weights * array)
+    totals = np.bincount(cluster_of, weights)
+    # A cluster without weight is none.
+    weighted, totals = weighted[totals > 0], totals[totals > 0]
+    mean = float(weighted.sum() / totals.sum())
+    if len(totals) < 2:
+        return ClusteredMean(mean, None, None, len(totals))
+    generator = np.random.default_rng(seed)
+    means = []
+    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
+        drawn = generator.integers(
+            len(totals), size=(min(_RESAMPLES_AT_ONCE, resamples - start), len(totals))
+        )
+        means.append(weighted[drawn].sum(1) / totals[drawn].sum(1))
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return ClusteredMean(mean, float(low), float(high), len(totals))
+
+
+def _cosine(left: Floats, right: Floats) -> float:
+    """Return the correlation of two columns whose means are 0."""
+    left, right = left / np.abs(left).max(), right / np.abs(right).max()
+    return float(np.clip(left @ right / math.sqrt((left @ left) * (right @ right)), -1, 1))
+
+
+def _signed_ranks(values: Floats) -> Floats:
+    """Mid-ranks of the values among themselves and their negatives, less the mean rank: odd, and 0 for 0."""
+    both = np.sort(np.concatenate([values, -values]))
+    below, up_to = np.searchsorted(both, values, side="left"), np.searchsorted(both, values, side="right")
+    ranks: Floats = (below + up_to - len(both)) / 2.0
+    return ranks

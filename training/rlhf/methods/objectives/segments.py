@@ -1,0 +1,243 @@
+"""Heads on the segments of an answer, fitted to span flags (Wu et al. 2023, section 3.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.contract import ContractError, RunSpec, SegmentHead
+from training.contract.segmentation import Segment
+from training.rlhf.loop.method import Outcome, Part
+from training.rlhf.measures.classification import (
+    average_precision,
+    cohen_kappa,
+    f1_at,
+    precision_recall_curve,
+)
+from training.rlhf.methods.objectives.segment_scores import bias_of, cut, read_places, rewards_at
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.run_folder import log
+from training.rlhf.spans import segment_labels, trim_spans
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch
+
+_CURVE_POINTS = 200
+"""Points of a precision-recall curve that are written down; evenly spread over more."""
+
+
+class _Answer(NamedTuple):
+    """One answer that was read for flags, cut."""
+
+    place: int
+    """Its index in the example."""
+    segments: list[Segment]
+    faulty: Tensor
+    """(segments,) bool: a flag touches it."""
+
+
+class SegmentObjective:
+    """Segment classification: −log σ(r) for a faultless segment, −log σ(−r) for one that a span touches.
+
+    r is the head's reward (`segment_rewards`). A flag's white space at its edges touches nothing. The answers
+    that count are those that were read for flags. The cost of a judgment is the mean over its answers of the
+    mean over their segments: a long answer says no more than a short one.
+
+    Faults are rare, so the head begins at what is known without reading: w = 0 and b the log-odds of the
+    share of faultless training segments, counted as the cost counts them. A head of the parent's goes on as
+    it is.
+
+    Figures, by the head's name: `log_loss`, over segments as the cost counts them. Held-out also
+    `prior_log_loss`, that of saying the training share of every segment, which a head must beat;
+    `segments` and `faulty`, counts; and where any segment is faulty `f1`, `precision`, `recall` at
+    `threshold`, the probability of a fault from which a segment is marked (`likely_best_threshold`, which no
+    held-out label enters), `kappa`, the agreement of those marks with people's beyond chance, and
+    `average_precision`.
+    """
+
+    def __init__(self, backbone: Backbone, adapter: str, spec: RunSpec, head: SegmentHead) -> None:
+        self.name = head.name
+        self._backbone = backbone
+        self._adapter = adapter
+        self._head = head
+        self._prior = 0.5
+        self._continues = head.name in backbone.heads(adapter)
+        if not self._continues:
+            backbone.add_head(adapter, head.name, seed=spec.seed, scale=0.0)
+        elif bias_of(head.name) not in backbone.extras(adapter):
+            raise ContractError(
+                f"segment head {head.name!r}: the parent has a head of that name that scores no segments; "
+                "choose another name"
+            )
+
+    def begin(self, train: Sequence[Example]) -> None:
+        """Count the training segments, for the bias and the prior. Refuses a head that has no fault, or
+        nothing but faults, to learn from."""
+        teaching = [example for example in train if self.weight(example)]
+        self._check_categories(teaching)
+        faulty = total = 0.0
+        for example in teaching:
+            answers = list(self._read(example))
+            total += 1
+            faulty += sum(float(one.faulty.double().mean()) for one in answers) / len(answers)
+        if faulty in (0, total):
+            raise ContractError(
+                f"segment head {self.name!r}: {'every' if faulty else 'no'} segment of the training answers "
+                f"that were read has a flag of {self._listed(self._head.categories)}, so there is nothing to "
+                "tell apart; read and mark more answers or leave the head out"
+            )
+        self._prior = faulty / total
+        if not self._continues:
+            faultless = torch.tensor([1 - self._prior], dtype=torch.float64)
+            self._backbone.add_extra(self._adapter, bias_of(self.name), torch.logit(faultless))
+        log.info(
+            "Segment head %r: %d training judgments, %.1f %% of their segments have a fault",
+            self.name,
+            len(teaching),
+            100 * self._prior,
+        )
+
+    def weight(self, example: Example) -> float:
+        """Return the judgment's weight where any of its answers was read for flags."""
+        return example.weight if example.labels.read_for_flags else 0.0
+
+    def outcome(self, states: Tensor, batch: Batch, examples: list[Example]) -> Outcome:
+        """Return the loss of every judgment's segments."""
+        places, faulty, share, of_example = self._segments(batch, examples)
+        rewards = rewards_at(self._backbone, self._adapter, self.name, states[places])
+        costs = F.binary_cross_entropy_with_logits(rewards, 1 - faulty, reduction="none")
+        loss = torch.zeros(batch.examples, device=rewards.device).index_add(0, of_example, share * costs)
+        observed = {"reward": rewards.detach(), "faulty": faulty, "share": share}
+        return Outcome(
+            {self.name: Part(self._head.weight, loss)},
+            {f"{self.name}.{name}": values for name, values in observed.items()},
+        )
+
+    def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
+        """See the class."""
+        rewards, faulty, share = self._observed(observed)
+        if not len(rewards):
+            return {}
+        costs = F.binary_cross_entropy_with_logits(rewards, 1 - faulty, reduction="none")
+        result = {"log_loss": float((share * costs).sum() / share.sum())}
+        if held_out:
+            result |= self._held_out(rewards, faulty, share)
+        return {f"{self.name}_{name}": value for name, value in result.items()}
+
+    def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
+        """`precision_recall`: a list of points {threshold, precision, recall}, threshold a probability of a
+        fault, from the lowest to the highest; empty where no held-out segment is faulty."""
+        rewards, faulty, _ = self._observed(observed)
+        if not faulty.any():
+            return {}
+        curve = precision_recall_curve(torch.sigmoid(-rewards), faulty)
+        points = zip(curve.thresholds, curve.precision, curve.recall, strict=True)
+        listed = [
+            {"threshold": float(threshold), "precision": float(precision), "recall": float(recall)}
+            for threshold, precision, recall in points
+        ]
+        steps = torch.linspace(0, len(listed) - 1, min(_CURVE_POINTS, len(listed))).round().long()
+        return {"precision_recall": [listed[int(step)] for step in steps]}
+
+    def _held_out(self, rewards: Tensor, faulty: Tensor, share: Tensor) -> dict[str, float]:
+        bad = float((share * faulty).sum() / share.sum())
+        prior = torch.tensor([self._prior, 1 - self._prior], dtype=torch.float64)
+        result = {
+            "prior_log_loss": float(-(torch.tensor([bad, 1 - bad]) * prior.log()).sum()),
+            "segments": float(len(faulty)),
+            "faulty": float(faulty.sum()),
+        }
+        if faulty.any():
+            fault = torch.sigmoid(-rewards)
+            threshold = likely_best_threshold(fault)
+            marked = fault >= threshold
+            hits = float(faulty[marked].sum())
+            kappa = cohen_kappa(marked.long(), faulty.long())
+            result |= {
+                "threshold": threshold,
+                "f1": f1_at(fault, faulty, threshold),
+                "precision": hits / int(marked.sum()),
+                "recall": hits / float(faulty.sum()),
+                "average_precision": average_precision(fault, faulty),
+                **({} if kappa is None else {"kappa": kappa}),
+            }
+        return result
+
+    def _observed(self, observed: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        rewards, faulty, share = (
+            observed[f"{self.name}.{name}"].double().cpu() for name in ("reward", "faulty", "share")
+        )
+        return rewards, faulty, share
+
+    def _segments(self, batch: Batch, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of all segments of a batch that count: where they are read, whether they are faulty, what they
+        count in their example, and which example that is; (S,) each."""
+        places, faulty, share, of_example = [batch.last[:0]], [torch.zeros(0)], [torch.zeros(0)], []
+        first = 0
+        for index, example in enumerate(examples):
+            answers = list(self._read(example))
+            for one in answers:
+                answered = example.answers[one.place]
+                places.append(
+                    read_places(batch, first + one.place, answered, one.segments, self._head.granularity)
+                )
+                faulty.append(one.faulty.float())
+                count = len(one.segments)
+                share.append(torch.full((count,), 1 / (count * len(answers))))
+                of_example += [index] * count
+            first += len(example.answers)
+        device = batch.last.device
+        return (
+            torch.cat(places),
+            torch.cat(faulty).to(device),
+            torch.cat(share).to(device),
+            torch.tensor(of_example, dtype=torch.long, device=device),
+        )
+
+    def _read(self, example: Example) -> Iterator[_Answer]:
+        """The answers of an example that were read, cut and labelled."""
+        labels = example.labels
+        for place in labels.read_for_flags:
+            text = labels.texts[place]
+            flags = [
+                (flag.start, flag.end, flag.category)
+                for answer, flag in labels.flags
+                if answer == place and flag.category in self._head.categories
+            ]
+            segments = cut(text, self._head.granularity, example.answers[place])
+            spans = [(start, end) for start, end, _ in trim_spans(text, flags)]
+            yield _Answer(place, segments, segment_labels(segments, spans).bool())
+
+    def _check_categories(self, teaching: Sequence[Example]) -> None:
+        flags = Counter(flag.category for example in teaching for _, flag in example.labels.flags)
+        lacking = [category for category in self._head.categories if not flags[category]]
+        there = ", ".join(f"{category!r} ({count})" for category, count in sorted(flags.items())) or "none"
+        message = (
+            f"segment head {self.name!r}: no training judgment has a span flag of "
+            f"{self._listed(lacking)}; flags there are of: {there}"
+        )
+        if len(lacking) == len(self._head.categories):
+            raise ContractError(f"{message}. Mark some, name another category or leave the head out")
+        if lacking:
+            log.warning("%s. The head learns from its other categories alone", message)
+
+    @staticmethod
+    def _listed(categories: Sequence[str]) -> str:
+        return " or ".join(map(repr, categories))
+
+
+def likely_best_threshold(chances: Tensor) -> float:
+    """Return the threshold from which marking gives the highest F1 that the chances themselves expect.
+
+    chances: (N,), the probability that each is a fault, N ≥ 1. Marking the k likeliest is expected to give
+    F1 ≈ 2 Σ_{i≤k} p_i / (k + Σ p_i); the best k is where p falls below half of that F1 (Lipton, Elkan &
+    Naryanaswamy 2014). What people marked does not enter, so held-out labels choose nothing.
+    """
+    ordered = chances.double().sort(descending=True).values
+    counts = torch.arange(1, len(ordered) + 1, dtype=torch.float64)
+    expected = 2 * ordered.cumsum(0) / (counts + ordered.sum())
+    return float(ordered[int(expected.argmax())])

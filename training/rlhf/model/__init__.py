@@ -1,0 +1,1 @@
+"""The model: backbone, adapters, attention."""

@@ -1,0 +1,83 @@
+"""Files of base models and of adapters: what identifies a base, what an adapter's folder says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest, sha256_of_file
+from training.rlhf.model.lora_layer import LoraLinear
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+
+
+def base_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a base model's weights and tokenizer files."""
+    digest = hashlib.sha256()
+    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    for path in sorted([*folder.glob("*.safetensors"), *tokenizer]):
+        digest.update(f"{path.name} {sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def read_lora_settings(folder: Path) -> LoraSettings:
+    """Return the LoRA shape of a checkpoint folder's adapter. Raises `ContractError` if it is no LoRA."""
+    path = folder / ADAPTER_CONFIG_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        chosen = values.get("layers_to_transform")
+        return LoraSettings(
+            rank=values["r"],
+            alpha=float(values["lora_alpha"]),
+            dropout=float(values["lora_dropout"]),
+            targets=tuple(values["target_modules"]),
+            layers=None if chosen is None else len(chosen),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"{path}: no LoRA adapter is described here ({error})") from error
+
+
+def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
+    """peft's configuration of an adapter shaped as `settings` say, for a base of so many blocks."""
+    chosen = None if settings.layers is None else list(range(blocks - settings.layers, blocks))
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.targets),
+        layers_to_transform=chosen,
+        task_type="CAUSAL_LM",
+    )
+    config._register_custom_module({nn.Linear: LoraLinear})
+    return config
+
+
+def load_heads(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Return the heads in a checkpoint folder, with what was learned beside them under `head.name`.
+
+    Raises `ContractError` unless the heads are those of the manifest.
+    """
+    # A policy may have no head, and yet log odds of ties beside it.
+    tensors = load_file(folder / HEADS_FILE) if HEADS_FILE in manifest.files else {}
+    heads = sorted(name for name in tensors if "." not in name)
+    if heads != sorted(manifest.heads):
+        raise ContractError(f"{HEADS_FILE} holds heads {heads}, the manifest names {manifest.heads}")
+    return tensors

@@ -1,0 +1,393 @@
+"""Named LoRA adapters, each with its heads, on one frozen transformer: added, switched, saved, dropped.
+
+An adapter may also be none: a copy of all the base's weights, for full fine-tuning. It is added, switched,
+saved and dropped by the same calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.functional import set_adapter, set_requires_grad
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from training.contract import ContractError, LoraSettings, Manifest, read_manifest
+from training.rlhf.model.adapter_files import (
+    ADAPTER_FILE,
+    base_digest,
+    load_heads,
+    lora_config,
+    read_lora_settings,
+)
+from training.rlhf.model.base_model import load_base_model, refuse_not_finite
+from training.rlhf.model.full_weights import (
+    all_weights,
+    holds_all_weights,
+    save_model_folder,
+    write_all_weights,
+)
+from training.rlhf.model.lora_layer import Share, mixing
+from training.rlhf.model.low_rank import add_low_rank, drop_low_rank, low_rank_state, write_low_rank
+
+
+@dataclass(slots=True)
+class _Adapter:
+    """One adapter. `key` is its name inside peft, where a dot is not allowed."""
+
+    key: str
+    settings: LoraSettings | None
+    trainable: bool
+    whole: Any = None
+    """A transformer of its own where the adapter is all of the base's weights; else None."""
+    heads: dict[str, nn.Linear] = field(default_factory=dict)
+    extras: dict[str, nn.Parameter] = field(default_factory=dict)
+    """What else is learned with a head, as `head.name`: thresholds, log odds of ties."""
+
+
+class AdaptedModel:
+    """A frozen transformer with named adapters, of which one at a time, or none, is active."""
+
+    def __init__(self, model: Any, *, folder: Path) -> None:
+        self._base: Any | None = model
+        """The frozen transformer with its low-rank adapters; None once its weights are trained themselves,
+        until somebody asks for the base again."""
+        self._adapters: dict[str, _Adapter] = {}
+        self._adapted: list[Any] = []
+        self._active: str | None = None
+        self._dropout = False
+        self._created = 0
+        self.folder = folder
+        self.config: Any = model.config
+        self.device: torch.device = model.device
+        """Where the weights are."""
+        self.dtype: torch.dtype = model.dtype
+        """Precision of the frozen base."""
+        self.hidden_size = int(model.get_output_embeddings().weight.shape[1])
+        """Width of a hidden state."""
+
+    @property
+    def _model(self) -> Any:
+        """Return the frozen transformer, read again from its folder where its weights went into training."""
+        if self._base is None:
+            self._base, _ = load_base_model(self.folder, device=self.device, dtype=self.dtype)
+        return self._base
+
+    def _computing(self, name: str | None) -> Any:
+        """Return the transformer that computes while adapter `name` is active."""
+        whole = None if name is None else self._adapter(name).whole
+        return self._model if whole is None else whole
+
+    @property
+    def _transformers(self) -> list[Any]:
+        """Return all of them that are loaded."""
+        models = [self._base, *(adapter.whole for adapter in self._adapters.values())]
+        return [model for model in models if model is not None]
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether adapter `name` is all of the base's weights."""
+        return self._adapter(name).whole is not None
+
+    @property
+    def blocks(self) -> int:
+        """Transformer blocks of the base."""
+        return int(self.config.num_hidden_layers)
+
+    @functools.cached_property
+    def base_digest(self) -> str:
+        """SHA-256 over the names and contents of the base's weights and tokenizer files."""
+        return base_digest(self.folder)
+
+    def fitted(self, settings: LoraSettings) -> LoraSettings:
+        """Return the same settings, with as many blocks as the base has, or more, written as all of them."""
+        if settings.layers is not None and settings.layers >= self.blocks:
+            return replace(settings, layers=None)
+        return settings
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Return the names of the adapters that are there, in the order of their adding."""
+        return tuple(self._adapters)
+
+    @property
+    def active(self) -> str | None:
+        """Return the name of the adapter in use; None when the model is the base."""
+        return self._active
+
+    def add_adapter(
+        self, name: str, settings: LoraSettings | None, *, seed: int, trainable: bool = True
+    ) -> None:
+        """Add a new adapter, which changes nothing until it is trained; with None, all of the base's weights.
+
+        Factor A is drawn from `seed` alone, factor B is 0. The caller's random state is left
+        as it was. Raises `ContractError` for a taken name or a target that the base lacks.
+        """
+        if name in self._adapters:
+            raise ContractError(f"adapter {name!r} is already there; drop it first")
+        if settings is None:
+            self._add_whole(name, self._released(self.folder), trainable=trainable)
+        else:
+            self._add_low_rank(name, settings, seed=seed, trainable=trainable)
+
+    def _released(self, folder: Path) -> Any:
+        """The transformer in `folder`, to be trained: the base's own where nothing else lies on it, so that
+        memory holds its weights once."""
+        if folder == self.folder and self._base is not None and not self._low_rank:
+            model, self._base = self._base, None
+            return model
+        return load_base_model(folder, device=self.device, dtype=torch.float32)[0]
+
+    def _add_whole(self, name: str, model: Any, *, trainable: bool) -> None:
+        # AdamW's steps are smaller than what bfloat16 tells apart.
+        model.float().requires_grad_(trainable)
+        self._adapters[name] = _Adapter(f"adapter{self._created}", None, trainable, model)
+        self._created += 1
+
+    @property
+    def _low_rank(self) -> list[_Adapter]:
+        """Return the adapters that lie on the frozen base."""
+        return [adapter for adapter in self._adapters.values() if adapter.whole is None]
+
+    def _add_low_rank(self, name: str, settings: LoraSettings, *, seed: int, trainable: bool) -> None:
+        adapter = _Adapter(f"adapter{self._created}", self.fitted(settings), trainable)
+        add_low_rank(self._model, adapter.key, self.fitted(settings), seed=seed, base=self.folder.name)
+        self._created += 1
+        self._adapters[name] = adapter
+        self._activate(self._active)
+
+    def add_head(self, name: str, head: str, *, seed: int, outputs: int = 1, scale: float = 1.0) -> None:
+        """Give adapter `name` a linear head, (outputs, hidden), float32, without bias.
+
+        Drawn from a normal distribution with standard deviation scale/√(hidden + 1) (Stiennon et al. 2020).
+        """
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(outputs, self.hidden_size, generator=generator) / math.sqrt(self.hidden_size + 1)
+        self._set_head(name, head, scale * weight)
+
+    def add_extra(self, name: str, extra: str, value: Tensor) -> nn.Parameter:
+        """Give adapter `name` a float32 parameter beside its heads, named `head.what`; it is learned and
+        saved with them."""
+        adapter = self._adapter(name)
+        parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
+        parameter.requires_grad_(adapter.trainable)
+        adapter.extras[extra] = parameter
+        return parameter
+
+    def extra(self, name: str, extra: str) -> nn.Parameter:
+        """Return a parameter that `add_extra` or a checkpoint brought."""
+        extras = self._adapter(name).extras
+        if extra not in extras:
+            raise ContractError(f"adapter {name!r} has no parameter {extra!r}")
+        return extras[extra]
+
+    def extras(self, name: str) -> tuple[str, ...]:
+        """Return the names of the parameters beside the heads of adapter `name`."""
+        return tuple(self._adapter(name).extras)
+
+    def _set_head(self, name: str, head: str, weight: Tensor) -> None:
+        if weight.ndim != 2 or weight.shape[1] != self.hidden_size:
+            raise ContractError(
+                f"head {head!r} has shape {tuple(weight.shape)}, the base needs (outputs, {self.hidden_size})"
+            )
+        adapter = self._adapter(name)
+        linear = nn.Linear(self.hidden_size, len(weight), bias=False, device=self.device, dtype=torch.float32)
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+        adapter.heads[head] = linear.requires_grad_(adapter.trainable)
+
+    def load_adapter(self, name: str, folder: Path, *, trainable: bool = False) -> Manifest:
+        """Add the adapter and heads of the checkpoint in `folder` under `name`; return its manifest.
+
+        Every file is checked against the manifest first. Raises `ContractError` where the
+        checkpoint is damaged, holds no adapter, or was trained on another base.
+        """
+        manifest = read_manifest(folder, verify=True)
+        if manifest.base_digest != self.base_digest:
+            raise ContractError(
+                f"{folder}: checkpoint {manifest.name!r} was trained on base {manifest.base_model} "
+                f"({manifest.base_digest[:12]}), but {self.folder.name} ({self.base_digest[:12]}) is loaded; "
+                "load that base instead"
+            )
+        if holds_all_weights(folder):
+            heads = load_heads(folder, manifest)
+            if trainable and not self._low_rank:
+                self._base = None
+            self._add_whole(name, self._released(folder), trainable=trainable)
+            self.restore(name, self.adapter_state(name), heads)
+            return manifest
+        if not (folder / ADAPTER_FILE).is_file():
+            raise ContractError(f"{folder}: checkpoint {manifest.name!r} holds no adapter ({ADAPTER_FILE})")
+        settings = read_lora_settings(folder)
+        tensors, heads = load_file(folder / ADAPTER_FILE), load_heads(folder, manifest)
+        refuse_not_finite({**tensors, **heads}, folder, remedy="train this checkpoint again")
+        self.add_adapter(name, settings, seed=0, trainable=trainable)
+        try:
+            self.restore(name, tensors, heads)
+        except ContractError as error:
+            self.drop_adapter(name)
+            raise ContractError(f"{folder}: {error}") from None
+        return manifest
+
+    def restore(self, name: str, adapter: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
+        """Overwrite adapter `name` with tensors as `adapter_state` and `head_state` gave them."""
+        target = self._adapter(name)
+        if target.whole is not None:
+            write_all_weights(target.whole, adapter)
+        else:
+            write_low_rank(self._model, target.key, adapter)
+        for head, value in heads.items():
+            # A dot tells what belongs to a head from the head itself.
+            if "." in head:
+                self.add_extra(name, head, value)
+            else:
+                self._set_head(name, head, value)
+        self._activate(self._active)
+
+    def overwrite(self, name: str, adapter: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
+        """Like `restore`, into the parameters that are there: who holds them (an optimiser) keeps them."""
+        self.restore(name, adapter, {})
+        named = self.parameters(name)
+        with torch.no_grad():
+            for head, value in heads.items():
+                named[f"heads.{head}"].copy_(value)
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget an adapter and its heads. The base is again in use where it was active."""
+        adapter = self._adapter(name)
+        if self._active == name:
+            self._activate(None)
+        if adapter.whole is None:
+            drop_low_rank(self._model, adapter.key)
+        del self._adapters[name]
+        self._activate(self._active)
+
+    def _adapter(self, name: str) -> _Adapter:
+        if name not in self._adapters:
+            there = ", ".join(self._adapters) or "none"
+            raise ContractError(f"adapter {name!r} is not loaded; loaded are: {there}")
+        return self._adapters[name]
+
+    @contextmanager
+    def using(self, name: str | None, *, dropout: bool = False) -> Iterator[None]:
+        """Inside, adapter `name` is active; None turns all adapters off, which is the base exactly.
+
+        `dropout` turns the adapter's dropout on. What was active before is active again after.
+        """
+        previous, dropped = self._active, self._dropout
+        self._switch(name, dropout=dropout)
+        try:
+            yield
+        finally:
+            self._switch(previous, dropout=dropped)
+
+    @contextmanager
+    def mixing(self, stretches: Sequence[tuple[str | None, int]]) -> Iterator[None]:
+        """Inside, one pass over a packed row computes under several adapters, without gradient: so many of
+        its tokens, in their order, under each; None is the base.
+
+        Raises `ContractError` for an adapter that is all of the weights: it shares no product with others.
+        """
+        shares, start = [], 0
+        for name, tokens in stretches:
+            if name is not None:
+                adapter = self._adapter(name)
+                if adapter.whole is not None:
+                    raise ContractError(f"adapter {name!r} is all of the weights and computes by itself")
+                shares.append(Share(adapter.key, slice(start, start + tokens)))
+            start += tokens
+        with self.using(None), mixing(shares):
+            yield
+
+    def _switch(self, name: str | None, *, dropout: bool) -> None:
+        """Make another adapter the active one; what takes gradients stays as `_activate` left it.
+
+        peft's own switch goes through all parameters too. Where activations are computed again it would be
+        made twice for every block.
+        """
+        key = self._peft_key(name)
+        for layer in self._adapted:
+            layer._disable_adapters = key is None
+            if key is not None:
+                layer._active_adapter = [key]
+            if dropout or self._dropout:
+                for dropout_key, module in layer.lora_dropout.items():
+                    module.train(dropout and dropout_key == key)
+        self._active, self._dropout = name, dropout
+
+    def _activate(self, name: str | None, *, dropout: bool = False) -> None:
+        key = self._peft_key(name)
+        modules = [] if self._base is None else self._base.modules()
+        self._adapted = [module for module in modules if isinstance(module, BaseTunerLayer)]
+        if self._low_rank:
+            if key is not None:
+                set_adapter(self._model, key, inference_mode=True)
+            for layer in self._adapted:
+                layer.enable_adapters(key is not None)
+                for dropout_key, module in layer.lora_dropout.items():
+                    module.train(dropout and dropout_key == key)
+            # peft lets only the active adapter take gradients. A backward pass may come after
+            # the switch to the reference, so what is trainable must stay trainable throughout.
+            for adapter in self._low_rank:
+                set_requires_grad(self._model, adapter.key, requires_grad=adapter.trainable)
+        self._active, self._dropout = name, dropout
+
+    def _peft_key(self, name: str | None) -> str | None:
+        """Return the PEFT name active in the base's layers; None for an adapter outside them."""
+        adapter = None if name is None else self._adapter(name)
+        return None if adapter is None or adapter.whole is not None else adapter.key
+
+    def lora_settings(self, name: str) -> LoraSettings | None:
+        """Return the LoRA shape of adapter `name`; None for full weights."""
+        return self._adapter(name).settings
+
+    def heads(self, name: str) -> tuple[str, ...]:
+        """Return the names of the scalar heads of adapter `name`."""
+        return tuple(self._adapter(name).heads)
+
+    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+        """Return parameters of adapter `name` and its heads by name, in an order that never changes."""
+        adapter = self._adapter(name)
+        marker = f".{adapter.key}."
+        named = dict(self._computing(name).named_parameters())
+        if adapter.whole is None:
+            named = {key: value for key, value in named.items() if marker in key}
+        for head, linear in adapter.heads.items():
+            named[f"heads.{head}"] = linear.weight
+        for extra, parameter in adapter.extras.items():
+            named[f"heads.{extra}"] = parameter
+        return named
+
+    def adapter_state(self, name: str) -> dict[str, Tensor]:
+        """Tensors of adapter `name` under the names that plain peft reads from a file, or transformers where
+        they are all of the weights."""
+        adapter = self._adapter(name)
+        if adapter.whole is not None:
+            return all_weights(adapter.whole)
+        return low_rank_state(self._model, adapter.key)
+
+    def head_state(self, name: str) -> dict[str, Tensor]:
+        """Weights of the heads of adapter `name`, (outputs, hidden) each, and what is learned with them."""
+        adapter = self._adapter(name)
+        heads = {head: linear.weight.detach() for head, linear in adapter.heads.items()}
+        return heads | {extra: parameter.detach() for extra, parameter in adapter.extras.items()}
+
+    def adapter_config(self, name: str) -> dict[str, Any]:
+        """Return the adapter's configuration as plain peft reads it; the same bytes on every machine."""
+        settings = self.lora_settings(name)
+        if settings is None:
+            raise ContractError(f"adapter {name!r} is all of the weights and has no configuration of its own")
+        values = lora_config(settings, blocks=self.blocks).to_dict()
+        values = {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
+        return {**values, "base_model_name_or_path": self.folder.name, "inference_mode": True}
+
+    def save_whole(self, name: str, folder: Path) -> None:
+        """Write the transformer that adapter `name` is, with its tokenizer, as transformers reads it."""
+        save_model_folder(self._adapter(name).whole, folder, base=self.folder)

@@ -1,0 +1,47 @@
+"""All weights of a transformer as one adapter: its tensors, and a folder that transformers loads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.contract import ContractError
+from training.rlhf.model.adapter_files import ADAPTER_FILE, TOKENIZER_FILES
+
+
+def holds_all_weights(folder: Path) -> bool:
+    """Return whether a checkpoint's folder is a model of its own."""
+    return (folder / "config.json").is_file() and not (folder / ADAPTER_FILE).exists()
+
+
+def all_weights(model: Any) -> dict[str, Tensor]:
+    """Return every weight by its name in the model; what several layers share stands here once."""
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+@torch.no_grad()
+def write_all_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite a model's weights with those that `all_weights` gave."""
+    there = all_weights(model)
+    odd = sorted(
+        name
+        for name in there.keys() | tensors.keys()
+        if name not in there or name not in tensors or there[name].shape != tensors[name].shape
+    )
+    if odd:
+        raise ContractError(f"the weights do not fit the base, beginning with {odd[0]}")
+    for name, value in there.items():
+        value.copy_(tensors[name])
+
+
+def save_model_folder(model: Any, folder: Path, *, base: Path) -> None:
+    """Write weights and configuration in transformers' format, and the tokenizer's files that `base` has."""
+    model.save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)

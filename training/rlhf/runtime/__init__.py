@@ -1,0 +1,1 @@
+"""The process that trains: its device, run folder, peers, signals."""

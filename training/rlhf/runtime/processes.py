@@ -1,0 +1,92 @@
+"""The processes that train one run together, as torchrun or accelerate start them; usually one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """This process's place among those of the run. The first one alone writes files."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    rest: Callable[[], None] | None = None
+    """Called before every exchange: with a sharded base it waits until nobody needs this process's part of
+    the weights, see `sharding.Turnstile`."""
+
+    @property
+    def first(self) -> bool:
+        """Return whether this process writes the run's files."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the elementwise sum of `values` over all processes."""
+        if self.world > 1:
+            self._come_to_rest()
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of one dimension, put end to end over all processes; on the CPU. All get the same."""
+        mine = {name: value.cpu() for name, value in values.items()}
+        if self.world == 1:
+            return mine
+        self._come_to_rest()
+        every: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
+        dist.all_gather_object(every, mine)
+        names = {name for one in every for name in one}
+        return {name: torch.cat([one[name] for one in every if name in one]) for name in sorted(names)}
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Return whether the flag is up in any process; all get the same answer."""
+        if self.world == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace every gradient by its sum over the processes. One without examples adds 0; what has a
+        gradient in none of them keeps none, as in a run of one process: AdamW leaves it where it is."""
+        if self.world == 1:
+            return
+        trained = list(parameters)
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
+        there = grads[0].new_tensor([float(parameter.grad is not None) for parameter in trained])
+        flat = self.sum(torch.cat([there, *(grad.reshape(-1) for grad in grads)]))
+        counts, *pieces = torch.split(flat, [len(trained), *(parameter.numel() for parameter in trained)])
+        for parameter, count, piece in zip(trained, counts.tolist(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter) if count else None
+
+    def wait(self) -> None:
+        """Return once every process has come here."""
+        if self.world > 1:
+            self._come_to_rest()
+            dist.barrier()
+
+    def _come_to_rest(self) -> None:
+        if self.rest is not None:
+            self.rest()
+
+
+@contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Join the group that the launcher's environment variables describe; leave it at the end."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    place = Processes(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
+    # Both backends: gradients may be on a GPU while flags are on the CPU.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield place
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Tokens: chats encoded, labelled, packed, cached."""

@@ -1,0 +1,120 @@
+"""A chat and its answer as token ids: one rendered text, tokenised once, with the answer marked in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from training.contract import ContractError, Message
+from training.contract.chat_template import ChatTemplate, Thinking
+from training.rlhf.model.templates import renderer
+from training.rlhf.tokens.stored import Stored
+
+
+class Answered(NamedTuple):
+    """One prompt with one answer, tokenised as one rendered chat that ends with the turn's end token."""
+
+    ids: tuple[int, ...] | Stored
+    answer_start: int
+    """Index of the first token of the answer; all from there to the end are the answer's."""
+    offsets: tuple[tuple[int, int], ...] | Stored = ()
+    """Where the answer's tokens stand in the answer's text, [start, end) in code points, one each but for the
+    masked; the end token has the empty place after the text. Empty where nobody asked for them."""
+    masked: int = 0
+    """How many of the answer's first tokens, its thinking, are read and not learned from."""
+
+    @property
+    def learned_start(self) -> int:
+        """Index of the first token that is learned from."""
+        return self.answer_start + self.masked
+
+
+class Encoder:
+    """Turns a chat and its answer into token ids with a model's own chat template."""
+
+    def __init__(self, tokenizer: Any, *, thinking: Thinking = "train") -> None:
+        self._tokenizer = tokenizer
+        self._template = ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template))
+        self.thinking: Thinking = thinking
+        """What becomes of the thinking in an answer."""
+        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        special |= set(tokenizer.all_special_tokens)
+        self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))
+
+    def encode(self, messages: Sequence[Message], answer: str, *, offsets: bool = False) -> Answered:
+        """Tokenise prompt and answer as the one chat that the template renders.
+
+        The answer's tokens are found by the character offsets of that text, not by a second
+        tokenisation. The row ends with the token that ends the turn. Raises `ContractError`
+        for text that holds a control token and for a template that rewrites answers.
+        """
+        self._refuse_control_tokens([*messages, Message(role="assistant", content=answer)])
+        placed = self._template.place(messages, answer, thinking=self.thinking)
+        tail = re.match(rf"\s*(?:{self._control.pattern})", placed.rest)
+        start = len(placed.prompt)
+        text = placed.prompt + placed.written + (tail.group() if tail else self._tokenizer.eos_token)
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        places = encoded["offset_mapping"]
+        # A token that reaches into the answer is the answer's, also where it begins in the prompt.
+        first = next(index for index, (_, end) in enumerate(places) if end > start)
+        learned = next(index for index, (_, end) in enumerate(places) if end > start + placed.masked)
+        ids = tuple(encoded["input_ids"])
+        if not offsets:
+            return Answered(ids, first, masked=learned - first)
+        within = [
+            tuple(min(max(place - start + placed.cut, 0), len(answer)) for place in pair)
+            for pair in places[learned:]
+        ]
+        return Answered(ids, first, tuple((low, high) for low, high in within), learned - first)
+
+    def encode_prompt(self, messages: Sequence[Message], *, max_tokens: int) -> tuple[tuple[int, ...], int]:
+        """A chat up to where its next turn begins, and how many tokens of its front were cut off to fit.
+
+        A beginning-of-text token stays where it is. Raises `ContractError` for text that holds a control
+        token and for a chat that the template refuses.
+        """
+        self._refuse_control_tokens(messages)
+        ids = self.chat(messages)
+        too_many = max(0, len(ids) - max_tokens)
+        head = 1 if too_many and max_tokens > 1 and self.begins(ids) else 0
+        return ids[:head] + ids[head + too_many :], too_many
+
+    def chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """A chat up to where its next turn begins. Raises `ContractError` where the template refuses it."""
+        # The template writes the beginning-of-text token itself where there is one.
+        return tuple(self._tokenizer(self._template.prompt(messages), add_special_tokens=False)["input_ids"])
+
+    def undelimited(self, message: Message) -> str:
+        """A message's text without delimiters of thinking, which only a model's turn may hold."""
+        is_answer = message.role == "assistant"
+        return self._template.without_delimiters(message.content) if is_answer else message.content
+
+    def _refuse_control_tokens(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if found := self._control.search(self.undelimited(message)):
+                raise ContractError(f"the text holds the control token {found.group()!r}")
+
+    def begins(self, ids: Sequence[int]) -> bool:
+        """Return True where a row opens with the beginning-of-text token."""
+        return bool(ids[0] == self._tokenizer.bos_token_id)
+
+
+def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple[Answered, ...]:
+    """Cut the prompt's front so that every row fits.
+
+    All answers of one judgment lose the same tokens: they are compared on the same prompt.
+    A beginning-of-text token stays where it is.
+    """
+    too_many = max(len(answer.ids) for answer in answers) - max_tokens
+    # One token before the answer is needed to predict the answer's first from.
+    too_many = min(too_many, *(answer.answer_start - 1 for answer in answers))
+    if too_many <= 0:
+        return tuple(answers)
+    kept = []
+    for ids, start, offsets, masked in answers:
+        head = 1 if encoder.begins(ids) and start - too_many > 1 else 0
+        cut = (head, head + too_many)
+        left = ids.without(*cut) if isinstance(ids, Stored) else ids[: cut[0]] + ids[cut[1] :]
+        kept.append(Answered(left, start - too_many, offsets, masked))
+    return tuple(kept)

@@ -1,0 +1,45 @@
+"""One judgment as a method reads it: tokenised completions with their ranks, weights and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.labels import Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One judgment, tokenised."""
+
+    judgment: str
+    answers: tuple[Answered, ...]
+    ranks: tuple[int, ...]
+    """Rank of each answer: 1 best, equal tied, 0 not ranked. All 0 where no preference was given."""
+    strength: int = 0
+    """How much better the winner is, 1 to 4; 0 when not asked."""
+    weight: float = 1.0
+    """How much it counts: its loss is multiplied by this and the step's losses divided by their sum."""
+    prompt: str = ""
+    """The prompt's id: judgments of one prompt are not independent of each other."""
+    annotator: str = ""
+    """Pseudonym of who judged; empty for a reviewer's decision."""
+    labels: Labels = field(default_factory=Labels)
+    """What else was said."""
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(winner, loser) of every pair that the ranks decide, as indexes into `answers`."""
+        ranked = [(index, rank) for index, rank in enumerate(self.ranks) if rank]
+        return tuple((a, b) for a, first in ranked for b, second in ranked if first < second)
+
+    @property
+    def ties(self) -> bool:
+        """Return whether two ranked answers share a rank."""
+        ranked = [rank for rank in self.ranks if rank]
+        return len(set(ranked)) < len(ranked)
+
+    @property
+    def tokens(self) -> int:
+        """Length of the longest prompt + answer."""
+        return max(len(answer.ids) for answer in self.answers)

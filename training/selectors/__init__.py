@@ -1,0 +1,1 @@
+"""Reads, one module for each feature."""

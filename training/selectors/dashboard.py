@@ -1,0 +1,191 @@
+"""Overview of a project: counts around the loop, annotations over time, next step, and last rounds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.db.models import Count, Q, Sum
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+
+from annotation.choices import AssignmentState, Purpose
+from annotation.models import Assignment, Comparison, Completion, Project
+from annotation.selectors.kept import is_kept, kept
+from annotation.statistics.cached import is_large
+from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind, RoundState, StepKind
+from training.models import Checkpoint, Round
+from training.selectors.annotation_days import AnnotationDays, BurnUp, annotation_days, burn_up
+from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
+
+_ROUNDS = 6
+_COUNTS = "counts of the loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """A station of the loop: how much is there, and the page behind it."""
+
+    label: str | Promise
+    count: int
+    address: str
+    icon: str
+    total: int | None = None
+    """The target, where there is one."""
+    name: str = ""
+    """Stands in place of the count where it says more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """The next step of a manager."""
+
+    title: str
+    text: str
+    action: str
+    address: str
+    tone: str = "accent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
+    """A round with the held-out figure of its reward model."""
+
+    row: RoundRow
+    reward_run: RunRow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """All that the overview of a project shows to a manager but agreement and bias."""
+
+    stations: tuple[Station, ...]
+    annotations: AnnotationDays
+    burn_up: BurnUp | None
+    next_step: NextStep
+    rounds: tuple[RoundFigures, ...]
+
+
+def dashboard_of(project: Project) -> Dashboard:
+    """Return the overview of a project; counts of a large one may be some minutes old."""
+    rounds = rounds_of_project(project)[:_ROUNDS]
+    counts = _counts(project)
+    annotations = annotation_days(project)
+    return Dashboard(
+        stations=tuple(_stations(project, rounds[0].round if rounds else None)),
+        annotations=annotations,
+        burn_up=burn_up(annotations.days, done=counts["annotations"], wanted=counts["wanted"]),
+        next_step=next_step_of(project, rounds[0].round if rounds else None),
+        rounds=tuple(_with_reward_models(rounds)),
+    )
+
+
+def is_quick(project: Project) -> bool:
+    """Return True where nobody waits for `dashboard_of`: the project is small, or was counted lately."""
+    return not is_large(project) or is_kept(_COUNTS, project.pk)
+
+
+def _counts(project: Project) -> dict[str, int]:
+    return kept(lambda: _count(project), _COUNTS, project.pk)
+
+
+def _count(project: Project) -> dict[str, int]:
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
+    totals = work.aggregate(comparisons=Count("pk"), open=Sum("open_slots"))
+    kinds = Checkpoint.objects.filter(project=project).aggregate(
+        reward=Count("pk", filter=Q(kind=CheckpointKind.REWARD)),
+        policy=Count("pk", filter=Q(kind=CheckpointKind.POLICY)),
+    )
+    slots = Assignment.objects.filter(comparison__in=work, slot__isnull=False).aggregate(
+        submitted=Count("pk", filter=Q(state=AssignmentState.SUBMITTED)),
+        leased=Count("pk", filter=Q(state=AssignmentState.LEASED)),
+    )
+    return {
+        "prompts": project.prompts.count(),
+        "completions": Completion.objects.filter(prompt__project=project).count(),
+        "comparisons": totals["comparisons"],
+        # What is quarantined or closed is asked of nobody.
+        "wanted": (totals["open"] or 0) + slots["submitted"] + slots["leased"],
+        "annotations": slots["submitted"],
+        "snapshots": project.snapshots.count(),
+        **kinds,
+    }
+
+
+def _stations(project: Project, newest: Round | None) -> Iterator[Station]:
+    counts = _counts(project)
+    names = ("data-prompts", "data-responses", "data-comparisons", "data-annotations", "rounds")
+    prompts, responses, comparisons, annotations, rounds = (
+        reverse(name, args=[project.slug]) for name in names
+    )
+    checkpoints = f"{reverse('checkpoints')}?project={project.slug}"
+    yield Station(label=_("Prompts"), count=counts["prompts"], address=prompts, icon="message-square")
+    yield Station(label=_("Responses"), count=counts["completions"], address=responses, icon="file-text")
+    yield Station(label=_("Comparisons"), count=counts["comparisons"], address=comparisons, icon="columns-2")
+    yield Station(
+        label=_("Annotations"),
+        count=counts["annotations"],
+        total=counts["wanted"],
+        address=annotations,
+        icon="pencil-line",
+    )
+    yield Station(
+        label=_("Snapshots"),
+        count=counts["snapshots"],
+        address=newest.get_absolute_url() if newest else rounds,
+        icon="archive",
+    )
+    reward = f"{checkpoints}&kind={CheckpointKind.REWARD}"
+    yield Station(label=_("Reward models"), count=counts["reward"], address=reward, icon="scale")
+    policies = f"{checkpoints}&kind={CheckpointKind.POLICY}"
+    yield Station(label=_("Policies"), count=counts["policy"], address=policies, icon="box")
+    yield Station(
+        label=_("Served"),
+        count=int(newest is not None),
+        name=newest.policy.name if newest else "",
+        address=newest.policy.get_absolute_url() if newest else policies,
+        icon="server",
+    )
+
+
+def next_step_of(project: Project, newest: Round | None) -> NextStep:
+    """Return the next step of a project's manager, by the state of its newest round."""
+    if newest is None:
+        return NextStep(
+            title=_("Draft the first round"),
+            text=_("A round samples responses to the prompts, collects annotations and trains a checkpoint."),
+            action=_("Draft the first round"),
+            address=reverse("round-draft", args=[project.slug]),
+        )
+    name = _("Round %(number)s") % {"number": newest.number}
+    address = newest.get_absolute_url()
+    counts = _counts(project)
+    state = RoundState(newest.state)
+    figures = {"done": counts["annotations"], "wanted": counts["wanted"]}
+    if state in (RoundState.SAMPLING, RoundState.LABELLING):
+        text = _("%(done)s of %(wanted)s annotations. Start training when there are enough.") % figures
+        return NextStep(
+            title=f"{name}: {state.label}", text=text, action=_("Open the round"), address=address
+        )
+    if state in TRAINS and state not in CAN_DECIDE:
+        text = _("Training continues automatically; the round's page shows its progress.")
+        return NextStep(
+            title=f"{name}: {state.label}", text=text, action=_("Watch progress"), address=address
+        )
+    if state in CAN_DECIDE:
+        text = _("Its evaluation is done. Promote or reject the new checkpoint.")
+        return NextStep(
+            title=f"{name}: {state.label}", text=text, action=_("Decide"), address=address, tone="warn"
+        )
+    if state in CAN_START_AGAIN:
+        text = _("It stopped early. The round's page says why and starts it again.")
+        return NextStep(
+            title=f"{name}: {state.label}", text=text, action=_("Open the round"), address=address, tone="bad"
+        )
+    text = _("Compare the new checkpoint with its parent, or open the next round.")
+    return NextStep(title=f"{name}: {state.label}", text=text, action=_("Open the round"), address=address)
+
+
+def _with_reward_models(rows: list[RoundRow]) -> Iterator[RoundFigures]:
+    for row in rows:
+        step = row.round.steps.filter(kind=StepKind.TRAIN_REWARD_MODEL, run__isnull=False).first()
+        yield RoundFigures(row=row, reward_run=run_rows([step.run])[0] if step and step.run else None)

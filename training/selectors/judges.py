@@ -1,0 +1,147 @@
+"""Agreement of a judge with people, and its position bias. Loads NumPy where imported."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from django.db.models import Count
+
+from annotation.agreement.estimate import Estimate, PositionBias
+from annotation.agreement.pairs import cohen_kappa, percent_agreement
+from annotation.agreement.position import Outcomes, position_bias
+from annotation.agreement.shares import share_of_independent
+from annotation.choices import AssignmentState, Verdict
+from annotation.models import Assignment, Judgment, RankedCompletion
+from annotation.selectors.access import judgments_current
+from training.models import Judge, JudgeVerdict
+
+NEWEST = 5000
+"""Number of a judge's newest judgments that are analysed."""
+
+_JUDGE, _PERSON = "judge", "person"
+Ranks = Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeReport:
+    """The figures of a judge over its newest judgments."""
+
+    judged: int
+    """Total judgments."""
+    verdicts: Mapping[str, int]
+    skipped: int
+    """Comparisons whose text its server refused."""
+    shared: int
+    """Comparisons that people have judged too."""
+    agreement: Estimate
+    """Share of pairs of answers with the same verdict as a person's: better, worse or equal."""
+    kappa: Estimate
+    """Cohen's κ of the judge against people: agreement corrected for chance."""
+    among_people: Estimate
+    """Percent agreement among people on the same comparisons: a bound for the judge's."""
+    position: PositionBias
+    """Share of pairs decided within one order that the answer shown earlier won."""
+    same_in_all_orders: Estimate
+    """Share of comparisons on which every order led to the same ranking."""
+
+
+def report_of(judge: Judge) -> JudgeReport:
+    """Return a judge's figures, in a fixed number of queries."""
+    newest = list(
+        Judgment.objects.filter(annotator=judge.user_id)
+        .order_by("-pk")
+        .values_list("pk", "comparison_id")[:NEWEST]
+    )
+    rankings = _ranks([pk for pk, _ in newest])
+    by_comparison = {comparison: rankings.get(pk, {}) for pk, comparison in newest}
+    people = _said_by_people(judge, list(by_comparison))
+    items = [_units(by_comparison[comparison], others) for comparison, others in people.items()]
+    verdicts = list(
+        JudgeVerdict.objects.filter(judgment__in=[pk for pk, _ in newest]).values_list(
+            "replies", "orders_agree"
+        )
+    )
+    counted = Judgment.objects.filter(annotator=judge.user_id).values_list("verdict")
+    by_verdict = dict(counted.annotate(times=Count("pk")).order_by("verdict"))
+    skipped = Assignment.objects.filter(annotator=judge.user_id, state=AssignmentState.SKIPPED)
+    return JudgeReport(
+        judged=sum(by_verdict.values()),
+        verdicts={str(Verdict(verdict).label): times for verdict, times in by_verdict.items()},
+        skipped=skipped.count(),
+        shared=len(people),
+        agreement=percent_agreement(items),
+        kappa=cohen_kappa(items, _JUDGE, _PERSON),
+        among_people=percent_agreement([_units_of_all(others) for others in people.values()]),
+        position=position_bias([_by_place(replies) for replies, _ in verdicts]),
+        same_in_all_orders=share_of_independent([agree for _, agree in verdicts]),
+    )
+
+
+def _ranks(judgments: Sequence[int]) -> dict[int, dict[int, int]]:
+    ranks: dict[int, dict[int, int]] = defaultdict(dict)
+    rows = RankedCompletion.objects.filter(judgment__in=judgments)
+    for judgment, completion, rank in rows.values_list("judgment_id", "completion_id", "rank"):
+        ranks[judgment][completion] = rank
+    return ranks
+
+
+def _said_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, list[Ranks]]:
+    """Return people's rankings of these comparisons, one per person."""
+    current = (
+        judgments_current(judge.project)
+        .filter(comparison__in=comparisons)
+        .select_related(None)
+        .prefetch_related(None)
+        .values_list("pk", "comparison_id")
+    )
+    of = dict(current)
+    ranks = _ranks(list(of))
+    rankings: dict[int, list[Ranks]] = defaultdict(list)
+    for pk, comparison in of.items():
+        rankings[comparison].append(ranks.get(pk, {}))
+    return rankings
+
+
+def _units(by_judge: Ranks, people: Sequence[Ranks]) -> list[dict[str, int]]:
+    """Return the verdicts of judge and person, for each person and pair that both ranked."""
+    return [
+        {_JUDGE: _outcome(by_judge, pair), _PERSON: _outcome(person, pair)}
+        for person in people
+        for pair in combinations(sorted(by_judge.keys() & person.keys()), 2)
+    ]
+
+
+def _units_of_all(people: Sequence[Ranks]) -> list[dict[int, int]]:
+    """Return each person's verdict for each pair of answers."""
+    answers = sorted({pk for person in people for pk in person})
+    return [
+        {
+            number: _outcome(person, pair)
+            for number, person in enumerate(people)
+            if pair[0] in person and pair[1] in person
+        }
+        for pair in combinations(answers, 2)
+    ]
+
+
+def _outcome(ranks: Ranks, pair: tuple[int, int]) -> int:
+    left, right = ranks[pair[0]], ranks[pair[1]]
+    return (right > left) - (right < left)
+
+
+def _by_place(replies: Sequence[Mapping[str, object]]) -> Outcomes:
+    """Return every pair of every order that was read: (earlier place, later place, winner)."""
+    outcomes = []
+    for reply in replies:
+        order, ranks = reply["order"], reply["ranks"]
+        if not isinstance(order, list) or not isinstance(ranks, dict):
+            continue
+        placed = [int(ranks[str(pk)]) for pk in order]
+        outcomes += [
+            (early, late, (placed[late] > placed[early]) - (placed[late] < placed[early]))
+            for early, late in combinations(range(len(placed)), 2)
+        ]
+    return outcomes

@@ -1,0 +1,84 @@
+"""Reads of the training pages."""
+
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import Prefetch, Q, QuerySet
+
+from annotation.choices import Role
+from annotation.models import Candidate, Completion, Judgment, Project, User
+from training.choices import WRITES_TEXT, CheckpointKind
+from training.models import Checkpoint, Snapshot
+from training.selectors.chats import chat_of
+
+_LONGEST_LINEAGE = 50
+
+
+def managed_projects(user: User | AnonymousUser) -> QuerySet[Project]:
+    """Return the projects whose training pages `user` may see; all of them for a superuser."""
+    if not user.is_authenticated:
+        return Project.objects.none()
+    if user.is_superuser:
+        return Project.objects.order_by("name")
+    return Project.objects.filter(memberships__user=user, memberships__role=Role.MANAGER).order_by("name")
+
+
+def checkpoints_for(user: User | AnonymousUser) -> QuerySet[Checkpoint]:
+    """Return the checkpoints of the projects that `user` manages, and the starter models."""
+    projects = managed_projects(user)
+    if not projects.exists():
+        return Checkpoint.objects.none()
+    return Checkpoint.objects.filter(Q(project__isnull=True) | Q(project__in=projects)).order_by("-pk")
+
+
+def checkpoints_of(project: Project, *, writing: bool) -> QuerySet[Checkpoint]:
+    """Return the checkpoints comparable in a project: those that write text, or the reward models."""
+    kinds = WRITES_TEXT if writing else (CheckpointKind.REWARD,)
+    return Checkpoint.objects.filter(
+        Q(project=project) | Q(project__isnull=True, rounds__project=project),
+        kind__in=kinds,
+        files_deleted_at__isnull=True,
+    ).distinct()
+
+
+def lineage_of(checkpoint: Checkpoint) -> list[Checkpoint]:
+    """Return a checkpoint's ancestors, nearest first."""
+    line: list[Checkpoint] = []
+    ancestor = checkpoint.parent
+    while ancestor is not None and len(line) < _LONGEST_LINEAGE:
+        line.append(ancestor)
+        ancestor = ancestor.parent
+    return line
+
+
+def judgments_in(snapshot: Snapshot) -> QuerySet[Judgment]:
+    """Return the judgments of a snapshot, prepared for a list."""
+    candidates = Candidate.objects.select_related("completion__source").order_by("index")
+    return (
+        snapshot.judgments.select_related("annotator", "comparison__prompt")
+        .prefetch_related("ranks", Prefetch("comparison__candidates", queryset=candidates))
+        .order_by("pk")
+    )
+
+
+def placed_candidates(judgment: Judgment) -> list[tuple[Completion, int | None]]:
+    """Return a judgment's completions with their ranks, best first, unranked last."""
+    ranks = {place.completion_id: place.rank for place in judgment.ranks.all()}
+    placed = [
+        (candidate.completion, ranks.get(candidate.completion_id))
+        for candidate in judgment.comparison.candidates.all()
+    ]
+    return sorted(placed, key=lambda pair: pair[1] if pair[1] is not None else len(placed) + 1)
+
+
+def request_of(completion: Completion) -> dict[str, Any] | None:
+    """Return the model server's request that reproduces this completion; None if there is none."""
+    checkpoint = getattr(completion.source, "checkpoint", None)
+    if checkpoint is None or completion.seed is None:
+        return None
+    return {
+        "model": checkpoint.name,
+        "messages": chat_of(completion.prompt),
+        "seed": completion.seed,
+        **completion.sampling,
+    }

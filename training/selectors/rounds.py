@@ -1,0 +1,106 @@
+"""Reads of a round's page."""
+
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from annotation.models import AuditEntry
+from annotation.selectors.access import judgments_current
+from training.choices import CAN_START, IS_DECIDED, TRAINS, RoundState, StepKind, StepState
+from training.models import Checkpoint, Round, RoundStep
+from training.selectors.judgments import decided_judgments
+from training.selectors.round_states import can_decide, place_of
+from training.selectors.runs import RunView, run_view
+
+_MOST_ENTRIES = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundView:
+    """The state of a round."""
+
+    round: Round
+    steps: list[RoundStep]
+    current: RoundStep | None
+    """The running step, or else the one that ended the round early."""
+    run: RunView | None
+    """The run of the current step, or of the last one that had a run."""
+    candidate: Checkpoint | None
+    """The policy that it trained; None before it is registered."""
+    is_going_on: bool
+    """True if a worker is on it, or will be without any action."""
+    can_answer_again: bool
+    can_decide: bool
+    """True where its new policy may be promoted or rejected now."""
+    life: list[tuple[str, str]]
+    """Every state up to the verdict, in words, with its mark: done, running or waiting."""
+
+
+def round_view(round_: Round) -> RoundView:
+    """Return the state of a round, with the curves and the log of its training. Two queries, two small
+    files."""
+    steps = list(round_.steps.select_related("run__checkpoint").order_by("position"))
+    shown = [step for step in steps if step.position > 0] or steps
+    ended_early = (StepState.FAILED, StepState.CANCELLED)
+    current = next((step for step in steps if step.state == StepState.RUNNING), None) or next(
+        (step for step in shown if step.state in ended_early), None
+    )
+    with_run = [step for step in steps if step.run]
+    run = current.run if current and current.run else with_run[-1].run if with_run else None
+    opening = next((step for step in steps if step.position == 0), None)
+    waits = (StepState.WAITING, StepState.RUNNING)
+    labelling = round_.state == RoundState.LABELLING
+    answering = opening is not None and opening.state in waits
+    works = round_.state == RoundState.SAMPLING or (labelling and answering)
+    return RoundView(
+        round=round_,
+        steps=steps,
+        current=current,
+        run=run_view(run) if run else None,
+        candidate=_candidate(with_run),
+        is_going_on=works or (round_.state in TRAINS and any(step.state in waits for step in shown)),
+        can_answer_again=labelling and opening is not None and opening.state in ended_early,
+        can_decide=can_decide(round_),
+        life=_life(round_),
+    )
+
+
+def _life(round_: Round) -> list[tuple[str, str]]:
+    ends = (*IS_DECIDED, RoundState.NOT_ENOUGH_EVIDENCE)
+    verdict = RoundState(round_.state) if round_.state in ends else RoundState.PROMOTED
+    states = (RoundState.DRAFT, *CAN_START, *TRAINS, verdict)
+    here = RoundState(round_.state)
+    at = states.index(here if here in states else place_of(round_))
+    marks = ["done"] * at + ["done" if round_.state in ends else "running"] + ["waiting"] * len(states)
+    return [(str(state.label), mark) for state, mark in zip(states, marks, strict=False)]
+
+
+def _candidate(with_run: list[RoundStep]) -> Checkpoint | None:
+    runs = [step.run for step in with_run if step.kind == StepKind.TRAIN_POLICY]
+    return getattr(runs[0], "checkpoint", None) if runs else None
+
+
+def audit_of(round_: Round) -> QuerySet[AuditEntry]:
+    """Return the audit entries of a round, latest first."""
+    entries = AuditEntry.objects.filter(
+        project=round_.project_id, subject_id=round_.pk, action__startswith="round."
+    )
+    return entries.select_related("actor").order_by("-pk")[:_MOST_ENTRIES]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Material:
+    """The amount of training data of a round."""
+
+    judgments: int
+    decided: int
+    """Judgments on training prompts that prefer some answer."""
+
+
+def material_of(round_: Round) -> Material:
+    """Return the current training data of a round."""
+    rounds = range(1, round_.number + 1)
+    return Material(
+        judgments=judgments_current(round_.project, rounds).count(),
+        decided=decided_judgments(round_.project, rounds).count(),
+    )

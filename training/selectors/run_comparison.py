@@ -1,0 +1,92 @@
+"""Runs beside each other: their configurations as a difference, and their metrics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.functional import Promise
+
+from annotation.models import Project
+from training.models import Run
+from training.selectors.run_columns import HEADLINES, SETTINGS, Better, better_of, leaves, title_of
+
+MOST_COMPARED = 6
+_NOT_SETTINGS = ("name", "cache", "format")
+"""Parts of a configuration that differ by nature, or never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A setting or metric of each run; None for a run without it."""
+
+    label: str | Promise
+    values: Sequence[Any]
+    differs: bool
+    best: float | None = None
+    """The best value, where one end of a metric is better and the runs differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Runs beside each other."""
+
+    runs: Sequence[Run]
+    settings: Sequence[Line]
+    same_settings: int
+    """Settings that all share."""
+    metrics: Sequence[Line]
+
+
+def runs_to_compare(project: Project, asked: Sequence[str]) -> list[Run]:
+    """Return the runs of the project with these ids, in this order, at most `MOST_COMPARED`."""
+    ids = [
+        int(text) for text in dict.fromkeys(asked) if text.isascii() and text.isdecimal() and len(text) < 19
+    ]
+    related = ("snapshot__project", "parent", "checkpoint", "round_step__round")
+    found = Run.objects.filter(snapshot__project=project).select_related(*related)
+    # A refused id takes no place from the others; what is searched for stays bounded.
+    runs = found.in_bulk(ids[: 10 * MOST_COMPARED])
+    return [runs[pk] for pk in ids if pk in runs][:MOST_COMPARED]
+
+
+def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> Comparison:
+    """Return runs beside each other; settings that all share only with `all_settings`."""
+    lines = _settings(runs)
+    return Comparison(
+        runs=runs,
+        settings=lines if all_settings else [line for line in lines if line.differs],
+        same_settings=sum(1 for line in lines if not line.differs),
+        metrics=_metrics(runs),
+    )
+
+
+def _settings(runs: Sequence[Run]) -> list[Line]:
+    flat = [{path: value for path, value in leaves(run.spec) if path[0] not in _NOT_SETTINGS} for run in runs]
+    labels = {path: label for label, path in SETTINGS.values()}
+    paths = list(dict.fromkeys(path for values in flat for path in values))
+    lines = []
+    for path in sorted(paths, key=lambda path: (path not in labels, path)):
+        values = [one.get(path) for one in flat]
+        name = ".".join(path[1:] if path[0] == "settings" else path)
+        lines.append(_line(labels.get(path, name.replace("_", " ")), values))
+    return lines
+
+
+def _metrics(runs: Sequence[Run]) -> list[Line]:
+    summaries = [run.summary or {} for run in runs]
+    names = sorted({name for summary in summaries for name in summary})
+    ordered = [*(name for name in HEADLINES if name in names), *(n for n in names if n not in HEADLINES)]
+    return [
+        _line(title_of(name), [summary.get(name) for summary in summaries], better=better_of(name))
+        for name in ordered
+        if not name.endswith(("_low", "_high"))
+    ]
+
+
+def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> Line:
+    differs = any(value != values[0] for value in values[1:])
+    numbers = [value for value in values if value is not None]
+    best = None
+    if differs and len(numbers) > 1 and better != Better.NONE:
+        best = max(numbers) if better == Better.HIGHER else min(numbers)
+    return Line(label=label, values=values, differs=differs, best=best)

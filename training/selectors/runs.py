@@ -1,0 +1,322 @@
+"""Reads of a run's page."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.cache import cache
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from training.choices import Method, RunState, StepState
+from training.contract import (
+    DROPPED_FILE,
+    LOG_FILE,
+    MACHINE_FILE,
+    METRICS_FILE,
+    SAMPLES_FILE,
+    STATUS_FILE,
+    MachineUse,
+    read_machine_use,
+    read_samples,
+    read_watch_warnings,
+)
+from training.contract.log_lines import search_lines, tail
+from training.figures.curves import MOST_LINES, Metric, metric_of, points_since
+from training.figures.folded_metrics import Folded, folded_metrics
+from training.figures.held_out import Figure, figures_of
+from training.figures.samples import Measure, Samples, shaded
+from training.files.run_folders import folder_of
+from training.models import Run
+
+DRAWN_METRICS = (
+    "reward",
+    "kl",
+    "kl_base",
+    "sampler_gap",
+    "length",
+    "entropy",
+    "unfinished",
+    "clip_fraction",
+    "explained_variance",
+    "loss",
+    "accuracy",
+    "margin",
+    "log_ratio",
+    "reference_kl",
+    "held_out_accuracy",
+    "held_out_log_loss",
+)
+BASELINE_METRICS = ("held_out_constant_log_loss", "held_out_length_log_loss", "held_out_scaled_log_loss")
+"""Metrics that hardly move during a run: not drawn first."""
+HEADLINE_METRICS = (
+    *("held_out_accuracy", "held_out_log_loss", "held_out_reward", "held_out_loss"),
+    *("reward", "kl", "loss", "accuracy"),
+)
+"""Metrics of a run that its page shows first, the most important in front."""
+_MOST_HEADLINES = 5
+_LOG_BYTES_SEARCHED = 8 << 20
+IS_GOING_ON = (RunState.WAITING, RunState.STARTING, RunState.RUNNING)
+_MOST_SECONDS = 0.06
+"""Longest reading of a file of metrics per request; the next one continues."""
+_MOST_DROPPED_SHOWN = 50
+_CHOICES = 50
+_LOG_LINES = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """A run with the content of its folder."""
+
+    run: Run
+    metrics: list[Metric]
+    log: str
+    is_interrupted: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLines:
+    """Lines of a run's log: its end, or the last that contain a text."""
+
+    text: str
+    lines: list[str]
+    total: int
+    """Lines that contain the text."""
+    is_cut: bool
+    """True if the beginning of a long log was not searched."""
+
+    @property
+    def joined(self) -> str:
+        """Return the lines as one text."""
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dropped:
+    """Examples that a run could not learn from."""
+
+    total: int
+    reasons: list[tuple[str, int]]
+    """Number of each reason, the most frequent first."""
+    first: list[dict[str, str]]
+
+
+def folded_of(run: Run, *, most_seconds: float = _MOST_SECONDS) -> Folded:
+    """Return a run's metrics, folded; the folded form is kept in `cache/metrics`."""
+    cache_file = Path(settings.RONDO_HOME) / "cache" / "metrics" / f"{run.name}.json"
+    return folded_metrics(folder_of(run), kept=cache_file, most_seconds=most_seconds)
+
+
+def is_interrupted(run: Run) -> bool:
+    """Return whether a run has begun and not ended, and no worker has reported on it for RONDO_STALE_SECONDS.
+
+    The next worker resumes it from the last saved step.
+    """
+    if run.state not in (RunState.STARTING, RunState.RUNNING):
+        return False
+    step = getattr(run, "round_step", None)
+    if step is not None and step.state != StepState.RUNNING:
+        return True
+    heartbeat = run.heartbeat_at if step is None else step.heartbeat_at
+    limit = timedelta(seconds=settings.RONDO_STALE_SECONDS)
+    return heartbeat is None or timezone.now() - heartbeat > limit
+
+
+def run_view(run: Run, *, log_lines: int = 8) -> RunView:
+    """Return a run with its last values and the end of its log, for a round's page."""
+    folded = [folded_of(run)]
+    return RunView(
+        run=run,
+        metrics=[metric_of(folded, name) for name in drawn_first(folded)],
+        log=tail(folder_of(run) / LOG_FILE, lines=log_lines),
+        is_interrupted=is_interrupted(run),
+    )
+
+
+def metrics_of(runs: Sequence[Run]) -> tuple[list[Metric], bool]:
+    """Return the metrics of runs with their last values, those drawn first in front.
+
+    The second value is true if a part of a long file is still unread: the next request continues.
+    """
+    folded = _folded_of_all(runs)
+    return _metrics_in(folded), any(run.is_behind for run in folded)
+
+
+def _folded_of_all(runs: Sequence[Run]) -> list[Folded]:
+    return [folded_of(run, most_seconds=_MOST_SECONDS / len(runs)) for run in runs]
+
+
+def _metrics_in(folded: Sequence[Folded]) -> list[Metric]:
+    first = drawn_first(folded)
+    others = sorted({name for run in folded for name in run.latest} - set(first))
+    return [metric_of(folded, name, is_first=name in first) for name in [*first, *others]]
+
+
+def news_of(runs: Sequence[Run], *, marks: Sequence[str]) -> dict[str, Any]:
+    """Return the new chart data of runs since `marks`, one of each run.
+
+    A mark comes from the previous reply; an empty or outdated one gets everything.
+    """
+    all_folded = _folded_of_all(runs)
+    news = []
+    padded = [*marks, *[""] * len(runs)]
+    for run, folded, mark in zip(runs, all_folded, padded, strict=False):
+        known, _, after = mark.rpartition("-")
+        era = f"{folded.inode}-{len(folded.rewinds)}-{folded.width}"
+        since = int(after) if known == era and after.isdecimal() else 0
+        news.append(
+            {
+                "run": run.name,
+                "total_steps": run.total_steps,
+                "goes_on": run.state in IS_GOING_ON,
+                "is_behind": folded.is_behind,
+                "mark": f"{era}-{max(folded.last_step, 0)}",
+                "all": since == 0,
+                "width": folded.width,
+                "latest": folded.latest,
+                "metrics": {name: points_since(folded, name, since=since) for name in sorted(folded.cells)}
+                if folded.last_step > since or since == 0
+                else {},
+            }
+        )
+    return {
+        "runs": news,
+        "metrics": [
+            {
+                "name": metric.name,
+                "title": metric.title,
+                "unit": metric.unit,
+                "group": metric.group,
+                "first": metric.is_first,
+            }
+            for metric in _metrics_in(all_folded)
+        ],
+    }
+
+
+def drawn_first(folded: Sequence[Folded]) -> list[str]:
+    """Return the metrics shown first: of every run, of these rewards, of held-out heads."""
+    named = {name for run in folded for name in run.latest}
+    rewards = sorted(name for name in named if name.startswith(("reward/", "watched/", "held_out_reward")))
+    rewards = [name for name in rewards if not name.endswith(("_low", "_high"))]
+    heads = sorted(name for name in named if name.startswith("held_out_") and name.endswith("_log_loss"))
+    heads = [name for name in heads if name not in BASELINE_METRICS]
+    wanted = [*DRAWN_METRICS, *rewards, *(name for name in heads if name not in DRAWN_METRICS)]
+    return [name for name in wanted if name in named]
+
+
+def overlaid_on(run: Run, names: Sequence[str]) -> list[Run]:
+    """Return the named runs of the same project overlaid on this one, at most MOST_LINES − 1."""
+    wanted = [name for name in dict.fromkeys(names) if name != run.name][: MOST_LINES - 1]
+    runs = {other.name: other for other in runs_beside(run).filter(name__in=wanted)}
+    return [runs[name] for name in wanted if name in runs]
+
+
+def runs_beside(run: Run) -> QuerySet[Run]:
+    """Return the other runs of a run's project, newest first."""
+    return Run.objects.filter(snapshot__project=run.snapshot.project_id).exclude(pk=run.pk).order_by("-pk")
+
+
+def overlay_choices(run: Run, chosen: Sequence[Run]) -> list[Run]:
+    """Return the runs that can be overlaid: the chosen, then the newest of the same method, then others."""
+    listed = list(runs_beside(run).exclude(pk__in=[other.pk for other in chosen])[:_CHOICES])
+    return [*chosen, *sorted(listed, key=lambda other: other.method != run.method)]
+
+
+def samples_of(run: Run, *, step: int | None, measure: Measure) -> Samples | None:
+    """Return the samples of a step that has some, by default the last; None for a run without samples."""
+    if not (folder_of(run) / SAMPLES_FILE).is_file():
+        return None
+    last = folded_of(run).last_step
+    if last < 0:
+        return None
+    shown = step if step is not None and 1 <= step <= last else last
+    answers = read_samples(folder_of(run), shown)
+    return shaded(answers, step=shown, last_step=last, measure=measure) if answers else None
+
+
+def watch_warnings_of(run: Run) -> list[str]:
+    """Return the warnings of a run's reward-hacking watch; only learning from samples is watched."""
+    if run.method != Method.POLICY_GRADIENT:
+        return []
+    return read_watch_warnings(folder_of(run) / LOG_FILE)
+
+
+def log_lines_of(run: Run, text: str = "") -> LogLines:
+    """Return the last lines of a run's log that contain a text, in any case; all of them without one."""
+    path = folder_of(run) / LOG_FILE
+    if not text:
+        return LogLines(text="", lines=tail(path, lines=_LOG_LINES).splitlines(), total=0, is_cut=False)
+    found, is_cut = search_lines(path, text, most_bytes=_LOG_BYTES_SEARCHED)
+    return LogLines(text=text, lines=found[-_LOG_LINES:], total=len(found), is_cut=is_cut)
+
+
+def headline_figures_of(run: Run) -> tuple[Figure, ...]:
+    """Return the figures by which a run is judged first, as its summary has them."""
+    summary: dict[str, float | None] = run.summary or {}
+    names = [name for name in HEADLINE_METRICS if name in summary][:_MOST_HEADLINES]
+    wanted = {
+        key: summary[key] for name in names for key in (name, f"{name}_low", f"{name}_high") if key in summary
+    }
+    figures = {figure.title: figure for figure in figures_of(wanted)}
+    titles = [name.removeprefix("held_out_").replace("_", " ") for name in names]
+    return tuple(figures[title] for title in titles if title in figures)
+
+
+def machine_of(run: Run) -> MachineUse | None:
+    """Return the run's last reported use of its machine."""
+    uses = read_machine_use(folder_of(run))
+    return uses[-1] if uses else None
+
+
+def dropped_of(run: Run) -> Dropped | None:
+    """Return the examples that the run could not learn from; None before it wrote any. Cached per file."""
+    path = folder_of(run) / DROPPED_FILE
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    key = f"dropped-{run.pk}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}"
+    dropped: Dropped | None = cache.get(key)
+    if dropped is None:
+        dropped = _count_dropped(path)
+        cache.set(key, dropped)
+    return dropped
+
+
+def _count_dropped(path: Path) -> Dropped:
+    reasons: Counter[str] = Counter()
+    first: list[dict[str, str]] = []
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            entry = json.loads(line)
+            reasons[str(entry.get("reason", ""))] += 1
+            if len(first) < _MOST_DROPPED_SHOWN:
+                first.append({str(name): str(value) for name, value in entry.items() if value})
+    return Dropped(total=reasons.total(), reasons=reasons.most_common(), first=first)
+
+
+def state_mark(run: Run) -> str:
+    """Return a mark that changes with the live part of a run's page."""
+    marks = [
+        run.state,
+        run.step,
+        run.message,
+        run.error,
+        run.seconds_left,
+        run.total_steps,
+        is_interrupted(run),
+    ]
+    for name in (STATUS_FILE, LOG_FILE, METRICS_FILE, MACHINE_FILE):
+        try:
+            stat = (folder_of(run) / name).stat()
+        except OSError:
+            continue
+        marks.append((name, stat.st_size, stat.st_mtime_ns))
+    return hashlib.sha256(repr(marks).encode()).hexdigest()[:32]

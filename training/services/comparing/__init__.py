@@ -1,0 +1,1 @@
+"""Comparing checkpoints: arenas, side by side, the leaderboard."""

@@ -1,0 +1,1 @@
+"""Background jobs: claims, workers, events."""

@@ -1,0 +1,71 @@
+"""Tags and notes of checkpoints and runs."""
+
+import re
+from collections.abc import Sequence
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import Project, User
+from annotation.services import audit
+from training.models import Checkpoint, Run
+
+MOST_TAGS = 20
+LONGEST_NOTE = 20_000
+TAG = re.compile(r"[\w][\w .:+-]{0,39}")
+
+
+def describe_checkpoint(
+    *, checkpoint: Checkpoint, tags: Sequence[str], notes: str, described_by: User
+) -> None:
+    """Give a checkpoint other tags and notes. Refuses what is no tag, and too much of either.
+
+    Nothing is written where nothing changed.
+    """
+    _describe(checkpoint, tags=tags, notes=notes, user=described_by, project=checkpoint.project)
+
+
+def describe_run(*, run: Run, tags: Sequence[str], notes: str, described_by: User) -> None:
+    """Give a run other tags and notes. Refuses what is no tag, and too much of either.
+
+    Nothing is written where nothing changed.
+    """
+    _describe(run, tags=tags, notes=notes, user=described_by, project=run.snapshot.project)
+
+
+def _describe(
+    row: Checkpoint | Run, *, tags: Sequence[str], notes: str, user: User, project: Project | None
+) -> None:
+    wanted = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    _require_tags(wanted)
+    if len(notes) > LONGEST_NOTE:
+        raise Refusal(
+            _("Notes have at most %(most)d characters; these have %(count)d.")
+            % {"most": LONGEST_NOTE, "count": len(notes)},
+            field="notes",
+        )
+    if "\0" in notes:
+        raise Refusal(_("Notes contain a NUL character. Remove it."), field="notes")
+    kind = row._meta.model_name
+    with transaction.atomic():
+        held = type(row)._default_manager.select_for_update(of=("self",)).get(pk=row.pk)
+        if held.tags != wanted:
+            details = {"before": held.tags, "after": wanted}
+            audit.record(action=f"{kind}.tag", subject=held, actor=user, project=project, details=details)
+        if held.notes != notes:
+            audit.record(action=f"{kind}.note", subject=held, actor=user, project=project)
+        type(row)._default_manager.filter(pk=held.pk).update(tags=wanted, notes=notes)
+    row.tags, row.notes = wanted, notes
+
+
+def _require_tags(tags: Sequence[str]) -> None:
+    for tag in tags:
+        if not TAG.fullmatch(tag):
+            raise Refusal(
+                _("%(tag)s is no tag: use up to 40 letters, digits, spaces, dots, colons and dashes.")
+                % {"tag": repr(tag[:60])},
+                field="tags",
+            )
+    if len(tags) > MOST_TAGS:
+        raise Refusal(_("Use at most %(most)d tags.") % {"most": MOST_TAGS}, field="tags")

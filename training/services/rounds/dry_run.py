@@ -1,0 +1,313 @@
+"""Estimate of a round from the current data: counts, steps, time, memory, and problems."""
+
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db.models import Sum
+from django.utils.translation import gettext as _
+
+from annotation.choices import Purpose, Split, Verdict
+from annotation.errors import Refusal
+from annotation.models import Comparison, Prompt
+from annotation.selectors.access import judgments_current
+from training.choices import CheckpointKind, RunState, StepKind
+from training.contract import (
+    PolicyGradientSettings,
+    PreferenceSettings,
+    Settings,
+    read_machine_use,
+)
+from training.files.run_folders import folder_of
+from training.models import Round, RoundStep, Run
+from training.recipe import ROUND_REWARD_MODEL
+from training.selectors.judgments import decided_judgments
+from training.selectors.projects import checkpoints_of
+from training.services.evaluation.evaluators import trains_evaluator
+from training.services.rounds.chat_templates import untrainable_template
+from training.services.rounds.memory_gate import Machine, PlannedRun, tight, too_large, training_machine
+from training.services.rounds.reward_models import unknown_reference
+from training.services.runs.memory import Shape, memory_of, parameters_in
+from training.services.sampling.answers import questions_of, rival_of
+
+_RUNS_LOOKED_AT = 5
+_ROUNDS_LOOKED_AT = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """Estimate of a round, and the problems that prevent it."""
+
+    prompts: int
+    held_out_prompts: int
+    """Of the project; what an evaluation asks is among them."""
+    answers: Mapping[str, int]
+    """By the checkpoint that would write them."""
+    comparisons: int
+    judgments_expected: int
+    """That the round's comparisons have places for."""
+    answering_seconds: float | None
+    material: Mapping[str, int]
+    """Current judgments of this round and those before: `learned` from, and what is left out, by reason."""
+    runs: Sequence[PlannedRun]
+    evaluated_prompts: int
+    machine: Machine
+    problems: Sequence[str] = field(default_factory=tuple)
+    """Why training cannot be started so. Each says what to change."""
+    warnings: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def answering_time(self) -> timedelta | None:
+        """Return the estimated duration of sampling."""
+        return None if self.answering_seconds is None else timedelta(seconds=round(self.answering_seconds))
+
+
+def dry_run(*, round_: Round) -> DryRun:
+    """Reckon what a round would do by its recipe, with what is in the database now. Writes nothing."""
+    problems: list[str] = []
+    draws: Counter[str] = Counter()
+    comparisons = 0
+    try:
+        for question in questions_of(round_, rival_of(round_)):
+            draws.update(draw.checkpoint.name for draw in question.draws)
+            comparisons += 1
+    except Refusal as refusal:
+        problems.append(refusal.message)
+    prompts = Counter(Prompt.objects.filter(project=round_.project_id).values_list("split", flat=True))
+    if not prompts:
+        problems.append(_("The project has no prompts: import some."))
+    material = _material(round_)
+    expected = _judgments_expected(round_, comparisons)
+    machine = training_machine()
+    runs = [*_planned(round_, material["learned"], prompts[Split.TRAIN], machine)]
+    problems += [*_cannot_be_trained(round_), *_unknown_reward_models(round_)]
+    problems += [*too_large(runs, machine), *_too_long(round_)]
+    return DryRun(
+        prompts=sum(prompts.values()),
+        held_out_prompts=prompts[Split.HELD_OUT],
+        # A Counter would give a template 0 for `items`.
+        answers=dict(draws),
+        comparisons=comparisons,
+        judgments_expected=expected,
+        answering_seconds=_answering_seconds(round_, sum(draws.values())),
+        material=material,
+        runs=runs,
+        evaluated_prompts=min(round_.parsed_recipe.evaluation.prompts, prompts[Split.HELD_OUT]),
+        machine=machine,
+        problems=problems,
+        warnings=[*tight(runs, machine), *_idle_settings(round_, prompts[Split.HELD_OUT])],
+    )
+
+
+def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[str]:
+    """Refuse a round whose training cannot be: for want of weights to begin with, of memory, or of a reward
+    model that it names.
+
+    Looks at the recipe as it is stored. With `despite_memory` a want of memory is returned instead.
+    """
+    stored = Round.objects.select_related("project", "policy").get(pk=round_.pk)
+    lacking = memory_problems(stored)
+    problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored)]
+    for problem in problems if despite_memory else [*problems, *lacking]:
+        raise Refusal(problem, field="recipe")
+    return lacking
+
+
+def memory_problems(round_: Round) -> list[str]:
+    """Return why the round's runs fit into the memory of no training worker."""
+    machine = training_machine()
+    return [*too_large([*_planned(round_, 0, 0, machine)], machine)]
+
+
+def _material(round_: Round) -> dict[str, int]:
+    """Current judgments by what a reward model could make of them; each counts once."""
+    rounds = range(1, round_.number + 1)
+    ai_feedback = round_.parsed_recipe.ai_feedback
+    current = judgments_current(round_.project, rounds, machines=True).prefetch_related(None)
+    total = current.count()
+    learned = decided_judgments(round_.project, rounds, ai_feedback=ai_feedback)
+    training = current.filter(comparison__prompt__split=Split.TRAIN)
+    machines = 0
+    if not ai_feedback:
+        machines = training.filter(annotator__is_machine=True).count()
+        training = training.filter(annotator__is_machine=False)
+    taught = learned.count()
+    cannot = training.filter(verdict=Verdict.CANNOT_JUDGE).count()
+    return {
+        "total": total,
+        "learned": taught,
+        "held_out": current.filter(comparison__prompt__split=Split.HELD_OUT).count(),
+        "machines": machines,
+        "cannot_judge": cannot,
+        "no_preference": max(0, training.count() - taught - cannot),
+    }
+
+
+def _judgments_expected(round_: Round, comparisons: int) -> int:
+    """Places of the comparisons that are there, and of those that are still to come."""
+    there = Comparison.objects.filter(
+        project=round_.project_id, round_number=round_.number, purpose=Purpose.WORK
+    )
+    places = there.aggregate(places=Sum("overlap"))["places"] or 0
+    project = round_.project
+    each = project.overlap + project.extra_overlap * project.extra_overlap_share
+    return round(places + max(0, comparisons - there.count()) * each)
+
+
+def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Iterator[PlannedRun]:
+    recipe = round_.parsed_recipe
+    folder = Path(settings.RONDO_MODELS) / round_.policy.base_model
+    shape = Shape.read(folder)
+    parameters = parameters_in(folder)
+    continues = round_.policy.kind == CheckpointKind.POLICY
+    planned: list[tuple[str, Settings]] = [(_("reward model"), recipe.reward), (_("policy"), recipe.policy)]
+    if trains_evaluator(round_):
+        planned.insert(1, (_("second reward model"), recipe.reward))
+        # Each learns from the judgments of about half of the prompts.
+        learned = math.ceil(learned / 2)
+    for title, method in planned:
+        examples = prompts if isinstance(method, PolicyGradientSettings) else learned
+        steps = steps_of(method, examples)
+        pace = _pace_of(round_, method)
+        yield PlannedRun(
+            title=title,
+            method=method.method,
+            examples=examples,
+            steps=steps,
+            memory=memory_of(
+                method,
+                shape,
+                parameters=parameters,
+                base_bytes=machine.weight_bytes,
+                continues=continues,
+            )
+            if shape
+            else None,
+            seconds=pace.seconds_per_example * steps * method.optimiser.batch_size if pace else None,
+            measured_on=pace.run if pace else "",
+            tokens_per_second=pace.tokens_per_second if pace else None,
+        )
+
+
+def steps_of(method: Settings, examples: int) -> int:
+    """Optimiser steps of a run over so many examples: whole passes, or as many as are allowed."""
+    steps = math.ceil(examples / method.optimiser.batch_size) * method.optimiser.epochs
+    most = method.optimiser.max_steps
+    return steps if most is None else min(steps, most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pace:
+    run: str
+    seconds_per_example: float
+    tokens_per_second: float | None
+
+
+def _pace_of(round_: Round, method: Settings) -> _Pace | None:
+    """Return the measured pace of the latest run of the same method on the same base."""
+    finished = Run.objects.filter(
+        method=method.method, state=RunState.FINISHED, checkpoint__base_model=round_.policy.base_model
+    )
+    for run in finished.order_by("-pk")[:_RUNS_LOOKED_AT]:
+        uses = read_machine_use(folder_of(run))
+        paces = [
+            (later.time - earlier.time) / (later.step - earlier.step)
+            for earlier, later in itertools.pairwise(uses)
+            if later.step > earlier.step
+        ]
+        batch = run.spec.get("settings", {}).get("optimiser", {}).get("batch_size")
+        if paces and batch:
+            tokens = [use.tokens_per_second for use in uses if use.tokens_per_second]
+            return _Pace(
+                run=run.name,
+                # A run that was paused has long gaps; the median does not mind them.
+                seconds_per_example=statistics.median(paces) / batch,
+                tokens_per_second=statistics.median(tokens) if tokens else None,
+            )
+    return None
+
+
+def _answering_seconds(round_: Round, answers: int) -> float | None:
+    """Estimate from the newest round with responses, also while it is sampling; None before there are any."""
+    steps = RoundStep.objects.filter(
+        round__project=round_.project_id, kind=StepKind.ANSWER_PROMPTS, seconds_worked__gt=0
+    ).select_related("round")
+    for step in steps.order_by("-pk")[:_ROUNDS_LOOKED_AT]:
+        there = Comparison.objects.filter(
+            project=round_.project_id, round_number=step.round.number, purpose=Purpose.WORK
+        )
+        written: int | None = there.aggregate(answers=Sum("size"))["answers"]
+        if written:
+            return step.seconds_worked / written * answers
+    return None
+
+
+def _cannot_be_trained(round_: Round) -> Iterator[str]:
+    """Yield why training cannot begin: weights are missing, or the base's chat template does not allow it."""
+    if round_.policy.server_url:
+        yield _(
+            "%(name)s is served elsewhere and its weights are not here: it can respond and "
+            "annotate, but nothing can be trained from it. Begin a round from a checkpoint of "
+            "this server."
+        ) % {"name": round_.policy}
+    elif round_.policy.files_deleted_at:
+        yield _(
+            "The files of %(name)s were deleted: nothing can be trained from it. Begin a round from another "
+            "checkpoint."
+        ) % {"name": round_.policy}
+    yield from untrainable_template(round_)
+
+
+def _unknown_reward_models(round_: Round) -> Iterator[str]:
+    policy = round_.parsed_recipe.policy
+    yield from unknown_reference(round_, policy)
+    if not isinstance(policy, PolicyGradientSettings):
+        return
+    known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))
+    for part in (*policy.rewards, *policy.watch.held_out):
+        if part.checkpoint not in (None, ROUND_REWARD_MODEL, *known):
+            yield _(
+                "The reward %(part)s names %(name)s, which is no reward model of the project: name another "
+                "in the recipe."
+            ) % {"part": part.name, "name": part.checkpoint}
+
+
+def _too_long(round_: Round) -> Iterator[str]:
+    shape = Shape.read(Path(settings.RONDO_MODELS) / round_.policy.base_model)
+    recipe = round_.parsed_recipe
+    samplings = {
+        "sampling": recipe.sampling,
+        "evaluation, sampling": recipe.evaluation.sampling,
+        **{f"samplers, {place}": one.sampling for place, one in enumerate(recipe.samplers, 1)},
+    }
+    for name, sampling in samplings.items():
+        if shape is not None and sampling.max_tokens >= shape.context:
+            yield _(
+                "%(name)s asks for %(tokens)s tokens, and the model’s context holds %(context)s with the "
+                "prompt: lower max_tokens."
+            ) % {"name": name, "tokens": sampling.max_tokens, "context": shape.context}
+
+
+def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
+    """Settings that would do nothing as things are."""
+    recipe = round_.parsed_recipe
+    if not held_out:
+        yield _("The project has no held-out prompts: the new policy cannot be compared with its parent.")
+    evaluated, minimum = min(recipe.evaluation.prompts, held_out), recipe.promotion.least_differing_prompts
+    if 0 < evaluated < minimum and recipe.promotion.not_worse:
+        yield _(
+            "The new policy will be compared with its parent on %(count)s held-out prompts, and a decision "
+            "needs at least %(minimum)s with different responses. Expect “not enough evidence”: import more "
+            "prompts, or raise the prompts of the evaluation."
+        ) % {"count": evaluated, "minimum": minimum}
+    learns_from_order = isinstance(recipe.policy, PreferenceSettings) or recipe.reward.loss != "none"
+    if learns_from_order and not round_.project.ask_verdict:
+        yield _("The project does not ask for a preference: there will be no preferences to train on.")
+    if recipe.reward.segments and not round_.project.ask_span_flags:
+        yield _("The reward model learns from marks, and the project does not ask for any.")

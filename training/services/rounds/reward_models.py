@@ -1,0 +1,113 @@
+"""Folders of the reward models and of the reference that a recipe's policy is trained with."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from training.choices import CheckpointKind, RunState, StepKind
+from training.contract import (
+    BASE,
+    PARENT,
+    KtoSettings,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    RewardPart,
+    SftSettings,
+    manifest_digest,
+)
+from training.models import Checkpoint, Round, Run
+from training.recipe import ROUND_REWARD_MODEL, PolicySettings
+from training.selectors.projects import checkpoints_of
+from training.services.registry.verification import require_registered
+from training.services.runs.run_files import of_finished
+
+_Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
+
+
+def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
+    """Return the settings with folder and digest of the reference and of each reward model in place of the
+    name that a recipe gives it. Refuses a round whose own reward model is not trained yet, and a name that
+    no such checkpoint of the project bears."""
+    if not isinstance(policy, SftSettings):
+        policy = _with_reference(round_, policy)
+    if not isinstance(policy, PolicyGradientSettings):
+        return policy
+    watch = dataclasses.replace(
+        policy.watch, held_out=tuple(_placed(round_, part) for part in policy.watch.held_out)
+    )
+    rewards = tuple(_placed(round_, part) for part in policy.rewards)
+    return dataclasses.replace(policy, rewards=rewards, watch=watch)
+
+
+def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
+    """Yield why the recipe's reference is refused: the project has no such policy."""
+    name = PARENT if isinstance(policy, SftSettings) else policy.reference
+    known = checkpoints_of(round_.project, writing=True)
+    if name not in (PARENT, BASE) and not known.filter(name=name).exists():
+        yield _(
+            "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
+            "or the name of one."
+        ) % {"name": name}
+
+
+def _with_reference(round_: Round, policy: _Compared) -> _Compared:
+    """Return the settings with the folder and the digest of the reference in place of its name."""
+    if policy.reference in (PARENT, BASE):
+        return policy
+    for problem in unknown_reference(round_, policy):
+        raise Refusal(problem, field="recipe")
+    found = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
+    if found.kind != CheckpointKind.POLICY:
+        # A starter model is its base.
+        return dataclasses.replace(policy, reference=BASE)
+    require_registered(found)
+    folder = os.path.relpath(found.path, Path(settings.RONDO_RUNS) / "run")
+    return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(found.path))
+
+
+def _placed(round_: Round, part: RewardPart) -> RewardPart:
+    if part.checkpoint is None:
+        return part
+    folder = _folder(round_, part.checkpoint, part.name)
+    return dataclasses.replace(
+        part,
+        # Relative to any run's folder, so that the folder of all of them can be moved as one.
+        checkpoint=os.path.relpath(folder, Path(settings.RONDO_RUNS) / "run"),
+        checkpoint_digest=manifest_digest(folder),
+    )
+
+
+def _folder(round_: Round, name: str, part: str) -> Path:
+    if name == ROUND_REWARD_MODEL:
+        run = Run.objects.filter(
+            round_step__round=round_,
+            round_step__kind=StepKind.TRAIN_REWARD_MODEL,
+            state=RunState.FINISHED,
+        ).first()
+        if run is None:
+            raise Refusal(
+                f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
+                "round again."
+            )
+        return of_finished(run)
+    found = (
+        checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
+    )
+    if found is None:
+        names = ", ".join(_names(round_)) or "none"
+        raise Refusal(
+            f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
+            f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
+        )
+    require_registered(found)
+    return found.path
+
+
+def _names(round_: Round) -> list[str]:
+    checkpoints: list[Checkpoint] = list(checkpoints_of(round_.project, writing=False).order_by("name"))
+    return [checkpoint.name for checkpoint in checkpoints]

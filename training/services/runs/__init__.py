@@ -1,0 +1,1 @@
+"""Runs: their files, their trainer process, their memory."""

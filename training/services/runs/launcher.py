@@ -1,0 +1,201 @@
+"""Starts a trainer as a process of its own and watches it. Knows folders, no database.
+
+The trainer's standard input is a pipe that this process holds open. When this process
+dies, however it dies, the pipe closes, and the trainer saves its state and stops.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from training.contract import (
+    CANCEL_FILE,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    OUTPUT_FILE,
+    ContractError,
+    RunStatus,
+    read_status,
+)
+from training.contract.log_lines import tail
+
+logger = logging.getLogger(__name__)
+
+TRAINER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf")
+
+_POLL_SECONDS = 0.2
+_LEAVE_AFTER_CANCEL_SECONDS = 180.0
+_LOCK_WAIT_SECONDS = 300
+"""An earlier trainer of the same folder may still finish its step and save."""
+_DEATHS_WITHOUT_PROGRESS = 3
+"""Killed so often in a row without having come further, a trainer is not started again: it may want too much
+memory, and then it dies each time at the same place."""
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "TEMP",
+    "USER",
+    "LOGNAME",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "DYLD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "TOKENIZERS_PARALLELISM",
+)
+_OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
+"""What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
+_OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
+"""What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
+_INHERITED_PREFIXES = (
+    "LC_",
+    "PYTHON",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "OPENBLAS_",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "XDG_",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerExit:
+    """Exit of a trainer."""
+
+    code: int
+    status: RunStatus | None
+    """The last status that this very process wrote; None if it wrote none."""
+    output_tail: str
+
+    @property
+    def finished(self) -> bool:
+        """Return whether `checkpoint/` exists."""
+        return self.code == EXIT_FINISHED
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether state was saved on request: the same folder can be started again."""
+        return self.code == EXIT_STOPPED
+
+    @property
+    def killed(self) -> bool:
+        """Return whether a signal ended it before it could save, sent by the system or a person."""
+        return self.code < 0
+
+    @property
+    def message(self) -> str:
+        """Return the reason of its end, for people."""
+        if self.status and self.status.message and self.status.state == "failed":
+            return self.status.message
+        if self.killed:
+            return (
+                f"The trainer was killed by signal {-self.code}, again and again. If the machine ran out of "
+                "memory, lower micro_batch_tokens or max_tokens in the recipe; otherwise start again: "
+                "training goes on from the last saved step."
+            )
+        return f"The trainer ended with status {self.code}. It said last: {self.output_tail or 'nothing'}"
+
+
+def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> TrainerExit:
+    """Start or resume the run in `folder` and stay until its trainer ends.
+
+    `watch` is called several times a second with the latest status; once it returns True
+    the trainer is asked to save and stop. When `watch` raises, the trainer is told to save
+    and stop too, is not waited for, and the exception goes on: the run's own lock keeps the
+    next trainer of this folder waiting until this one has ended.
+
+    One that is killed by a signal is started again and goes on from the last saved step, unless it was asked
+    to stop or dies three times in a row without coming further.
+    """
+    (folder / CANCEL_FILE).unlink(missing_ok=True)
+    furthest = deaths = 0
+    while True:
+        ending, was_asked_to_stop = _run_once(folder, watch)
+        reached = ending.status.step if ending.status else 0
+        deaths = 1 if reached > furthest else deaths + 1
+        furthest = max(furthest, reached)
+        if not ending.killed or was_asked_to_stop or deaths >= _DEATHS_WITHOUT_PROGRESS:
+            return ending
+        logger.warning(
+            "%s: killed by signal %d at step %d; started again", folder.name, -ending.code, reached
+        )
+
+
+def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[TrainerExit, bool]:
+    """Run one trainer to its end; return its exit, and whether it was asked to stop."""
+    started_at = time.time()
+    asked_to_stop: float | None = None
+    with (folder / OUTPUT_FILE).open("wb") as output:
+        process = subprocess.Popen(
+            [*TRAINER_COMMAND, str(folder), "--stop-with-parent", f"--wait-for-lock={_LOCK_WAIT_SECONDS}"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=settings.BASE_DIR,
+            env=trainer_environment(os.environ),
+            # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
+            start_new_session=True,
+        )
+    assert process.stdin is not None  # noqa: S101 - asked for above
+    with process.stdin:
+        while process.poll() is None:
+            if watch(_fresh_status(folder, started_at)) and asked_to_stop is None:
+                (folder / CANCEL_FILE).touch()
+                asked_to_stop = time.monotonic()
+            if asked_to_stop is not None and time.monotonic() - asked_to_stop > _LEAVE_AFTER_CANCEL_SECONDS:
+                process.kill()
+            _wait(process, _POLL_SECONDS)
+    ending = TrainerExit(
+        code=process.returncode,
+        status=_fresh_status(folder, started_at),
+        output_tail=tail(folder / OUTPUT_FILE, lines=5),
+    )
+    return ending, asked_to_stop is not None
+
+
+def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a trainer's environment: threads, devices, library paths, and the keys of the judge and
+    of the server that draws answers.
+
+    Threads that wait sleep instead of spinning: the model server and the web process share
+    these cores, and beside another busy process spinning costs both a multiple of their time.
+    """
+    inherited = {
+        name: value
+        for name, value in environment.items()
+        if name in (*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS) or name.startswith(_INHERITED_PREFIXES)
+    }
+    return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def _fresh_status(folder: Path, started_at: float) -> RunStatus | None:
+    try:
+        status = read_status(folder)
+    except ContractError:
+        return None
+    return status if status and status.updated_at >= started_at else None
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return

@@ -1,0 +1,197 @@
+"""Memory that a run needs, estimated from the base model's shape and the run's settings. Knows no torch.
+
+    base         parameters × bytes of the base's precision: 4 on a processor, 2 on a GPU; none in
+                 supervised fine-tuning without an adapter, which asks for no reference
+    adapter      Σ over adapted blocks and targets of rank × (in + out) parameters
+    trained      16 bytes per trained parameter: weight, gradient and AdamW's two moments, all float32;
+                 without an adapter that is every parameter of the base
+    frozen       4 bytes per parameter of every further adapter: what training continues, reward models
+    activations  tokens of a micro-batch × what the backward pass keeps of each trained block:
+                 12 hidden + 4 intermediate + 2 keys and values, in the base's precision;
+                 with gradient checkpointing one hidden state per block, and one block in full
+    logits       tokens at a time × vocabulary × 4 bytes, twice: the logits and their gradient
+    samples      keys and values of all answers of a step, for methods that sample
+    process      Python, torch and its libraries
+
+Base, adapter, trained and frozen are counts; activations are an estimate by the largest tensors that a
+Llama-like block keeps, and the trainer's allocator may hold a third more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from training.contract import LoraSettings, PolicyGradientSettings, RewardSettings, Settings, SftSettings
+
+PROCESS_BYTES = 700 * 1024**2
+_FLOAT = 4
+_TRAINED = 4 * _FLOAT
+_LOGITS_AT_ONCE = 128
+_TRAINED_LOGITS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """The sizes of a decoder, as its `config.json` tells them."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_size: int
+    tied: bool
+    context: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the shape of the model in `folder`; None without a usable configuration."""
+        try:
+            told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            heads = int(told["num_attention_heads"])
+            hidden = int(told["hidden_size"])
+            return cls(
+                vocabulary=int(told["vocab_size"]),
+                hidden=hidden,
+                intermediate=int(told.get("intermediate_size") or 4 * hidden),
+                layers=int(told["num_hidden_layers"]),
+                heads=heads,
+                key_heads=int(told.get("num_key_value_heads") or heads),
+                head_size=int(told.get("head_dim") or hidden // heads),
+                tied=bool(told.get("tie_word_embeddings", False)),
+                context=int(told.get("max_position_embeddings") or 2**31),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    @property
+    def parameters(self) -> int:
+        """Return the parameter count of a Llama-like decoder of this shape."""
+        embedding = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        block = sum(inside * outside for inside, outside in self.linear.values()) + 2 * self.hidden
+        return embedding + self.layers * block + self.hidden
+
+    @property
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of a block's linear layers, by name."""
+        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
+    def adapter_parameters(self, lora: LoraSettings) -> int:
+        """Parameters of one adapter; targets that a Llama-like block does not have count nothing."""
+        wanted = (self.linear[name] for name in lora.targets if name in self.linear)
+        return self.adapted_layers(lora) * lora.rank * sum(map(sum, wanted))
+
+    def adapted_layers(self, lora: LoraSettings | None) -> int:
+        """Return the number of trained blocks."""
+        return self.layers if lora is None or lora.layers is None else min(lora.layers, self.layers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """The bytes of one run, part by part."""
+
+    base: int
+    trained: int
+    frozen: int
+    activations: int
+    logits: int
+    samples: int
+    process: int = PROCESS_BYTES
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return sum((self.base, self.trained, self.frozen, self.activations, self.logits, self.samples)) + (
+            self.process
+        )
+
+
+def parameters_in(folder: Path) -> int | None:
+    """Return the parameter count in the headers of a model's safetensors files; None without any."""
+    files = sorted(folder.glob("*.safetensors"))
+    try:
+        return sum(map(_parameters_of_file, files)) if files else None
+    except (OSError, ValueError, KeyError, struct.error):
+        return None
+
+
+def memory_of(
+    settings: Settings,
+    shape: Shape,
+    *,
+    parameters: int | None = None,
+    base_bytes: int = _FLOAT,
+    continues: bool = False,
+) -> Memory:
+    """Return the memory of a run of `settings` on a base of this shape.
+
+    parameters: of the base, where they were counted. base_bytes: for each of them. continues: whether
+    training goes on from an adapter, of which a frozen copy is the reference.
+    """
+    parameters = shape.parameters if parameters is None else parameters
+    lora = settings.trained
+    own = parameters if lora is None else shape.adapter_parameters(lora)
+    adapters = _further_adapters(settings) + int(continues and not isinstance(settings, RewardSettings))
+    trained = own * (2 if _has_value(settings) and lora is not None else 1)
+    tokens = max(settings.optimiser.micro_batch_tokens, settings.max_tokens)
+    holds_base = lora is not None or not isinstance(settings, SftSettings)
+    needs_logits = not isinstance(settings, RewardSettings)
+    at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
+    return Memory(
+        base=parameters * base_bytes if holds_base else 0,
+        trained=trained * _TRAINED,
+        frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
+        activations=_activations(settings, shape, tokens, base_bytes),
+        logits=2 * at_once * shape.vocabulary * _FLOAT if needs_logits else 0,
+        samples=_samples(settings, shape, base_bytes),
+    )
+
+
+def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int) -> int:
+    kept = 12 * shape.hidden + 4 * shape.intermediate + 2 * shape.key_heads * shape.head_size
+    layers = shape.adapted_layers(settings.trained)
+    if settings.optimiser.gradient_checkpointing:
+        return tokens * (layers * shape.hidden + kept) * base_bytes
+    return tokens * layers * kept * base_bytes
+
+
+def _samples(settings: Settings, shape: Shape, base_bytes: int) -> int:
+    if not isinstance(settings, PolicyGradientSettings):
+        return 0
+    answers = settings.optimiser.batch_size * settings.rollout.samples
+    per_token = 2 * shape.layers * shape.key_heads * shape.head_size * base_bytes
+    return answers * settings.max_tokens * per_token
+
+
+def _further_adapters(settings: Settings) -> int:
+    if not isinstance(settings, PolicyGradientSettings):
+        return 0
+    parts = (*settings.rewards, *settings.watch.held_out)
+    return len({part.checkpoint for part in parts if part.checkpoint is not None})
+
+
+def _has_value(settings: Settings) -> bool:
+    return isinstance(settings, PolicyGradientSettings) and settings.advantage.kind == "gae"
+
+
+def _parameters_of_file(path: Path) -> int:
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header: Mapping[str, Any] = json.loads(stream.read(length))
+    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")

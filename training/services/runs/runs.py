@@ -1,0 +1,176 @@
+"""Runs: written down, driven to their end, and what they report brought into the database."""
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models.functions import Coalesce, Now
+
+from annotation.choices import WebhookEvent
+from annotation.errors import Refusal
+from annotation.services.jobs.claims import held, still_held, write
+from training.choices import RunState
+from training.contract import RunSpec, RunStatus, Settings, write_spec
+from training.models import Checkpoint, Run, Snapshot
+from training.services.jobs.events import tell_of_run
+from training.services.jobs.step_heartbeat import InterruptedStepError, StepHeartbeat, StopAskedError
+from training.services.runs import launcher
+from training.services.runs.run_files import Sender, gather, spec_here
+from training.services.runs.summaries import summary_of
+
+_MOST_SECONDS_OF_METRICS = 0.06
+"""Longest reading of new metrics at a heartbeat; the next one continues."""
+
+
+def create_run(
+    *,
+    name: str,
+    snapshot: Snapshot,
+    settings_of_method: Settings,
+    base_model: str,
+    parent: Checkpoint | None,
+    seed: int,
+    judgments: Literal["all", "policy", "evaluator"] = "all",
+) -> Run:
+    """Write down a run that waits for its trainer. The name must be unused: see `unused_name`.
+
+    judgments: the part of the training judgments that it learns from (`RunSpec.judgments`).
+    """
+    folder = Path(settings.RONDO_RUNS) / name
+    spec = RunSpec(
+        method=settings_of_method.method,
+        base_model=str(Path(settings.RONDO_MODELS) / base_model),
+        # Relative, so that the folder of all runs and snapshots can be moved as one.
+        snapshot=os.path.relpath(snapshot.path, folder),
+        snapshot_digest=snapshot.digest,
+        settings=settings_of_method,
+        seed=seed,
+        parent=str(parent.path) if parent else None,
+        parent_digest=parent.digest if parent else None,
+        name=name,
+        commit=version_of_rondo(),
+        judgments=judgments,
+        cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
+    )
+    with transaction.atomic():
+        run = Run.objects.create(
+            name=name,
+            method=settings_of_method.method,
+            snapshot=snapshot,
+            parent=parent,
+            spec=spec.to_json(),
+            folder=str(folder.relative_to(settings.RONDO_HOME)),
+        )
+        tell_of_run(run, WebhookEvent.RUN_CREATED)
+    return run
+
+
+def unused_name(wanted: str) -> str:
+    """`wanted`, or the first of wanted-2, wanted-3, … that no run and no checkpoint bears."""
+    number = 1
+    name = wanted
+    while Run.objects.filter(name=name).exists() or Checkpoint.objects.filter(name=name).exists():
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
+    """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
+
+    A finished run is left as it is. Raises `Refusal` with the trainer's own words where it
+    failed, a `StopAskedError` once it has saved and stopped on request,
+    `InterruptedStepError` where it did so on someone else's, and `StoreRefusal` where files cannot be had
+    from the store, or what was trained not be sent there.
+    """
+    if run.state == RunState.FINISHED:
+        return
+    gather(run, heartbeat)
+    run.path.mkdir(parents=True, exist_ok=True)
+    write_spec(run.path, spec_here(run))
+    with still_held(heartbeat.job):
+        Run.objects.filter(pk=run.pk).update(
+            state=RunState.STARTING,
+            error="",
+            worker=heartbeat.job.worker,
+            heartbeat_at=Now(),
+            started_at=Coalesce("started_at", Now()),
+        )
+        tell_of_run(run, WebhookEvent.RUN_STARTED)
+    run.worker = heartbeat.job.worker
+    with Sender(run) as sender:
+        ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, heartbeat, sender))
+        _mirror(run, ending.status)
+        sender.finish(heartbeat)
+    if ending.finished:
+        _settle(run, RunState.FINISHED)
+    elif ending.stopped:
+        _settle(run, RunState.STOPPED)
+        heartbeat.write()  # raises StopAskedError where that is why
+        # A machine that shuts down tells all of its processes to end, the trainer perhaps before us.
+        raise InterruptedStepError("the trainer was told to stop, but not from here")
+    else:
+        _settle(run, RunState.FAILED, error=ending.message)
+        raise Refusal(ending.message)
+
+
+def _watch(run: Run, heartbeat: StepHeartbeat, sender: Sender, status: RunStatus | None) -> bool:
+    """Pass progress on; whether the trainer is to stop."""
+    try:
+        if status is None:
+            written = heartbeat(message="starting the trainer")
+        else:
+            written = heartbeat(current=status.step, total=status.total_steps, message=status.message)
+    except StopAskedError:
+        held(run).update(message="stopping: the trainer saves its state")
+        return True
+    if written:
+        _mirror(run, status)
+        sender.offer()
+    return False
+
+
+def _mirror(run: Run, status: RunStatus | None) -> None:
+    if status is None:
+        held(run).update(heartbeat_at=Now())
+        return
+    held(run).update(
+        heartbeat_at=Now(),
+        step=status.step,
+        total_steps=status.total_steps,
+        seconds_left=status.seconds_left,
+        message=status.message,
+        **({"state": status.state} if status.state in (RunState.STARTING, RunState.RUNNING) else {}),
+    )
+    # Folded as it grows, so that no page ever has to read a long file of metrics.
+    held(run).update(summary=summary_of(run, most_seconds=_MOST_SECONDS_OF_METRICS))
+
+
+def _settle(run: Run, state: RunState, *, error: str = "") -> None:
+    with transaction.atomic():
+        write(
+            run,
+            worker="",
+            state=state,
+            error=error,
+            seconds_left=None,
+            finished_at=Now(),
+            summary=summary_of(run),
+        )
+        tell_of_run(run, WebhookEvent(f"run.{state.value}"))
+    run.refresh_from_db()
+
+
+@functools.cache
+def version_of_rondo() -> str:
+    """Return the commit of this code; empty outside a Git checkout."""
+    command = ["git", "-C", str(settings.BASE_DIR), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

@@ -1,0 +1,1 @@
+"""Sampling of responses from model servers."""

@@ -1,0 +1,1 @@
+"""SQLite for several processes, with a queue for writers (see `base`)."""

@@ -1,0 +1,169 @@
+"""The environment variables of Rondo: one table with the kind, bounds, default and help of each.
+
+`.ci/document_settings.py` writes the README's table from it. `read_environment` reads all variables and
+reports every wrong one at once, each with its name, its value and a remedy.
+"""
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from webapp.environment.table import TABLE, Kind, Setting
+
+_WRONG_SETTINGS = 3
+_TRUE = {"true", "on", "ok", "y", "yes", "1"}
+_FALSE = {"false", "off", "n", "no", "0"}
+_WITH_HOST = {
+    *("http", "https", "redis", "rediss", "amqp", "amqps", "pyamqp"),
+    *("smtp", "smtp+tls", "smtp+ssl"),
+}
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]*@")
+
+
+class _WrongValueError(Exception):
+    """A value that its setting refuses. The message says what to write."""
+
+
+def read_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the value of every setting; None if it is unset and has no fixed default.
+
+    An empty variable counts as unset. Raise `ImproperlyConfigured` with a line for each wrong value and for
+    each misspelt variable.
+    """
+    values: dict[str, Any] = {}
+    problems = _misspelt(environment)
+    for setting in TABLE:
+        text = environment.get(setting.name, "").strip()
+        try:
+            values[setting.name] = _READERS[setting.kind](setting, text) if text else setting.default
+        except _WrongValueError as error:
+            problems.append(_problem(setting, text, str(error)))
+    if problems:
+        raise ImproperlyConfigured("\n".join(problems))
+    return values
+
+
+def load_settings_or_exit() -> None:
+    """Load Django's settings, or report what is wrong in them and exit, without a traceback.
+
+    For programs that do not start through manage.py. gunicorn does not retry after this exit status.
+    """
+    try:
+        _ = settings.INSTALLED_APPS
+    except ImproperlyConfigured as error:
+        print(f"Rondo is not set up right:\n{error}", file=sys.stderr)
+        raise SystemExit(_WRONG_SETTINGS) from None
+
+
+def _misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each `RONDO_` variable that is almost the name of a setting."""
+    names = {setting.name for setting in TABLE}
+    odd = sorted(name for name in environment if name.startswith("RONDO_") and name not in names)
+    near = {name: get_close_matches(name, names, n=1, cutoff=0.9) for name in odd}
+    return [f"{name} is no setting. Write {matches[0]}." for name, matches in near.items() if matches]
+
+
+def _problem(setting: Setting, text: str, remedy: str) -> str:
+    shown = "a value that is not shown here" if setting.is_secret else repr(_PASSWORD.sub(r"\1…@", text))
+    default = f", or leave it unset for {setting.documented_default}" if setting.documented_default else ""
+    return f"{setting.name} is {shown}. Write {remedy}{default}."
+
+
+def _text(setting: Setting, text: str) -> str:
+    return text
+
+
+def _names(setting: Setting, text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _whole_number(setting: Setting, text: str) -> int:
+    if not _WHOLE.fullmatch(text) or not setting.low <= int(text) <= setting.high:
+        raise _WrongValueError(f"a whole number from {setting.low:g} to {setting.high:.15g}")
+    return int(text)
+
+
+def _number(setting: Setting, text: str) -> float:
+    remedy = f"a number from {setting.low:g} to {setting.high:.15g}"
+    try:
+        value = float(text)
+    except ValueError:
+        raise _WrongValueError(remedy) from None
+    if not math.isfinite(value) or not setting.low <= value <= setting.high:
+        raise _WrongValueError(remedy)
+    return value
+
+
+def _boolean(setting: Setting, text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
+        raise _WrongValueError("true or false")
+    return text.lower() in _TRUE
+
+
+def _choice(setting: Setting, text: str) -> str:
+    for choice in setting.choices:
+        if text.lower() == choice.lower():
+            return choice
+    raise _WrongValueError(_alternatives(setting.choices))
+
+
+def _time_zone(setting: Setting, text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (ValueError, LookupError, OSError):
+        raise _WrongValueError("the name of a time zone such as Europe/Berlin") from None
+    return text
+
+
+def _address(setting: Setting, text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _WrongValueError("an address with a host and a port that is a number") from None
+    schemes = setting.choices
+    # Files and folders have no host; without listed schemes any scheme of fsspec is valid.
+    if (schemes and parts.scheme not in schemes) or not parts.scheme or "://" not in text or port == 0:
+        examples = _alternatives([f"{scheme}://" for scheme in schemes]) if schemes else "s3:// or file:///"
+        raise _WrongValueError(f"an address that begins with {examples}")
+    if parts.scheme in _WITH_HOST and not parts.hostname:
+        raise _WrongValueError(f"an address with a host, such as {parts.scheme}://host")
+    return text
+
+
+def _alternatives(choices: Sequence[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+_READERS: dict[Kind, Callable[[Setting, str], Any]] = {
+    Kind.TEXT: _text,
+    Kind.NAMES: _names,
+    Kind.WHOLE_NUMBER: _whole_number,
+    Kind.NUMBER: _number,
+    Kind.BOOLEAN: _boolean,
+    Kind.CHOICE: _choice,
+    Kind.TIME_ZONE: _time_zone,
+    Kind.ADDRESS: _address,
+}
+
+
+def documentation() -> str:
+    """Return the settings table of the README."""
+    rows = [f"| `{setting.name}` |{_shown_default(setting)} | {setting.help} |" for setting in TABLE]
+    return "\n".join(["| variable | default | what it sets |", "|---|---|---|", *rows])
+
+
+def _shown_default(setting: Setting) -> str:
+    if setting.default_note:
+        return f" {setting.default_note}"
+    return f" `{setting.documented_default}`" if setting.documented_default else ""

@@ -1,0 +1,216 @@
+"""Sections and pages of a project, as its sidebar and its tabs show them.
+
+A page is named by its URL; pages without the project in their address take it as `?project=`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from annotation.choices import Role
+from annotation.models import Project, User
+from annotation.selectors import access
+from webapp.navigation.waiting import MOST, waiting_on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page of a project, and the role that opens it."""
+
+    url: str
+    label: str | Promise
+    role: Role = Role.MANAGER
+    by_query: bool = False
+    """The project stands in the query, not in the path."""
+    inner: tuple[str, ...] = ()
+    """URL names of pages that are reached from this one."""
+
+    def address(self, project: Project) -> str:
+        """Return the page's address for a project."""
+        if self.by_query:
+            return f"{reverse(self.url)}?project={project.slug}"
+        return reverse(self.url, args=[project.slug])
+
+    def holds(self, url_name: str) -> bool:
+        """Return True on this page and on those reached from it."""
+        return url_name == self.url or url_name in self.inner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """An entry of the sidebar, with one page or several, which are its tabs."""
+
+    name: str
+    label: str | Promise
+    icon: str
+    pages: tuple[Page, ...] = field(default=())
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        name="overview",
+        label=_("Overview"),
+        icon="house",
+        pages=(Page(url="project", label=_("Overview"), role=Role.ANNOTATOR),),
+    ),
+    Section(
+        name="label",
+        label=_("Label"),
+        icon="pencil-line",
+        pages=(
+            Page(url="label", label=_("Label"), role=Role.ANNOTATOR),
+            Page(url="my-work", label=_("My work"), role=Role.ANNOTATOR),
+            Page(url="guidelines", label=_("Guidelines"), role=Role.ANNOTATOR),
+        ),
+    ),
+    Section(
+        name="data",
+        label=_("Data"),
+        icon="database",
+        pages=(
+            Page(url="data-comparisons", label=_("Comparisons"), inner=("data-act",)),
+            Page(url="data-prompts", label=_("Prompts"), inner=("prompt", "prompt-new")),
+            Page(url="data-annotations", label=_("Annotations")),
+            Page(url="data-responses", label=_("Responses")),
+            Page(url="transfers", label=_("Import and export"), inner=("transfer",)),
+            Page(url="export-choose", label=_("Export")),
+        ),
+    ),
+    Section(
+        name="quality",
+        label=_("Quality"),
+        icon="gauge",
+        pages=(
+            Page(url="statistics", label=_("Statistics"), inner=("statistics-items", "statistics-item")),
+            Page(url="annotators", label=_("Annotators"), inner=("annotator",)),
+            Page(url="reviews", label=_("Reviews"), role=Role.REVIEWER, inner=("review",)),
+            Page(url="gold", label=_("Gold items")),
+            Page(url="withheld", label=_("Quarantined")),
+            Page(url="judges", label=_("AI annotators"), inner=("judge", "served-model")),
+            Page(url="drift", label=_("Drift"), inner=("drift-items",)),
+        ),
+    ),
+    Section(
+        name="rounds",
+        label=_("Rounds"),
+        icon="repeat",
+        pages=(
+            Page(
+                url="rounds",
+                label=_("Rounds"),
+                inner=("round", "round-draft", "round-recipe", "round-promote", "round-open"),
+            ),
+        ),
+    ),
+    Section(
+        name="models",
+        label=_("Models"),
+        icon="box",
+        pages=(
+            Page(url="runs", label=_("Runs"), inner=("run", "runs-compare", "run-describe")),
+            Page(
+                url="checkpoints",
+                label=_("Checkpoints"),
+                by_query=True,
+                inner=("checkpoint", "evaluation", "snapshot", "completion"),
+            ),
+        ),
+    ),
+    Section(
+        name="compare",
+        label=_("Compare"),
+        icon="columns-2",
+        pages=(
+            Page(url="compare", label=_("Playground"), by_query=True, inner=("compare-shown",)),
+            Page(
+                url="prompt-sets",
+                label=_("Prompt sets"),
+                inner=("prompt-set", "prompt-set-create", "prompt-set-change"),
+            ),
+            Page(
+                url="leaderboard", label=_("Leaderboard"), inner=("leaderboard-groups", "leaderboard-items")
+            ),
+            Page(url="arenas", label=_("Arenas")),
+        ),
+    ),
+    Section(
+        name="settings",
+        label=_("Settings"),
+        icon="settings",
+        pages=(
+            Page(url="project-settings", label=_("General"), inner=("guidelines-edit",)),
+            Page(
+                url="project-questions",
+                label=_("Questions"),
+                inner=("criterion", "criterion-add", "criterion-change"),
+            ),
+            Page(
+                url="project-categories",
+                label=_("Categories"),
+                inner=("category", "category-add", "category-change"),
+            ),
+            Page(url="project-preview", label=_("Preview")),
+            Page(url="members", label=_("Members")),
+            Page(url="invitations", label=_("Invitations")),
+            Page(url="webhooks", label=_("Webhooks"), inner=("webhook", "webhook-delivery")),
+            Page(url="project-audit", label=_("Activity")),
+        ),
+    ),
+)
+
+
+FULL_WIDTH = frozenset({"label", "submit", "revise", "skip", "flag"})
+"""URL names of the labelling screen, which has no sidebar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page as somebody sees it: its address, and whether it is the current one."""
+
+    label: str | Promise
+    address: str
+    current: bool
+    waiting: int = 0
+    """How much waits there for this person; more than `MOST` is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A section as somebody sees it, with the pages that they may open."""
+
+    name: str
+    label: str | Promise
+    icon: str
+    pages: Sequence[Link]
+    current: bool
+
+    @property
+    def address(self) -> str:
+        """Return the address of its first page on which something waits, else of its first page."""
+        return next((page.address for page in self.pages if page.waiting), self.pages[0].address)
+
+    @property
+    def waiting(self) -> str:
+        """Return how much waits on its pages together, as text; empty for nothing."""
+        together = sum(page.waiting for page in self.pages)
+        return f"{MOST}+" if together > MOST else str(together or "")
+
+
+def entries(project: Project, user: User, url_name: str) -> Iterator[Entry]:
+    """Yield the sections of which `user` may open a page; `url_name` tells the current one."""
+    membership = access.membership_of(user, project)
+    allowed = [
+        [page for page in section.pages if access.allows(user, membership, page.role)] for section in SECTIONS
+    ]
+    waiting = waiting_on([page.url for pages in allowed for page in pages], project, user)
+    for section, pages in zip(SECTIONS, allowed, strict=True):
+        links = [
+            Link(page.label, page.address(project), page.holds(url_name), waiting.get(page.url, 0))
+            for page in pages
+        ]
+        if links:
+            current = any(link.current for link in links)
+            yield Entry(section.name, section.label, section.icon, links, current)

@@ -1,0 +1,71 @@
+"""Responses while the database is unavailable: retry in a moment.
+
+The failure may come from anywhere, including the session's query, so it is handled in Django's view for
+server errors. A submitted form is not lost: the page contains it and sends it again.
+"""
+
+import sqlite3
+import sys
+from http import HTTPStatus
+
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
+from django.views.defaults import server_error as failed
+
+from webapp.api.problems import for_programs
+
+RETRY_AFTER_SECONDS = 2
+_REPEATED_BELOW = "/projects/"
+"""Forms below this path are repeated. Others may contain passwords, which no page repeats."""
+_PASSES = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+    }
+)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Return 503 with the submitted form if the database is unavailable, else 500. For everyone."""
+    if not database_is_away(sys.exception()):
+        return failed(request)
+    response = _answer(request)
+    response["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def database_is_away(error: BaseException | None) -> bool:
+    """Return True for a temporary failure of the database."""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    cause = error.__cause__
+    # SQLite raises the same error for a missing table, which is not temporary.
+    return not isinstance(cause, sqlite3.Error) or cause.sqlite_errorcode & 0xFF in _PASSES
+
+
+def _answer(request: HttpRequest) -> HttpResponse:
+    detail = _("The database is unavailable. Try again in a moment.")
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    if answer := for_programs(request, status=status, detail=detail, code="database_unavailable"):
+        return answer
+    # Without the request, because context processors would query the database.
+    page = render_to_string("503.html", {"address": request.get_full_path(), "sent": _sent(request)})
+    return HttpResponse(page, status=503)
+
+
+def _sent(request: HttpRequest) -> list[tuple[str, str]]:
+    """Return the fields of a submitted labelling form; none of other requests or of file uploads."""
+    if request.method != "POST" or not request.path_info.startswith(_REPEATED_BELOW):
+        return []
+    try:
+        fields = [] if request.FILES else request.POST.lists()
+    except (UnreadablePostError, RequestDataTooBig, SuspiciousOperation):
+        return []
+    return [(name, value) for name, values in fields for value in values]

@@ -1,1 +1,0 @@
-"""PostgreSQL, with kept connections looked at for nothing (see `base`)."""

@@ -1,1 +1,0 @@
-"""SQLite for several processes: who wants to write takes turns (see `base`)."""
