@@ -7,6 +7,7 @@ from annotation.exchange import uploads
 from annotation.services.inbox import mail
 from annotation.services.inbox.notifications import forget_notifications
 from annotation.services.people import password_reset
+from annotation.services.quality import agreement
 from annotation.services.webhooks import deliveries
 
 
@@ -14,6 +15,12 @@ from annotation.services.webhooks import deliveries
 def do_import(import_id: int) -> None:
     """Bring an uploaded file in."""
     uploads.do_import(import_id)
+
+
+@shared_task(name=TaskName.RECORD_AGREEMENT)
+def record_agreement(comparison_id: int) -> None:
+    """Record how far the annotators of a comparison agree."""
+    agreement.record_agreement(comparisons=[comparison_id])
 
 
 @shared_task(name=TaskName.SWEEP)

@@ -141,7 +141,7 @@ class ItemImport:
             bool(one.judgment.more.get("broken_ties")) for one in accepted
         )
         write_accepted(self._scene, accepted)
-        record_agreement(project=self._scene.project, comparisons={one.comparison for one in accepted})
+        record_agreement(comparisons={one.comparison for one in accepted})
 
     def _keys(self, item: ImportedItem) -> list[uuid.UUID]:
         """The same content in the same project has the same key, wherever in a file it stands; the second of

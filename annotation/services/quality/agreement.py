@@ -6,38 +6,50 @@ from django.db import transaction
 from django.db.models import Q
 
 from annotation.agreement.readings import agreeing_share, by_comparison
-from annotation.choices import Purpose
-from annotation.models import Comparison, Judgment, Project
+from annotation.choices import Purpose, TaskName
+from annotation.models import Comparison, Judgment
 from annotation.selectors.judged import judged_in
+from annotation.services.assignments.leases import only_self
+from annotation.services.jobs.messages import send_after_commit
 
 
 def record_agreement_after(*, judgment: Judgment, comparison: Comparison) -> None:
     """Record the agreement of a comparison of which a judgment was written. Call it in its transaction.
 
-    Costs one query where nobody else judged the comparison.
+    Costs one query where nobody else judged the comparison. No annotator waits for it: where someone else
+    has locked the comparison, a worker records it once this transaction is committed.
     """
     if comparison.purpose != Purpose.WORK:
         return
     others = Judgment.objects.filter(comparison=comparison).exclude(annotator_id=judgment.annotator_id)
     # With a lock alone would two who submit at once see each other.
-    if comparison.overlap > 1 or others.exists():
-        record_agreement(project=comparison.project, comparisons=[comparison.pk])
+    if comparison.overlap == 1 and not others.exists():
+        return
+    if not record_agreement(comparisons=[comparison.pk], skip_locked=True):
+        send_after_commit(TaskName.RECORD_AGREEMENT, comparison.pk)
 
 
 @transaction.atomic
-def record_agreement(*, project: Project, comparisons: Collection[int]) -> None:
-    """Record the agreement of comparisons: None where fewer than two people judged. Four queries at most
-    where agreement changes little, whatever their number; machines do not count.
+def record_agreement(*, comparisons: Collection[int], skip_locked: bool = False) -> int:
+    """Record the agreement of comparisons of one project; return how many were looked at.
+
+    It is None where fewer than two people judged; machines do not count. Four queries at most where
+    agreement changes little, whatever their number. skip_locked: leave out those that someone else has
+    locked, instead of waiting for them.
     """
-    locked = Comparison.objects.select_for_update(no_key=True).filter(
-        pk__in=comparisons, purpose=Purpose.WORK
-    )
-    before = dict(locked.order_by("pk").values_list("pk", "agreement"))
-    items = by_comparison(judged_in(project, narrowed=Q(comparison__in=list(before))))
+    locked = Comparison.objects.select_for_update(no_key=True, skip_locked=skip_locked, of=only_self())
+    asked = locked.filter(pk__in=comparisons, purpose=Purpose.WORK).select_related("project")
+    rows = list(asked.order_by("pk").only("agreement", "project"))
+    if not rows:
+        return 0
+    of_them = Q(comparison__in=[row.pk for row in rows])
+    items = by_comparison(judged_in(rows[0].project, narrowed=of_them))
     changed = []
-    for pk, agreement in before.items():
-        share = agreeing_share(items.get(pk, ()))
-        if share != agreement:
-            changed.append(Comparison(pk=pk, agreement=share))
+    for row in rows:
+        share = agreeing_share(items.get(row.pk, ()))
+        if share != row.agreement:
+            row.agreement = share
+            changed.append(row)
     if changed:
         Comparison.objects.bulk_update(changed, ["agreement"], batch_size=500)
+    return len(rows)

@@ -6,11 +6,13 @@ from functools import partial
 
 import pytest
 from django.apps import apps
+from django.db import transaction
 
-from annotation.choices import Purpose, Verdict
-from annotation.models import Comparison, Project, User
+from annotation.choices import Purpose, TaskName, Verdict
+from annotation.models import Comparison, Judgment, Project, User
 from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 from annotation.services.judgments.votes import record_vote
+from annotation.tasks import record_agreement
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 from tests.annotation.judgments.answers import completions_of
@@ -104,8 +106,11 @@ def test_gold_has_none(project: Project, alice: User, bob: User):
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_two_who_submit_at_once_see_each_other(project: Project, alice: User, bob: User):
+def test_two_who_submit_at_once_see_each_other(
+    project: Project, alice: User, bob: User, sent: list[tuple[str, list[int]]]
+):
     for _ in range(5):
+        sent.clear()
         comparison = factories.make_comparison(project)
         first, second = completions_of(comparison)
         leased = [factories.lease_to(comparison, user) for user in (alice, bob)]
@@ -122,7 +127,38 @@ def test_two_who_submit_at_once_see_each_other(project: Project, alice: User, bo
             )
         )
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        # Who met the other's lock did not wait, and left it to a worker.
+        for task, arguments in sent:
+            assert (task, arguments) == (TaskName.RECORD_AGREEMENT, [comparison.pk])
+            record_agreement(*arguments)
         assert agreement(comparison) == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_records_it_where_the_comparison_is_locked(
+    project: Project, alice: User, bob: User, sent: list[tuple[str, list[int]]]
+):
+    comparison = factories.make_comparison(project)
+    factories.make_judgment(comparison, alice, (1, 2))
+    assignment = factories.lease_to(comparison, bob)
+    first, second = completions_of(comparison)
+    with transaction.atomic():
+        Comparison.objects.select_for_update(no_key=True).get(pk=comparison.pk)
+        (judgment,) = at_once(
+            partial(
+                submit_judgment,
+                assignment=assignment,
+                annotator=bob,
+                answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
+                idempotency_key=uuid.uuid4(),
+            )
+        )
+    assert isinstance(judgment, Judgment)
+    assert sent == [(TaskName.RECORD_AGREEMENT, [comparison.pk])]
+    assert agreement(comparison) is None
+    record_agreement(comparison.pk)
+    assert agreement(comparison) == 1
 
 
 def test_the_migration_fills_what_was_judged_before(project: Project, alice: User, bob: User, dave: User):
