@@ -142,7 +142,9 @@ class WhyNothing(models.TextChoices):
 
     NOTHING_LEFT = "nothing_left", _("nothing is left")
     DAY_IS_FULL = "day_is_full", _("the day's limit is reached")
+    TOTAL_REACHED = "total_reached", _("the limit of this person is reached")
     NOT_QUALIFIED = "not_qualified", _("the qualification was not passed")
+    OTHER_SKILLS = "other_skills", _("what is open asks for other skills")
     ARCHIVED = "archived", _("the project is archived")
 
 

@@ -4,6 +4,7 @@ from django.urls import URLPattern, path
 
 from annotation.selectors.tables import TABLES
 from annotation.views import (
+    allocation,
     annotators,
     audit,
     comments,
@@ -87,6 +88,9 @@ urlpatterns: list[URLPattern] = [
     ),
     *question_patterns("questions", questions.CRITERIA),
     *question_patterns("categories", questions.CATEGORIES),
+    path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),
+    path("projects/<slug:slug>/allocation/rules/", allocation.change_rules, name="allocation-rules"),
+    path("projects/<slug:slug>/allocation/<int:pk>/", allocation.change_member, name="allocation-member"),
     path("projects/<slug:slug>/members/", settings.members, name="members"),
     path("projects/<slug:slug>/members/<int:pk>/", settings.member, name="member"),
     path("projects/<slug:slug>/invitations/", invitations.invitations, name="invitations"),

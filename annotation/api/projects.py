@@ -14,8 +14,9 @@ from rest_framework.response import Response
 from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Membership, Project, User
+from annotation.models.allocation import LONGEST_SKILL, LONGEST_TAG, MOST_SKILLS
 from annotation.selectors import access
-from annotation.services.projects.members import change_daily_limit, change_role, remove_member
+from annotation.services.projects.members import ALLOTMENT, change_allotment, change_role, remove_member
 from annotation.services.projects.projects import (
     acknowledge_guideline,
     add_member,
@@ -33,7 +34,7 @@ _QUESTIONS = (
 _SETTINGS = (
     *("name", "description", *_QUESTIONS, "rate_side_by_side", "show_context"),
     *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit"),
-    *("acquisition", "control_share"),
+    *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
     *("review_disagreements", "review_random_share"),
 )
@@ -123,8 +124,21 @@ class ArchiveSerializer(serializers.Serializer[Any]):
     archived = serializers.BooleanField()
 
 
+class AllocationRuleSerializer(serializers.Serializer[Any]):
+    """A rule of who gets what."""
+
+    tag = serializers.CharField(max_length=LONGEST_TAG)
+    skill = serializers.CharField(max_length=LONGEST_SKILL)
+
+
 class SettingsSerializer(serializers.ModelSerializer[Project]):
     """The questions of a project and the rules by which work is assigned."""
+
+    allocation = AllocationRuleSerializer(
+        many=True,
+        required=False,
+        help_text="Comparisons of prompts with the tag go only to members who have the skill.",
+    )
 
     class Meta:
         model = Project
@@ -140,11 +154,14 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
 
     class Meta:
         model = Membership
-        fields = ("username", "name", "role", "daily_limit", "guideline_seen", "qualified_at", "joined_at")
+        fields = (
+            *("username", "name", "role", "daily_limit", "total_limit", "skills"),
+            *("guideline_seen", "qualified_at", "joined_at"),
+        )
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """The role and the daily limit to give a member."""
+    """The role, the limits and the skills to give a member."""
 
     role = serializers.ChoiceField(choices=Role.choices)
     daily_limit = serializers.IntegerField(
@@ -154,6 +171,24 @@ class RoleSerializer(serializers.Serializer[Any]):
         max_value=2**31 - 1,
         help_text="Comparisons a day; null for the project's limit. Left out, it stays as it is.",
     )
+    total_limit = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=2**31 - 1,
+        help_text="Comparisons in all; null for no limit. Left out, it stays as it is.",
+    )
+    skills = serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST_SKILL),
+        required=False,
+        max_length=MOST_SKILLS,
+        help_text="What this person can judge, in the words of the project's allocation rules. Left out, it "
+        "stays as it is.",
+    )
+
+    def validate_skills(self, skills: list[str]) -> list[str]:
+        """Keep each skill once."""
+        return list(dict.fromkeys(skills))
 
 
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
@@ -283,7 +318,7 @@ class MemberView(ProjectView):
         operation_id="members_set", tags=["projects"], request=RoleSerializer, responses=MemberSerializer
     )
     def put(self, request: Request, slug: str, username: str) -> Response:
-        """Change a member's role and daily limit. Superusers may add people; managers invite them."""
+        """Change a member's role, limits and skills. Superusers may add people; managers invite them."""
         values = read_body(RoleSerializer, request)
         member = self._member(username)
         if member is not None:
@@ -298,10 +333,8 @@ class MemberView(ProjectView):
     @transaction.atomic
     def _change(self, member: Membership, values: Mapping[str, Any]) -> Membership:
         changed = change_role(membership=member, role=Role(values["role"]), changed_by=self.user)
-        if "daily_limit" in values:
-            limit = values["daily_limit"]
-            changed = change_daily_limit(membership=changed, daily_limit=limit, changed_by=self.user)
-        return changed
+        changes = {name: values[name] for name in ALLOTMENT if name in values}
+        return change_allotment(membership=changed, changes=changes, changed_by=self.user)
 
     @extend_schema(operation_id="members_remove", tags=["projects"], request=None, responses={204: None})
     def delete(self, request: Request, slug: str, username: str) -> Response:

@@ -17,7 +17,8 @@ from annotation.choices import Purpose, Split
 from annotation.exchange.formats.fields import ROLES
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
-from annotation.selectors.access import judged, judgments_current, tagged, with_answer_of
+from annotation.selectors.access import judged, judgments_current, with_answer_of
+from annotation.selectors.allocation import tagged
 
 _MOST_PROMPTS = 1000
 

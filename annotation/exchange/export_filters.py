@@ -13,6 +13,7 @@ from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.models import Judgment, MissingInfo, Project, SpanFlag, User
 from annotation.selectors import access
+from annotation.selectors.allocation import tagged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ class ExportFilters:
 
 def with_tag(tag: str) -> Q:
     """Judgments whose prompt has a tag. The only place of the export that knows where tags are stored."""
-    return access.tagged("comparison__prompt__tags", tag)
+    return tagged("comparison__prompt__tags", tag)
 
 
 def require_known(*, project: Project, filters: ExportFilters) -> None:

@@ -8,6 +8,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 
 from annotation.choices import MailState, Role
+from annotation.models.allocation import check_skills
 
 
 class User(AbstractUser):
@@ -72,6 +73,18 @@ class Membership(models.Model):
         validators=[MinValueValidator(1)],
         help_text="How many comparisons this person may submit a day; empty for the project's limit.",
     )
+    total_limit = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many comparisons this person may submit in all; empty for no limit.",
+    )
+    skills = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[check_skills],
+        help_text="What this person can judge, such as languages, in the words of the project's rules.",
+    )
     joined_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -80,6 +93,10 @@ class Membership(models.Model):
             models.CheckConstraint(
                 condition=models.Q(daily_limit__isnull=True) | models.Q(daily_limit__gte=1),
                 name="membership_daily_limit_positive",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(total_limit__isnull=True) | models.Q(total_limit__gte=1),
+                name="membership_total_limit_positive",
             ),
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
         ]

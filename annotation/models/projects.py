@@ -17,6 +17,7 @@ from annotation.choices import (
     Polarity,
     RatingScale,
 )
+from annotation.models.allocation import check_allocation
 from annotation.models.written_once import WrittenOnce
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class Project(models.Model):
         default=0.1,
         validators=_SHARE,
         help_text="Share of assignments drawn at random beside a strategy, so that its gain can be measured.",
+    )
+    allocation = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[check_allocation],
+        help_text="Who gets what: comparisons of prompts with the tag of a rule go only to members who have "
+        "its skill.",
     )
     review_disagreements = models.BooleanField(
         default=False, help_text="Send comparisons on which annotators disagree to reviewers."

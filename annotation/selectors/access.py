@@ -1,11 +1,10 @@
 """Access of people, and the state of their work. Reads only."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
 from annotation.choices import AssignmentState, Purpose, Role
@@ -20,7 +19,9 @@ from annotation.models import (
     Project,
     User,
 )
+from annotation.selectors.allocation import allotted_to
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.membership import membership_of as membership_of
 from annotation.selectors.progress import Progress as Progress
 from annotation.selectors.progress import progress_of as progress_of
 
@@ -34,15 +35,6 @@ def projects_for(user: User | AnonymousUser) -> QuerySet[Project]:
     if user.is_superuser:
         return Project.objects.all()
     return Project.objects.filter(memberships__user=user)
-
-
-def membership_of(user: User | AnonymousUser, project: Project) -> Membership | None:
-    """The row that makes `user` a member of `project`, or None for an outsider."""
-    if not user.is_authenticated:
-        return None
-    if project.visitor is not None and project.visitor[0] == user.pk:
-        return project.visitor[1]
-    return Membership.objects.filter(user=user, project=project).first()
 
 
 def may(user: User | AnonymousUser, project: Project, role: Role) -> bool:
@@ -110,7 +102,9 @@ def round_of_work(project: Project, annotator: User) -> int:
     )
     if held is not None:
         return held
-    is_open = work.filter(open_slots__gt=0).exclude(Exists(mine.filter(state__in=SPENT_STATES)))
+    is_open = work.filter(allotted_to(project, annotator), open_slots__gt=0).exclude(
+        Exists(mine.filter(state__in=SPENT_STATES))
+    )
     newest = is_open.order_by("-round_number").values_list("round_number", flat=True).first()
     return newest or current_round(project)
 
@@ -200,9 +194,3 @@ def with_answer_of(**source: Any) -> Exists:
     """Comparisons with an answer whose source is so: lookups of it, as `name="starter"`."""
     written = {f"completion__source__{lookup}": value for lookup, value in source.items()}
     return Exists(Candidate.objects.filter(comparison=OuterRef("pk"), **written))
-
-
-def tagged(field: str, tag: str) -> Q:
-    """Rows whose list of tags has one, spelled in either way in which databases keep JSON."""
-    spelled = (json.dumps(tag), json.dumps(tag, ensure_ascii=False))
-    return Q(**{f"{field}__icontains": spelled[0]}) | Q(**{f"{field}__icontains": spelled[1]})

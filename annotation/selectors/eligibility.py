@@ -4,11 +4,20 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, time
 
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from annotation.choices import AssignmentState, Purpose, QualificationState, Role, WhyNothing
+from annotation.choices import (
+    SPENT_STATES,
+    AssignmentState,
+    Purpose,
+    QualificationState,
+    Role,
+    WhyNothing,
+)
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
 from annotation.selectors import access
+from annotation.selectors.allocation import closed_tags, without_tags
 from annotation.selectors.known_answers import gold_outcome
 
 
@@ -92,15 +101,43 @@ def left_today(project: Project, annotator: User, membership: Membership | None)
     return None if limit is None else max(limit - submitted_today(project, annotator), 0)
 
 
+def left_to_submit(project: Project, annotator: User, membership: Membership | None) -> int | None:
+    """Return the number that `annotator` may still submit, today and in all; None without a limit."""
+    today = left_today(project, annotator, membership)
+    if membership is None or membership.total_limit is None:
+        return today
+    submitted = Assignment.objects.filter(
+        annotator=annotator, state=AssignmentState.SUBMITTED, comparison__project=project
+    )
+    in_all = max(membership.total_limit - submitted.count(), 0)
+    return in_all if today is None else min(today, in_all)
+
+
 def why_nothing(project: Project, annotator: User) -> WhyNothing:
     """Return the reason for which `assign_next` gave this person nothing."""
     if project.archived_at is not None:
         return WhyNothing.ARCHIVED
-    if left_today(project, annotator, access.membership_of(annotator, project)) == 0:
+    membership = access.membership_of(annotator, project)
+    if left_today(project, annotator, membership) == 0:
         return WhyNothing.DAY_IS_FULL
+    if left_to_submit(project, annotator, membership) == 0:
+        return WhyNothing.TOTAL_REACHED
     if qualification_of(project, annotator).state == QualificationState.FAILED:
         return WhyNothing.NOT_QUALIFIED
+    if _waits_for_others(project, annotator, membership):
+        return WhyNothing.OTHER_SKILLS
     return WhyNothing.NOTHING_LEFT
+
+
+def _waits_for_others(project: Project, annotator: User, membership: Membership | None) -> bool:
+    """Return True where the rules alone keep open comparisons from this person."""
+    closed = closed_tags(project, membership)
+    if not closed:
+        return False
+    had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
+    return Comparison.objects.filter(
+        ~Exists(had), ~without_tags(closed), project=project, purpose=Purpose.WORK, open_slots__gt=0
+    ).exists()
 
 
 def _is_subject(annotator: User, project: Project, membership: Membership) -> bool:

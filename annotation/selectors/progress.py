@@ -1,6 +1,8 @@
 """Progress of one person in a round. Asked for every screen, so nothing large is counted for it each time."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.core.cache import cache
@@ -8,6 +10,8 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
+from annotation.selectors.allocation import closed_tags, without_tags
+from annotation.selectors.membership import membership_of
 
 EXACT_UP_TO = 500
 """With no more open than this, the total is counted anew each time; with more, it may be some seconds old."""
@@ -53,12 +57,17 @@ def progress_of(project: Project, annotator: User, round_number: int) -> Progres
     if total is None:
         mine = _work_of(project.pk, annotator.pk, round_number)
         held = mine.filter(state=AssignmentState.LEASED).count()
-        near = _count_near_the_end(project, annotator, round_number)
+        closed = closed_tags(project, membership_of(annotator, project)) if project.allocation else ()
+        near = _count_near_the_end(project, annotator, round_number, closed)
         if near is not None:
             return Progress(done=done, total=done + held + near, unseen=unseen)
         # Counted from the person's side: they have far fewer assignments than the round comparisons.
-        spent = mine.filter(state__in=SPENT_STATES, comparison__open_slots__gt=0).count()
-        total = done + held + _count_open(project, round_number) - spent
+        spent = mine.filter(
+            without_tags(closed, "comparison__prompt__tags"),
+            state__in=SPENT_STATES,
+            comparison__open_slots__gt=0,
+        ).count()
+        total = done + held + _count_open(project, round_number, closed) - spent
         cache.set(key, total, KEPT_SECONDS)
     return Progress(done=done, total=max(total, done), unseen=unseen)
 
@@ -92,24 +101,30 @@ def _work_of(project_id: int, annotator_id: int, round_number: int) -> QuerySet[
     )
 
 
-def _open(project: Project, round_number: int) -> QuerySet[Comparison]:
-    return Comparison.objects.filter(project=project, round_number=round_number, open_slots__gt=0)
+def _open(project: Project, round_number: int, closed: Sequence[str]) -> QuerySet[Comparison]:
+    return Comparison.objects.filter(
+        without_tags(closed), project=project, round_number=round_number, open_slots__gt=0
+    )
 
 
-def _count_near_the_end(project: Project, annotator: User, round_number: int) -> int | None:
+def _count_near_the_end(
+    project: Project, annotator: User, round_number: int, closed: Sequence[str]
+) -> int | None:
     """Return the number open to this person, or None where counting them would be slow."""
     had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
-    first_ones = _open(project, round_number).annotate(had=Exists(had))[: EXACT_UP_TO + 1]
+    first_ones = _open(project, round_number, closed).annotate(had=Exists(had))[: EXACT_UP_TO + 1]
     counted: Mapping[str, int] = first_ones.aggregate(
         seen=Count("pk"), to_them=Count("pk", filter=Q(had=False))
     )
     return counted["to_them"] if counted["seen"] <= EXACT_UP_TO else None
 
 
-def _count_open(project: Project, round_number: int) -> int:
+def _count_open(project: Project, round_number: int, closed: Sequence[str]) -> int:
     key = f"annotation.open:{project.pk}:{round_number}"
+    if closed:
+        key += ":" + hashlib.sha256(json.dumps(closed).encode()).hexdigest()
     kept: int | None = cache.get(key)
     if kept is None:
-        kept = _open(project, round_number).count()
+        kept = _open(project, round_number, closed).count()
         cache.set(key, kept, KEPT_SECONDS)
     return kept

@@ -12,6 +12,7 @@ from django.utils import timezone
 from annotation.choices import SPENT_STATES, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
+from annotation.selectors.allocation import closed_tags, without_tags
 from annotation.selectors.kept import kept
 from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
@@ -50,13 +51,21 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
     open_to_user = Comparison.objects.filter(
         ~Exists(spent), project=OuterRef("pk"), purpose=Purpose.WORK, open_slots__gt=0
     )
+    memberships = {membership.project_id: membership for membership in user.memberships.all()}
     projects = list(
         access.projects_for(user)
         .filter(archived_at__isnull=not archived)
         .annotate(has_work=Exists(open_to_user))
         .order_by("-has_work", "name")
     )
-    memberships = {membership.project_id: membership for membership in user.memberships.all()}
+    for project in projects:
+        if project.has_work and (closed := closed_tags(project, memberships.get(project.pk))):
+            project.has_work = (
+                Comparison.objects.filter(without_tags(closed), purpose=Purpose.WORK, project=project)
+                .filter(~Exists(spent), open_slots__gt=0)
+                .exists()
+            )
+    projects.sort(key=lambda project: not project.has_work)
     days = [project.pk for project in projects]
     by_day = kept(lambda: _annotations_by_day(projects), "annotations on home", *days)
     mine = _annotations_today(projects, user)

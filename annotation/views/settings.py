@@ -12,7 +12,7 @@ from annotation.errors import Refusal
 from annotation.forms.projects import GuidelinesForm, MemberForm, ProjectSettingsForm
 from annotation.models import Membership, Project
 from annotation.selectors import access
-from annotation.services.projects.members import change_daily_limit, change_role, remove_member
+from annotation.services.projects.members import change_allotment, change_role, remove_member
 from annotation.services.projects.projects import archive_project, change_settings, publish_guideline
 from annotation.views.access import Request, project_page
 
@@ -105,6 +105,5 @@ def _change(membership: Membership, form: MemberForm, request: Request) -> None:
     change_role(membership=membership, role=Role(form.cleaned_data["role"]), changed_by=request.user)
     # A form without the field leaves the limit as it is.
     if "daily_limit" in form.data:
-        change_daily_limit(
-            membership=membership, daily_limit=form.cleaned_data["daily_limit"], changed_by=request.user
-        )
+        changes = {"daily_limit": form.cleaned_data["daily_limit"]}
+        change_allotment(membership=membership, changes=changes, changed_by=request.user)

@@ -52,8 +52,12 @@ from training.rlhf.train import train_run
 MEASURES = {
     "reward": ("held_out_log_loss", "held_out_accuracy", "held_out_loss"),
     "preference": ("held_out_accuracy", "held_out_loss"),
+    "kto": ("held_out_loss",),
+    "sft": ("held_out_loss",),
     "policy_gradient": ("first_reward", "last_reward", "last_kl"),
 }
+SOURCES = {"kto": "ranks", "sft": "preferred"}
+"""What stands in for thumbs and demonstrations, which the shared data do not hold."""
 LAST_STEPS = 3
 SHORT_WORDS = 6
 _TURN = re.compile(r"\n\n(Human|Assistant): ")
@@ -170,6 +174,8 @@ def _settings(options: argparse.Namespace, rate: float) -> dict[str, Any]:
             "keep_best": False,
         },
     }
+    if options.method in SOURCES:
+        settings["sources"] = [SOURCES[options.method]]
     if options.method == "policy_gradient":
         short = {"unit": "words", "most": SHORT_WORDS, "slack": 2 * SHORT_WORDS}
         settings |= {

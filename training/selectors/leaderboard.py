@@ -11,7 +11,8 @@ from django.db.models import QuerySet, Sum
 
 from annotation.choices import Purpose
 from annotation.models import Comparison, CompletionSource, Project
-from annotation.selectors.access import judged, tagged, with_answer_of
+from annotation.selectors.access import judged, with_answer_of
+from annotation.selectors.allocation import tagged
 from training.models import EloPoints, Slice, VoteCount, Voters, VoteTotals
 
 if TYPE_CHECKING:

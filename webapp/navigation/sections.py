@@ -154,6 +154,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Page(url="project-preview", label=_("Preview")),
             Page(url="members", label=_("Members")),
+            Page(url="allocation", label=_("Allocation")),
             Page(url="invitations", label=_("Invitations")),
             Page(url="webhooks", label=_("Webhooks"), inner=("webhook", "webhook-delivery")),
             Page(url="project-audit", label=_("Activity")),

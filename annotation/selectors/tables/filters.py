@@ -46,8 +46,12 @@ def _splits(_project: Project) -> Sequence[Choice]:
 
 
 def _tags(project: Project) -> Sequence[Choice]:
-    tags = kept(lambda: _tags_in_use(project), "tags of prompts", project.pk)
-    return [(tag, tag) for tag in tags]
+    return [(tag, tag) for tag in tags_of(project)]
+
+
+def tags_of(project: Project) -> list[str]:
+    """Return the tags of the project's prompts in order; of a large project those of a while ago."""
+    return kept(lambda: _tags_in_use(project), "tags of prompts", project.pk)
 
 
 def _tags_in_use(project: Project) -> list[str]:

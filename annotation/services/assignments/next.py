@@ -36,7 +36,7 @@ def assign_next(*, project: Project, annotator: User) -> Assignment | None:
     Who has to qualify gets the qualification items in order and nothing else. Then, as the
     project's shares say, a retest or a gold item comes in place of work. Work comes newest round
     first, then by priority, by the project's strategy, by age; a share of it at random, as control.
-    Returns None when nothing is left for this person, their day is full or the project is archived:
+    Returns None when nothing is left for this person, their day or share is full or the project is archived:
     `eligibility.why_nothing` says which. Leases that have run out come back first. Refuses who may not
     annotate here.
     """
@@ -120,7 +120,7 @@ def _look(
 ) -> Assignment | _Lost | None:
     """Return a lease they hold besides `after`, or else a new one, unless they hold enough for the day."""
     held = held_by(annotator, project)
-    left = eligibility.left_today(project, annotator, membership)
+    left = eligibility.left_to_submit(project, annotator, membership)
     if left == 0 or project.archived_at is not None:
         return None
     for one in held:

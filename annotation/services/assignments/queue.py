@@ -14,6 +14,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from annotation.choices import AcquisitionArm, AssignmentState
 from annotation.models import Assignment, Comparison, Project, Review, User
 from annotation.selectors import access
+from annotation.selectors.allocation import allotted_to
 from annotation.services.assignments.leases import only_self
 
 QUEUE_ORDER = ("-round_number", "-priority", "-acquisition_score", "id")
@@ -68,7 +69,9 @@ def any_open(
 
 def open_to(project: Project, annotator: User, *, reviews: bool = False) -> QuerySet[Comparison]:
     """Return the comparisons open to this person, in no order; `reviews`: they are a reviewer, too."""
-    unseen = Comparison.objects.filter(~Exists(_had_by(annotator)), project=project, open_slots__gt=0)
+    unseen = Comparison.objects.filter(
+        ~Exists(_had_by(annotator)), allotted_to(project, annotator), project=project, open_slots__gt=0
+    )
     if reviews:
         # Who decided on others' votes has no fresh eye for it.
         unseen = unseen.filter(~Exists(Review.objects.filter(comparison=OuterRef("pk"), reviewer=annotator)))
@@ -121,8 +124,12 @@ def _walk(
 
 
 def _has_had_the_head(project: Project, annotator: User) -> bool:
-    head = Comparison.objects.filter(project=project, open_slots__gt=0).order_by(*QUEUE_ORDER)
-    seen = head.annotate(had=Exists(_had_by(annotator))).values_list("had", flat=True)[:_LOOK_AHEAD]
+    head = Comparison.objects.filter(allotted_to(project, annotator), project=project, open_slots__gt=0)
+    seen = (
+        head.order_by(*QUEUE_ORDER)
+        .annotate(had=Exists(_had_by(annotator)))
+        .values_list("had", flat=True)[:_LOOK_AHEAD]
+    )
     return len(seen) == _LOOK_AHEAD and all(seen)
 
 

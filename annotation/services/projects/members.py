@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.translation import gettext as _
 
@@ -24,16 +25,29 @@ def change_role(*, membership: Membership, role: Role, changed_by: User) -> Memb
     return membership
 
 
+ALLOTMENT = ("daily_limit", "total_limit", "skills")
+"""Fields of a membership that say how much work its member gets, and of what kind."""
+
+
 @transaction.atomic
-def change_daily_limit(*, membership: Membership, daily_limit: int | None, changed_by: User) -> Membership:
-    """Set how many comparisons a member may submit a day; None for the project's limit."""
-    if daily_limit is not None and daily_limit < 1:
-        raise Refusal(_("A daily limit is 1 or more. Leave it empty for the project's."), field="daily_limit")
-    if membership.daily_limit == daily_limit:
-        return membership
-    before, membership.daily_limit = membership.daily_limit, daily_limit
-    membership.save(update_fields=["daily_limit"])
-    _record("member.daily_limit", membership, changed_by, {"from": before, "to": daily_limit})
+def change_allotment(
+    *, membership: Membership, changes: Mapping[str, object], changed_by: User
+) -> Membership:
+    """Set how many comparisons a member may submit a day and in all, and what they can judge.
+
+    Fields that are not named stay. Refuses a value that a field does not accept, naming the field.
+    """
+    for name in (name for name in ALLOTMENT if name in changes):
+        before, after = getattr(membership, name), changes[name]
+        if before == after:
+            continue
+        setattr(membership, name, after)
+        try:
+            membership.clean_fields(exclude=_OTHER_FIELDS - {name})
+        except ValidationError as error:
+            raise Refusal(" ".join(error.message_dict[name]), field=name) from None
+        membership.save(update_fields=[name])
+        _record(f"member.{name}", membership, changed_by, {"from": before, "to": after})
     return membership
 
 
@@ -51,6 +65,9 @@ def remove_member(*, membership: Membership, removed_by: User) -> None:
         release_assignment(assignment=assignment, annotator=membership.user)
     _record("member.remove", membership, removed_by, {"role": membership.role})
     membership.delete()
+
+
+_OTHER_FIELDS = {field.name for field in Membership._meta.get_fields()}
 
 
 def _require_another_manager(membership: Membership) -> None:

@@ -20,6 +20,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors import access
+from annotation.selectors.allocation import allotted_to
 from annotation.services.assignments import randomness
 from annotation.services.judgments.checks import check_ranks
 from annotation.services.texts.comparisons import NewComparison, checked_ids, write_comparison
@@ -122,7 +123,9 @@ def next_gold_item(*, project: Project, annotator: User, turn: int) -> Compariso
         state__in=access.SPENT_STATES,
     )
     left = list(
-        Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.GOLD)
+        Comparison.objects.filter(
+            ~Exists(had), allotted_to(project, annotator), project=project, purpose=Purpose.GOLD
+        )
         .order_by("id")
         .values_list("pk", flat=True)[:_DRAWN_FROM]
     )

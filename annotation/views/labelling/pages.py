@@ -248,6 +248,7 @@ def _nothing_to_label(request: Request, project: Project, feedback: Feedback | N
         "looked_at": timezone.localtime(),
         "why": why_nothing(project, request.user),
         "daily_limit": daily_limit_of(project, request.membership),
+        "total_limit": request.membership.total_limit if request.membership else None,
         "feedback": feedback,
         "explanation": render_markdown(feedback.explanation) if feedback else "",
     }

@@ -13,7 +13,7 @@ from annotation.models import AuditEntry, Comparison, Project, User
 from annotation.selectors.eligibility import why_nothing
 from annotation.services.assignments import assign_next
 from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
-from annotation.services.projects.members import change_daily_limit
+from annotation.services.projects.members import change_allotment
 from tests import factories
 from tests.api.scene import Asker
 
@@ -74,7 +74,7 @@ def test_a_daily_limit_is_changed_recorded_and_emptied(
     entries = AuditEntry.objects.filter(action="member.daily_limit").order_by("pk")
     assert [entry.details for entry in entries] == [{"from": None, "to": 40}, {"from": 40, "to": None}]
     with pytest.raises(Refusal):
-        change_daily_limit(membership=membership, daily_limit=0, changed_by=carol)
+        change_allotment(membership=membership, changes={"daily_limit": 0}, changed_by=carol)
 
 
 def test_the_api_sets_a_daily_limit_and_leaves_it_where_it_is_not_named(

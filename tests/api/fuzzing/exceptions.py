@@ -11,6 +11,7 @@ REFUSALS = {
     "GET /api/v1/projects/{slug}/statistics/": _FILTERS,
     "GET /api/v1/projects/{slug}/statistics/items/": _FILTERS,
     "PATCH /api/v1/projects/{slug}/imports/{id}/": "columns and formats must be those of the uploaded file",
+    "PATCH /api/v1/projects/{slug}/settings/": "each tag has one allocation rule",
     "PATCH /api/v1/projects/{slug}/prompt-sets/{id}/": "prompts must be the project's, names are taken once",
     "PATCH /api/v1/projects/{slug}/webhooks/{id}/": "an address is checked against the network's rules",
     "POST /api/v1/checkpoints/": "the address is checked, and the project must exist",

@@ -1,0 +1,32 @@
+"""Forms of work allocation: a rule of a project, and what a member gets."""
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from annotation.models.allocation import LONGEST_SKILL, LONGEST_TAG
+
+_MOST = 2**31 - 1
+
+
+class RuleForm(forms.Form):
+    """A tag of prompts, and the skill that their comparisons ask for."""
+
+    tag = forms.CharField(
+        max_length=LONGEST_TAG, label=_("Tag of the prompt"), widget=forms.TextInput(attrs={"list": "tags"})
+    )
+    skill = forms.CharField(
+        max_length=LONGEST_SKILL, label=_("Skill asked for"), widget=forms.TextInput(attrs={"list": "skills"})
+    )
+
+
+class AllotmentForm(forms.Form):
+    """The skills and the limits of a member."""
+
+    skills = forms.CharField(required=False, max_length=5_000)
+    daily_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
+    total_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
+
+    def clean_skills(self) -> list[str]:
+        """Return the names between the commas, each once."""
+        names = (" ".join(name.split()) for name in self.cleaned_data["skills"].split(","))
+        return list(dict.fromkeys(name for name in names if name))

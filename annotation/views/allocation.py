@@ -1,0 +1,83 @@
+"""Work allocation: rules of who gets what, and the skills and limits of members. For managers."""
+
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
+
+from annotation.choices import Role
+from annotation.errors import Refusal
+from annotation.forms.allocation import AllotmentForm, RuleForm
+from annotation.models import Membership, Project
+from annotation.selectors.allocation import rule_rows, submitted_by_member
+from annotation.selectors.tables.filters import tags_of
+from annotation.services.projects.members import change_allotment
+from annotation.services.projects.projects import change_settings
+from annotation.views.access import Request, project_page
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def allocation(request: Request, project: Project) -> HttpResponse:
+    """Show the rules, and what each member may get. For managers."""
+    return _page(request, project, RuleForm())
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def change_rules(request: Request, project: Project) -> HttpResponse:
+    """Add a rule, or remove that of a tag. For managers."""
+    form = RuleForm(request.POST)
+    removed = request.POST.get("remove")
+    if removed is None and not form.is_valid():
+        return _page(request, project, form)
+    try:
+        with transaction.atomic():
+            # Two who change the rules at once wait here for each other, and neither's change is lost.
+            locked = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+            kept = [rule for rule in locked.allocation if rule["tag"] != removed]
+            rules = kept if removed is not None else [*kept, dict(form.cleaned_data)]
+            change_settings(project=locked, settings={"allocation": rules}, changed_by=request.user)
+    except Refusal as refusal:
+        form.add_error(None, refusal.message)
+        return _page(request, project, form)
+    messages.success(request, _("Saved."))
+    return redirect("allocation", project.slug)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def change_member(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Change the skills and limits of a member. For managers."""
+    membership = get_object_or_404(
+        Membership.objects.select_related("user", "project"), pk=pk, project=project
+    )
+    form = AllotmentForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, _("A limit is 1 or more. Leave it empty for no limit."))
+        return redirect("allocation", project.slug)
+    try:
+        change_allotment(membership=membership, changes=form.cleaned_data, changed_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(request, _("Saved."))
+    return redirect("allocation", project.slug)
+
+
+def _page(request: Request, project: Project, form: RuleForm) -> HttpResponse:
+    memberships = list(project.memberships.select_related("user").order_by("user__username"))
+    submitted = submitted_by_member(project)
+    named = {rule["skill"] for rule in project.allocation}
+    context = {
+        "project": project,
+        "form": form,
+        "rules": rule_rows(project, memberships),
+        "members": [(membership, submitted.get(membership.user_id, 0)) for membership in memberships],
+        "tags": tags_of(project),
+        "skills": sorted(named.union(*(membership.skills for membership in memberships))),
+    }
+    status = 422 if form.is_bound else 200
+    return render(request, "annotation/settings/allocation.html", context, status=status)
