@@ -23,7 +23,7 @@ def _keys() -> serializers.ListField:
 
 
 class ComparisonsActionSerializer(serializers.Serializer[Any]):
-    """Bulk actions on comparisons: release, requeue, close, review, overlap, priority, in this order."""
+    """Bulk actions on comparisons: release, requeue, close, review, quarantine, overlap, priority, assign."""
 
     comparisons = _keys()
     requeue = serializers.BooleanField(
@@ -41,6 +41,15 @@ class ComparisonsActionSerializer(serializers.Serializer[Any]):
     close = serializers.BooleanField(default=False, help_text="Ask nobody else; annotations stay.")
     review = serializers.BooleanField(default=False, help_text="Open a review where there is none.")
     release = serializers.BooleanField(default=False, help_text="Release from quarantine.")
+    quarantine = serializers.BooleanField(
+        default=False, help_text="Keep from annotators until a manager decides; annotations stay."
+    )
+    assign = serializers.ListField(
+        child=serializers.RegexField(r"^[^,]+$", max_length=150),
+        required=False,
+        max_length=50,
+        help_text="Usernames of the members who alone get them; an empty list for everybody.",
+    )
     dry_run = serializers.BooleanField(default=False, help_text="Return the effects and change nothing.")
 
 
@@ -74,6 +83,7 @@ _PLAIN: dict[str, Callable[..., bulk.Effect]] = {
     "requeue": bulk.requeue,
     "close": bulk.close,
     "review": bulk.send_to_review,
+    "quarantine": bulk.quarantine,
 }
 _NUMBERED: dict[str, Callable[..., bulk.Effect]] = {
     "overlap": bulk.raise_overlap,
@@ -96,7 +106,10 @@ class ComparisonsActionView(ProjectView):
         responses=EffectSerializer(many=True),
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Release, re-queue, close or review comparisons, raise overlap, set priority, all or nothing."""
+        """Release, re-queue, close, review, quarantine or assign comparisons, raise overlap, set priority.
+
+        All or nothing, in the order of the document.
+        """
         values = read_body(ComparisonsActionSerializer, request)
         rows = {
             "project": self.project,
@@ -112,6 +125,8 @@ class ComparisonsActionView(ProjectView):
             for name, change in _NUMBERED.items():
                 if name in values:
                     effects.append(_body(name, change(**rows, value=str(values[name]))))
+            if "assign" in values:
+                effects.append(_body("assign", bulk.reserve(**rows, value=",".join(values["assign"]))))
         return Response(effects)
 
 

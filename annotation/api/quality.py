@@ -92,14 +92,20 @@ class ItemFilters(StatisticsFilters):
 
 
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
-    """A comparison withheld because a completion seems to identify its model."""
+    """A withheld comparison: a completion seems to identify its model, or a manager wants it so."""
 
+    requested_by = serializers.CharField(
+        source="requested_by.username",
+        default=None,
+        allow_null=True,
+        help_text="The manager who wants it so; null where a completion has a quote.",
+    )
     decided_by = serializers.CharField(source="decided_by.username", default=None, allow_null=True)
 
     class Meta:
         model = Withholding
         fields = (
-            *("id", "comparison", "completion", "start", "end", "quote"),
+            *("id", "comparison", "completion", "start", "end", "quote", "requested_by"),
             *("state", "decided_by", "decided_at", "created_at"),
         )
 
@@ -195,7 +201,7 @@ class WithheldView(ListView, ProjectView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         withholdings = Withholding.objects.filter(comparison__project=self.project)
-        return withholdings.filter(**asked).select_related("decided_by")
+        return withholdings.filter(**asked).select_related("decided_by", "requested_by")
 
     @extend_schema(
         operation_id="withheld_list",

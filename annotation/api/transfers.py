@@ -25,7 +25,7 @@ from annotation.exchange.export_files import (
     manifest_of,
     pieces_of,
 )
-from annotation.exchange.export_filters import ExportFilters
+from annotation.exchange.export_filters import COMPARISONS, MOST_COMPARISONS, ExportFilters
 from annotation.exchange.file_exports import Export
 from annotation.exchange.formats.columns import TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
@@ -152,6 +152,9 @@ class ExportQuery(Filters):
         required=False,
         max_length=100,
         help_text="The key of a category: judgments with a span or missing information of it.",
+    )
+    comparisons = serializers.RegexField(
+        COMPARISONS, required=False, help_text=f"Ids with commas, {MOST_COMPARISONS} at most."
     )
 
 
@@ -298,6 +301,7 @@ class OfExport(ProjectView):
                 until=asked.get("until"),
                 tag=asked.get("tag", ""),
                 category=asked.get("category", ""),
+                comparisons=[int(number) for number in asked.get("comparisons", "").split(",") if number],
             ),
             **more,
         )

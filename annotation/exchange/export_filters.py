@@ -15,6 +15,12 @@ from annotation.models import Judgment, MissingInfo, Project, SpanFlag, User
 from annotation.selectors import access
 from annotation.selectors.allocation import tagged
 
+MOST_COMPARISONS = 500
+"""Comparisons that one export may name: they stand in its address."""
+
+COMPARISONS = rf"^\d{{1,15}}(,\d{{1,15}}){{0,{MOST_COMPARISONS - 1}}}$"
+"""Form of their ids: numbers with commas between."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportFilters:
@@ -35,6 +41,9 @@ class ExportFilters:
     category: str = ""
     """The key of a category that a span or missing information of the judgment has."""
 
+    comparisons: Sequence[int] = ()
+    """Ids of comparisons, `MOST_COMPARISONS` at most; empty for all."""
+
     def judgments(self, project: Project, *, unblinded: bool) -> QuerySet[Judgment]:
         """Return the current judgments that pass."""
         found = access.judgments_current(project, self.rounds, machines=self.machines, unblinded=unblinded)
@@ -50,6 +59,8 @@ class ExportFilters:
             found = found.filter(with_tag(self.tag))
         if self.category:
             found = found.filter(_with_category(self.category))
+        if self.comparisons:
+            found = found.filter(comparison__in=list(self.comparisons))
         return found
 
     def manifest(self) -> dict[str, Any]:
@@ -60,6 +71,7 @@ class ExportFilters:
             "until": self.until and self.until.isoformat(),
             "tag": self.tag,
             "category": self.category,
+            "comparisons": list(self.comparisons),
         }
         return {
             "rounds": list(self.rounds) if self.rounds is not None else "all",

@@ -23,8 +23,8 @@ class Comparison(models.Model):
     """One prompt and its candidates, to be judged together by `overlap` annotators.
 
     Written once by `create_comparison`; later only `open_slots`, `overlap`, `priority`,
-    `acquisition_score` and `agreement` change. Gold and qualification items and what is withheld have no open
-    slots: nobody meets them by way of the queue.
+    `acquisition_score`, `agreement` and `reserved_for` change. Gold and qualification items and what is
+    withheld have no open slots: nobody meets them by way of the queue.
     """
 
     # No index of its own: the unique constraint and the index below begin with it.
@@ -56,6 +56,12 @@ class Comparison(models.Model):
         blank=True,
         editable=False,
         help_text="Share of pairs of annotators that agree on a pair of responses, 0 to 1; empty below two.",
+    )
+    reserved_for = models.ManyToManyField(
+        settings.AUTH_USER_MODEL,
+        blank=True,
+        related_name="+",
+        help_text="Only these members get it from the queue; everybody where none is named.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -303,16 +309,29 @@ class GoldAnswer(models.Model):
 
 
 class Withholding(models.Model):
-    """A comparison kept from annotators because a text in it seems to name its model.
+    """A comparison kept from annotators: a text in it seems to name its model, or a manager wants it so.
 
-    Written with the comparison by `create_comparison`; a manager releases or discards it.
+    The first kind is written with the comparison by `create_comparison` and has a quote, the second by
+    `quarantine`. A manager releases or discards it.
     """
 
     comparison = models.OneToOneField(Comparison, on_delete=models.CASCADE, related_name="withholding")
-    completion = models.ForeignKey("annotation.Completion", on_delete=models.PROTECT, related_name="+")
-    start = models.PositiveIntegerField(help_text="Where it says so, in code points.")
-    end = models.PositiveIntegerField()
-    quote = models.TextField()
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    start = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Where it says so, in code points; empty for a manager's decision."
+    )
+    end = models.PositiveIntegerField(null=True, blank=True)
+    quote = models.TextField(blank=True)
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The manager who wants it so; empty where a text names its model.",
+    )
     state = models.CharField(max_length=10, choices=WithholdingState, default=WithholdingState.PENDING)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
@@ -325,12 +344,18 @@ class Withholding(models.Model):
             models.CheckConstraint(
                 condition=Q(state__in=WithholdingState.values), name="withholding_state_known"
             ),
-            models.CheckConstraint(condition=Q(end__gt=F("start")), name="withholding_not_empty"),
+            models.CheckConstraint(
+                condition=Q(completion__isnull=False, start__isnull=False, end__gt=F("start"))
+                | Q(
+                    completion__isnull=True, start__isnull=True, end__isnull=True, requested_by__isnull=False
+                ),
+                name="withholding_has_quote_or_manager",
+            ),
         ]
         indexes = [models.Index(fields=["state"], name="withholding_by_state")]
 
     def __str__(self) -> str:
-        return f"{self.comparison}: {self.quote[:60]}"
+        return f"{self.comparison}: {self.quote[:60] or self.requested_by}"
 
 
 class ItemFlag(WrittenOnce):

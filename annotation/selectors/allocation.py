@@ -2,13 +2,15 @@
 
 A rule of a project names a tag and a skill: comparisons of prompts with the tag go only to members who have
 the skill. A prompt with several such tags asks for all of their skills; one without goes to everybody.
+A comparison can be reserved for members: then nobody else gets it.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Membership, Project, User
@@ -40,10 +42,23 @@ def without_tags(tags: Sequence[str], field: str = "prompt__tags") -> Q:
 
 
 def allotted_to(project: Project, annotator: User) -> Q:
-    """Comparisons that the rules of the project let this person get. No query where it has no rules."""
+    """Comparisons that rules and reservations let this person get. No query where there are no rules."""
+    reserved = not_reserved_for_others(annotator)
     if not project.allocation:
-        return Q()
-    return without_tags(closed_tags(project, membership_of(annotator, project)))
+        return reserved
+    return reserved & without_tags(closed_tags(project, membership_of(annotator, project)))
+
+
+def reservations(comparison: str = "pk") -> QuerySet[Any]:
+    """Return the reservations of the comparison to which a field of the outer query leads."""
+    through = Comparison.reserved_for.through
+    return through.objects.filter(comparison=OuterRef(comparison))
+
+
+def not_reserved_for_others(annotator: User, comparison: str = "pk") -> Q:
+    """Comparisons that are reserved for nobody, or for this person among others."""
+    named = reservations(comparison)
+    return Q(~Exists(named)) | Q(Exists(named.filter(user=annotator)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,12 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
-from annotation.selectors.allocation import closed_tags, without_tags
+from annotation.selectors.allocation import (
+    closed_tags,
+    not_reserved_for_others,
+    reservations,
+    without_tags,
+)
 from annotation.selectors.membership import membership_of
 
 EXACT_UP_TO = 500
@@ -62,12 +67,16 @@ def progress_of(project: Project, annotator: User, round_number: int) -> Progres
         if near is not None:
             return Progress(done=done, total=done + held + near, unseen=unseen)
         # Counted from the person's side: they have far fewer assignments than the round comparisons.
+        # Others' reservations are few beside all that is open, so one count serves everybody.
+        reserved = _open(project, round_number, closed).filter(Exists(reservations()))
+        for_me = reserved.filter(reserved_for=annotator).count()
         spent = mine.filter(
+            not_reserved_for_others(annotator, "comparison"),
             without_tags(closed, "comparison__prompt__tags"),
             state__in=SPENT_STATES,
             comparison__open_slots__gt=0,
         ).count()
-        total = done + held + _count_open(project, round_number, closed) - spent
+        total = done + held + _count_open(project, round_number, closed) + for_me - spent
         cache.set(key, total, KEPT_SECONDS)
     return Progress(done=done, total=max(total, done), unseen=unseen)
 
@@ -112,7 +121,8 @@ def _count_near_the_end(
 ) -> int | None:
     """Return the number open to this person, or None where counting them would be slow."""
     had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
-    first_ones = _open(project, round_number, closed).annotate(had=Exists(had))[: EXACT_UP_TO + 1]
+    open_ = _open(project, round_number, closed).filter(not_reserved_for_others(annotator))
+    first_ones = open_.annotate(had=Exists(had))[: EXACT_UP_TO + 1]
     counted: Mapping[str, int] = first_ones.aggregate(
         seen=Count("pk"), to_them=Count("pk", filter=Q(had=False))
     )
@@ -125,6 +135,6 @@ def _count_open(project: Project, round_number: int, closed: Sequence[str]) -> i
         key += ":" + hashlib.sha256(json.dumps(closed).encode()).hexdigest()
     kept: int | None = cache.get(key)
     if kept is None:
-        kept = _open(project, round_number, closed).count()
+        kept = _open(project, round_number, closed).filter(~Exists(reservations())).count()
         cache.set(key, kept, KEPT_SECONDS)
     return kept

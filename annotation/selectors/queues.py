@@ -18,7 +18,7 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WithheldText:
-    """One withheld comparison: the quote in which its text seems to name a model, with what is around it."""
+    """One withheld comparison; where a text seems to name its model, the quote with what is around it."""
 
     withholding: Withholding
     before: str
@@ -55,14 +55,14 @@ def withheld_texts(project: Project) -> list[WithheldText]:
     """Return quarantined completions, oldest first."""
     rows = (
         Withholding.objects.filter(comparison__project=project, state=WithholdingState.PENDING)
-        .select_related("completion", "comparison__prompt")
+        .select_related("completion", "comparison__prompt", "requested_by")
         .order_by("pk")[:_LOOKED_AT]
     )
     return [
         WithheldText(
             withholding=row,
-            before=_cut(row.completion.text[: row.start], from_end=True),
-            after=_cut(row.completion.text[row.end :], from_end=False),
+            before=_cut(row.completion.text[: row.start], from_end=True) if row.completion else "",
+            after=_cut(row.completion.text[row.end :], from_end=False) if row.completion else "",
         )
         for row in rows
     ]

@@ -12,7 +12,7 @@ from django.utils import timezone
 from annotation.choices import SPENT_STATES, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
-from annotation.selectors.allocation import closed_tags, without_tags
+from annotation.selectors.allocation import allotted_to, closed_tags, not_reserved_for_others
 from annotation.selectors.kept import kept
 from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
@@ -49,7 +49,11 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
     """
     spent = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=user, state__in=SPENT_STATES)
     open_to_user = Comparison.objects.filter(
-        ~Exists(spent), project=OuterRef("pk"), purpose=Purpose.WORK, open_slots__gt=0
+        ~Exists(spent),
+        not_reserved_for_others(user),
+        project=OuterRef("pk"),
+        purpose=Purpose.WORK,
+        open_slots__gt=0,
     )
     memberships = {membership.project_id: membership for membership in user.memberships.all()}
     projects = list(
@@ -59,9 +63,9 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
         .order_by("-has_work", "name")
     )
     for project in projects:
-        if project.has_work and (closed := closed_tags(project, memberships.get(project.pk))):
+        if project.has_work and closed_tags(project, memberships.get(project.pk)):
             project.has_work = (
-                Comparison.objects.filter(without_tags(closed), purpose=Purpose.WORK, project=project)
+                Comparison.objects.filter(allotted_to(project, user), purpose=Purpose.WORK, project=project)
                 .filter(~Exists(spent), open_slots__gt=0)
                 .exists()
             )

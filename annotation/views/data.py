@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
+from annotation.exchange.export_filters import MOST_COMPARISONS
 from annotation.models import Project
 from annotation.selectors.tables import TABLES, View
 from annotation.services import bulk
@@ -30,6 +31,8 @@ ACTIONS: dict[str, Callable[..., bulk.Effect]] = {
     "comparisons.close": bulk.close,
     "comparisons.review": bulk.send_to_review,
     "comparisons.release": bulk.release,
+    "comparisons.quarantine": bulk.quarantine,
+    "comparisons.reserve": bulk.reserve,
     "prompts.tag": bulk.add_tag,
     "prompts.untag": bulk.remove_tag,
 }
@@ -59,6 +62,8 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         messages.error(request, _("Choose an action."))
         return redirect(address)
     chosen = _chosen(request, View(TABLES[table], project, QueryDict(query)))
+    if declared.name == "export":
+        return _to_export(request, project, chosen, address)
     value = request.POST.get(f"value-{declared.name}") or request.POST.get("value", "")
     arguments: dict[str, Any] = {"project": project, "actor": request.user, "chosen": chosen}
     if declared.value:
@@ -86,6 +91,19 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "address": address,
     }
     return render(request, "annotation/data/effect.html", context)
+
+
+def _to_export(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
+    """Open the export with the chosen comparisons as a filter."""
+    if not 0 < len(chosen) <= MOST_COMPARISONS:
+        messages.error(
+            request,
+            _("Select 1 to %(most)s comparisons to export; for more, use the filters of the export.")
+            % {"most": MOST_COMPARISONS},
+        )
+        return redirect(address)
+    named = ",".join(map(str, chosen))
+    return redirect(f"{reverse('export-choose', args=[project.slug])}?comparisons={named}")
 
 
 def _chosen(request: Request, view: View) -> list[int]:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Split
 from annotation.errors import Refusal
-from annotation.exchange.export_filters import ExportFilters, require_known
+from annotation.exchange.export_filters import COMPARISONS, ExportFilters, require_known
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.statistics import rounds_of
 from annotation.models import Project, User
@@ -32,6 +32,7 @@ class ExportForm(forms.Form):
     category = forms.ChoiceField(label=_("Span or missing category"), required=False)
     split = forms.ChoiceField(label=_("Split"), required=False, choices=[_ANY, *Split.choices])
     machines = forms.BooleanField(label=_("Include AI annotators"), required=False)
+    comparisons = forms.RegexField(COMPARISONS, required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: QueryDict, *, project: Project) -> None:
         super().__init__(data)
@@ -62,6 +63,12 @@ class ExportForm(forms.Form):
         return self.cleaned_data.get("format") or next(iter(WRITERS))
 
     @property
+    def comparison_ids(self) -> tuple[int, ...]:
+        """The comparisons that were selected in their table; empty for all."""
+        named = self.cleaned_data.get("comparisons", "")
+        return tuple(int(number) for number in named.split(",") if number)
+
+    @property
     def filters(self) -> ExportFilters:
         """The filters, of the fields that are valid."""
         values = self.cleaned_data
@@ -74,6 +81,7 @@ class ExportForm(forms.Form):
             until=values.get("until"),
             tag=values.get("tag", ""),
             category=values.get("category", ""),
+            comparisons=self.comparison_ids,
         )
 
 

@@ -27,6 +27,7 @@ from annotation.selectors.tables.filters import (
     categories,
     in_state,
     lookup,
+    reserved_for,
     round_filter,
     sources,
     split_filter,
@@ -133,6 +134,7 @@ def _comparison_rows(project: Project) -> QuerySet[Comparison]:
         Comparison.objects.filter(project=project)
         .exclude(purpose=Purpose.ARENA)
         .select_related("prompt", "project")
+        .prefetch_related("reserved_for")
         .annotate(annotations=_number_of(Judgment.objects.current(), "comparison"))
     )
 
@@ -176,6 +178,12 @@ COMPARISONS = Table(
         ),
         Column(name="purpose", label=gettext_lazy("Purpose"), cell=_purpose, shown=False),
         Column(
+            name="assigned",
+            label=gettext_lazy("Assigned to"),
+            cell=lambda row: Cell(", ".join(str(user) for user in row.reserved_for.all()) or _("everybody")),
+            shown=False,
+        ),
+        Column(
             name="split",
             label=gettext_lazy("Split"),
             cell=lambda row: Cell(row.prompt.get_split_display()),
@@ -193,6 +201,7 @@ COMPARISONS = Table(
         Filter(name="state", label=gettext_lazy("State"), choices=states, apply=in_state),
         Filter(name="agreement", label=gettext_lazy("Agreement"), choices=agreements, apply=agree_less),
         Filter(name="annotator", label=gettext_lazy("Annotator"), choices=annotators, apply=annotated_by),
+        Filter(name="assigned", label=gettext_lazy("Assigned to"), choices=annotators, apply=reserved_for),
         Filter(name="source", label=gettext_lazy("Model"), choices=sources, apply=with_response_of),
         split_filter("prompt__split"),
         tag_filter("prompt"),
@@ -213,7 +222,15 @@ COMPARISONS = Table(
         ),
         Action(name="close", label=gettext_lazy("Close"), icon="archive"),
         Action(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
+        Action(name="quarantine", label=gettext_lazy("Quarantine"), icon="eye-off"),
         Action(name="release", label=gettext_lazy("Release from quarantine"), icon="eye"),
+        Action(
+            name="reserve",
+            label=gettext_lazy("Assign"),
+            icon="user",
+            value=gettext_lazy("Members, or empty for everybody"),
+        ),
+        Action(name="export", label=gettext_lazy("Export"), icon="download"),
     ),
 )
 

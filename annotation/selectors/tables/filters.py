@@ -21,6 +21,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.selectors.allocation import reservations
 from annotation.selectors.kept import kept
 from annotation.selectors.tables.search import few_of
 from annotation.selectors.tables.table import Choice, Filter, never
@@ -121,6 +122,11 @@ def annotated_by(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet
     """Keep comparisons that somebody annotated."""
     current = Judgment.objects.current().filter(comparison=OuterRef("pk"), annotator_id=int(value))
     return rows.filter(Exists(current))
+
+
+def reserved_for(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
+    """Keep comparisons that are reserved for somebody."""
+    return rows.filter(Exists(reservations().filter(user=int(value))))
 
 
 def with_response_of(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:

@@ -2,9 +2,11 @@
 
 from annotation.services.bulk.comparisons import (
     close,
+    quarantine,
     raise_overlap,
     release,
     requeue,
+    reserve,
     send_to_review,
     set_priority,
 )
@@ -15,10 +17,12 @@ __all__ = [
     "Effect",
     "add_tag",
     "close",
+    "quarantine",
     "raise_overlap",
     "release",
     "remove_tag",
     "requeue",
+    "reserve",
     "send_to_review",
     "set_priority",
 ]

@@ -15,6 +15,7 @@ from annotation.errors import Refusal
 from annotation.models import Assignment, Comparison, Judgment, Project, Review, User, Withholding
 from annotation.services import audit
 from annotation.services.bulk.effect import Effect, check
+from annotation.services.texts.quarantine import open_free_places
 
 MOST_OVERLAP = 20
 MOST_PRIORITY = 1000
@@ -122,13 +123,74 @@ def release(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bo
         Withholding.objects.filter(comparison__in=keys).update(
             state=WithholdingState.RELEASED, decided_by=actor, decided_at=timezone.now()
         )
-        # Nobody has had them: all their places are free.
-        Comparison.objects.filter(pk__in=keys).update(open_slots=F("overlap"))
+        open_free_places(keys)
         _note(project, actor, "data.release", effect)
     return effect
 
 
-def _note(project: Project, actor: User, action: str, effect: Effect, **details: int) -> None:
+@transaction.atomic
+def quarantine(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False) -> Effect:
+    """Keep each chosen comparison from annotators until a manager releases or discards it.
+
+    Annotations stay. Comparisons that somebody labels now are skipped, and those that are quarantined.
+    """
+    rows = _locked(project, actor, chosen)
+    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
+    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
+    free = work.filter(~Exists(leased))
+    effect = _effect(rows, work, free, gettext_lazy("being labelled"))
+    if not dry_run:
+        keys = list(free.order_by("pk").values_list("pk", flat=True))
+        released = Withholding.objects.filter(comparison__in=keys)
+        known = set(released.values_list("comparison", flat=True))
+        released.update(state=WithholdingState.PENDING, requested_by=actor, decided_by=None, decided_at=None)
+        Withholding.objects.bulk_create(
+            Withholding(comparison_id=pk, requested_by=actor) for pk in keys if pk not in known
+        )
+        Comparison.objects.filter(pk__in=keys).update(open_slots=0)
+        _note(project, actor, "data.quarantine", effect)
+    return effect
+
+
+@transaction.atomic
+def reserve(
+    *, project: Project, actor: User, chosen: Sequence[int], value: str, dry_run: bool = False
+) -> Effect:
+    """Reserve each chosen comparison for members, by names with commas between; for nobody by none.
+
+    Only they get it from the queue. What somebody labels now, or has annotated, stays theirs.
+    """
+    members = _members(project, value)
+    rows = _locked(project, actor, chosen)
+    work = rows.filter(purpose=Purpose.WORK)
+    effect = _effect(rows, work, work, "")
+    if not dry_run:
+        through = Comparison.reserved_for.through
+        keys = list(work.values_list("pk", flat=True))
+        through.objects.filter(comparison__in=keys).delete()
+        through.objects.bulk_create(
+            (through(comparison_id=pk, user_id=member) for pk in keys for member in members.values()),
+            batch_size=1000,
+        )
+        _note(project, actor, "data.reserve", effect, members=sorted(members))
+    return effect
+
+
+def _members(project: Project, value: str) -> dict[str, int]:
+    """Return the ids of the named members by name; refuse names that the project does not have."""
+    names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    found = dict(
+        project.memberships.filter(user__username__in=names).values_list("user__username", "user_id")
+    )
+    if unknown := [name for name in names if name not in found]:
+        raise Refusal(
+            _("No member of this project has the name %(names)s. Names stand with commas between.")
+            % {"names": ", ".join(unknown)}
+        )
+    return found
+
+
+def _note(project: Project, actor: User, action: str, effect: Effect, **details: object) -> None:
     audit.record(
         action=action,
         subject=project,
@@ -150,10 +212,10 @@ def _locked(project: Project, actor: User, chosen: Sequence[int]) -> QuerySet[Co
 
 
 def _effect(
-    rows: QuerySet[Comparison], work: QuerySet[Comparison], changed: QuerySet[Comparison], why: Promise
+    rows: QuerySet[Comparison], work: QuerySet[Comparison], changed: QuerySet[Comparison], why: str | Promise
 ) -> Effect:
     chosen, counted, done = rows.count(), work.count(), changed.count()
-    skipped: dict[Promise, int] = {
+    skipped: dict[str | Promise, int] = {
         gettext_lazy("gold, qualification or quarantined"): chosen - counted,
         why: counted - done,
     }

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState, Role
 from annotation.errors import Refusal
-from annotation.models import Assignment, Membership, User
+from annotation.models import Assignment, Comparison, Membership, User
 from annotation.services import audit
 from annotation.services.assignments import release_assignment
 
@@ -63,6 +63,10 @@ def remove_member(*, membership: Membership, removed_by: User) -> None:
     )
     for assignment in held:
         release_assignment(assignment=assignment, annotator=membership.user)
+    # What was reserved for them alone is everybody's again.
+    Comparison.reserved_for.through.objects.filter(
+        comparison__project=membership.project, user=membership.user
+    ).delete()
     _record("member.remove", membership, removed_by, {"role": membership.role})
     membership.delete()
 

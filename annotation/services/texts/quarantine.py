@@ -1,15 +1,17 @@
-"""Comparisons that are kept from annotators because a text in them seems to name its model."""
+"""Quarantine: comparisons that are kept from annotators until a manager decides."""
 
 from collections.abc import Callable, Sequence
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Count, F, OuterRef, Subquery
+from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import Role, WithholdingState
 from annotation.errors import NotAllowed, Refusal
-from annotation.models import Comparison, Completion, CompletionSource, Prompt, User, Withholding
+from annotation.models import Assignment, Comparison, Completion, CompletionSource, Prompt, User, Withholding
+from annotation.models.work import HOLDS_A_SLOT
 from annotation.selectors import access
 from annotation.text.self_identification import SelfNaming, find_self_naming
 
@@ -63,8 +65,7 @@ def decide_withholding(*, withholding: Withholding, decided_by: User, release: b
             state=state, decided_by=decided_by, decided_at=timezone.now()
         )
         if decided and release:
-            # Nobody has had it: all its places are free.
-            Comparison.objects.filter(pk=comparison.pk).update(open_slots=F("overlap"))
+            open_free_places([comparison.pk])
     withholding.refresh_from_db(fields=["state", "decided_by", "decided_at"])
     if not decided:
         raise Refusal(
@@ -72,6 +73,24 @@ def decide_withholding(*, withholding: Withholding, decided_by: User, release: b
             % {"name": withholding.decided_by, "decision": withholding.get_state_display()}
         )
     return withholding
+
+
+def open_free_places(comparisons: Sequence[int]) -> None:
+    """Open all places of comparisons that nobody holds, as after a quarantine."""
+    held = (
+        Assignment.objects.filter(
+            comparison=OuterRef("pk"),
+            slot__isnull=False,
+            state__in=HOLDS_A_SLOT,
+        )
+        .order_by()
+        .values("comparison")
+        .annotate(number=Count("pk"))
+        .values("number")
+    )
+    Comparison.objects.filter(pk__in=comparisons).update(
+        open_slots=Greatest(F("overlap") - Coalesce(Subquery(held), 0), 0)
+    )
 
 
 def _source_names(completions: Sequence[Completion]) -> dict[int, str]:

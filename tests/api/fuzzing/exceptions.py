@@ -25,6 +25,7 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/beside/{page}/next/": "the scene's comparison belongs to no prompt set",
     "POST /api/v1/projects/{slug}/beside/{page}/vote/": "the scene's models have not answered yet",
     "POST /api/v1/projects/{slug}/beside/{page}/write/": "no model server answers in tests",
+    "POST /api/v1/projects/{slug}/comparisons/act/": "assign names members of the project",
     "POST /api/v1/projects/{slug}/deliveries/{id}/resend/": "the scene's message is on its way",
     "POST /api/v1/projects/{slug}/gold/": "a comparison that is being judged cannot become a gold item yet",
     "POST /api/v1/projects/{slug}/guidelines/seen/": "the version must be one of the project's guidelines",
