@@ -10,7 +10,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from annotation.choices import Purpose, Verdict
+from annotation.choices import Purpose, Verdict, WithholdingState
 from annotation.models import (
     Candidate,
     Comparison,
@@ -133,10 +133,17 @@ def _comparison_rows(project: Project) -> QuerySet[Comparison]:
     return (
         Comparison.objects.filter(project=project)
         .exclude(purpose=Purpose.ARENA)
-        .select_related("prompt", "project")
+        .select_related("prompt", "project", "withholding")
         .prefetch_related("reserved_for")
         .annotate(annotations=_number_of(Judgment.objects.current(), "comparison"))
     )
+
+
+def _state(comparison: Comparison) -> Cell:
+    withholding = getattr(comparison, "withholding", None)
+    if withholding is not None and withholding.state != WithholdingState.RELEASED:
+        return Cell(_("quarantined"), tone="warn")
+    return Cell(_("open"), tone="") if comparison.open_slots else Cell(_("closed"), tone="good")
 
 
 COMPARISONS = Table(
@@ -174,7 +181,7 @@ COMPARISONS = Table(
         Column(
             name="state",
             label=gettext_lazy("State"),
-            cell=lambda row: Cell(_("open"), tone="") if row.open_slots else Cell(_("closed"), tone="good"),
+            cell=_state,
         ),
         Column(name="purpose", label=gettext_lazy("Purpose"), cell=_purpose, shown=False),
         Column(
