@@ -1,6 +1,6 @@
 """Overview of a project: counts around the loop, annotations over time, next step, and last rounds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from django.db.models import Count, Q, Sum
@@ -16,6 +16,8 @@ from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind
 from training.models import Checkpoint, Round
 from training.selectors.annotation_days import AnnotationDays, BurnUp, annotation_days, burn_up
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
+from training.selectors.training_time import training_outlook
+from training.templatetags.training import duration
 
 _ROUNDS = 6
 _COUNTS = "counts of the loop"
@@ -162,7 +164,7 @@ def next_step_of(project: Project, newest: Round | None) -> NextStep:
     state = RoundState(newest.state)
     figures = {"done": counts["annotations"], "wanted": counts["wanted"]}
     if state in (RoundState.SAMPLING, RoundState.LABELLING):
-        text = _("%(done)s of %(wanted)s annotations. Start training when there are enough.") % figures
+        text = _outlook_text(newest, figures)
         return NextStep(
             title=f"{name}: {state.label}", text=text, action=_("Open the round"), address=address
         )
@@ -183,6 +185,19 @@ def next_step_of(project: Project, newest: Round | None) -> NextStep:
         )
     text = _("Compare the new checkpoint with its parent, or open the next round.")
     return NextStep(title=f"{name}: {state.label}", text=text, action=_("Open the round"), address=address)
+
+
+def _outlook_text(round_: Round, figures: Mapping[str, int]) -> str:
+    """Say how far labelling is, and how long training would take now."""
+    outlook = kept(lambda: training_outlook(round_), "training outlook", round_.pk)
+    if not outlook.judgments:
+        return _("%(done)s of %(wanted)s annotations. Start training when there are enough.") % figures
+    if outlook.seconds is None:
+        return _("%(done)s of %(wanted)s annotations. Training is possible.") % figures
+    return _("%(done)s of %(wanted)s annotations. Training is possible and takes about %(time)s.") % {
+        **figures,
+        "time": duration(outlook.seconds),
+    }
 
 
 def _with_reward_models(rows: list[RoundRow]) -> Iterator[RoundFigures]:

@@ -16,9 +16,11 @@ from tests.training.jobs.machines_report import report
 from training.choices import RoundState, StepKind
 from training.contract import MachineUse, OptimiserSettings, RewardSettings, append_machine_use
 from training.models import Checkpoint, Round, RoundStep, Run
+from training.selectors.dashboard import next_step_of
+from training.selectors.training_time import Pace, steps_of
 from training.services.registry.checkpoints import register_starter
 from training.services.registry.served_models import register_served_model
-from training.services.rounds.dry_run import dry_run, refuse_unless_fits, steps_of
+from training.services.rounds.dry_run import dry_run, refuse_unless_fits
 from training.services.rounds.opening import open_round
 
 pytestmark = pytest.mark.django_db
@@ -143,6 +145,29 @@ def test_time_is_reckoned_with_the_pace_of_the_last_run_of_its_kind(
     assert (planned.steps, planned.seconds) == (2, 4.0)
     assert planned.measured_on == "tea-reward"
     assert planned.tokens_per_second == 50
+
+
+def test_the_next_step_tells_how_long_training_would_take(
+    project: Project, prompts: list[Prompt], alice: User, monkeypatch: pytest.MonkeyPatch
+):
+    round_ = a_round(
+        project,
+        reward={"optimiser": {"batch_size": 2, "epochs": 1}},
+        policy={"method": "preference", "optimiser": {"batch_size": 4, "epochs": 2}},
+    )
+    Round.objects.update(state=RoundState.LABELLING)
+    round_.refresh_from_db()
+    comparisons = [factories.make_comparison(project, ["a", "b"], prompt=prompt) for prompt in prompts[:3]]
+    assert next_step_of(project, round_).text == ("0 of 3 annotations. Start training when there are enough.")
+    for comparison in comparisons:
+        factories.make_judgment(comparison, alice)
+    assert next_step_of(project, round_).text == "3 of 3 annotations. Training is possible."
+    # A second an example: reward model two steps of two, policy two passes of one step of four.
+    pace = Pace(run="earlier", seconds_per_example=1.0, tokens_per_second=None)
+    monkeypatch.setattr("training.selectors.training_time.pace_of", lambda round_, method: pace)
+    assert next_step_of(project, round_).text == (
+        "3 of 3 annotations. Training is possible and takes about 12 s."
+    )
 
 
 def test_answering_is_reckoned_with_the_last_rounds(project: Project, prompts: list[Prompt]):

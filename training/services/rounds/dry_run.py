@@ -1,8 +1,6 @@
 """Estimate of a round from the current data: counts, steps, time, memory, and problems."""
 
-import itertools
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,18 +15,17 @@ from annotation.choices import Purpose, Split, Verdict
 from annotation.errors import Refusal
 from annotation.models import Comparison, Prompt
 from annotation.selectors.access import judgments_current
-from training.choices import CheckpointKind, RunState, StepKind
+from training.choices import CheckpointKind, StepKind
 from training.contract import (
     PolicyGradientSettings,
     PreferenceSettings,
     Settings,
-    read_machine_use,
 )
-from training.files.run_folders import folder_of
-from training.models import Round, RoundStep, Run
+from training.models import Round, RoundStep
 from training.recipe import ROUND_REWARD_MODEL
 from training.selectors.judgments import decided_judgments
 from training.selectors.projects import checkpoints_of
+from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.memory_gate import Machine, PlannedRun, tight, too_large, training_machine
@@ -36,7 +33,6 @@ from training.services.rounds.reward_models import unknown_reference
 from training.services.runs.memory import Shape, memory_of, parameters_in
 from training.services.sampling.answers import questions_of, rival_of
 
-_RUNS_LOOKED_AT = 5
 _ROUNDS_LOOKED_AT = 5
 
 
@@ -174,7 +170,7 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
     for title, method in planned:
         examples = prompts if isinstance(method, PolicyGradientSettings) else learned
         steps = steps_of(method, examples)
-        pace = _pace_of(round_, method)
+        pace = pace_of(round_, method)
         yield PlannedRun(
             title=title,
             method=method.method,
@@ -193,44 +189,6 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
             measured_on=pace.run if pace else "",
             tokens_per_second=pace.tokens_per_second if pace else None,
         )
-
-
-def steps_of(method: Settings, examples: int) -> int:
-    """Optimiser steps of a run over so many examples: whole passes, or as many as are allowed."""
-    steps = math.ceil(examples / method.optimiser.batch_size) * method.optimiser.epochs
-    most = method.optimiser.max_steps
-    return steps if most is None else min(steps, most)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pace:
-    run: str
-    seconds_per_example: float
-    tokens_per_second: float | None
-
-
-def _pace_of(round_: Round, method: Settings) -> _Pace | None:
-    """Return the measured pace of the latest run of the same method on the same base."""
-    finished = Run.objects.filter(
-        method=method.method, state=RunState.FINISHED, checkpoint__base_model=round_.policy.base_model
-    )
-    for run in finished.order_by("-pk")[:_RUNS_LOOKED_AT]:
-        uses = read_machine_use(folder_of(run))
-        paces = [
-            (later.time - earlier.time) / (later.step - earlier.step)
-            for earlier, later in itertools.pairwise(uses)
-            if later.step > earlier.step
-        ]
-        batch = run.spec.get("settings", {}).get("optimiser", {}).get("batch_size")
-        if paces and batch:
-            tokens = [use.tokens_per_second for use in uses if use.tokens_per_second]
-            return _Pace(
-                run=run.name,
-                # A run that was paused has long gaps; the median does not mind them.
-                seconds_per_example=statistics.median(paces) / batch,
-                tokens_per_second=statistics.median(tokens) if tokens else None,
-            )
-    return None
 
 
 def _answering_seconds(round_: Round, answers: int) -> float | None:
