@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef, Q
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
-from annotation.choices import SPENT_STATES, Purpose, Role
+from annotation.choices import SPENT_STATES, AssignmentState, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to, closed_tags, not_reserved_for_others
@@ -31,7 +31,7 @@ class HomeRow:
     """Label of the person's role; empty for a superuser who is no member."""
     is_manager: bool
     has_work: bool
-    """True where a comparison is open to this person."""
+    """True where a comparison is open to this person, or in their hands."""
     left: int | None
     """Comparisons of their round that wait for this person; None where that is not counted."""
     today: int
@@ -55,15 +55,18 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
         purpose=Purpose.WORK,
         open_slots__gt=0,
     )
+    held = Assignment.objects.filter(
+        annotator=user, state=AssignmentState.LEASED, comparison__project=OuterRef("pk")
+    )
     memberships = {membership.project_id: membership for membership in user.memberships.all()}
     projects = list(
         access.projects_for(user)
         .filter(archived_at__isnull=not archived)
-        .annotate(has_work=Exists(open_to_user))
+        .annotate(holds=Exists(held), has_work=Q(Exists(open_to_user)) | Q(Exists(held)))
         .order_by("-has_work", "name")
     )
     for project in projects:
-        if project.has_work and closed_tags(project, memberships.get(project.pk)):
+        if project.has_work and not project.holds and closed_tags(project, memberships.get(project.pk)):
             project.has_work = (
                 Comparison.objects.filter(allotted_to(project, user), purpose=Purpose.WORK, project=project)
                 .filter(~Exists(spent), open_slots__gt=0)
