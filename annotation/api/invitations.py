@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.base import ApiView, ListView, ProjectView, read_body
-from annotation.api.projects import MemberSerializer
+from annotation.api.members import MemberSerializer
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Invitation
