@@ -31,7 +31,7 @@ _QUESTIONS = (
 )
 _SETTINGS = (
     *("name", "description", *_QUESTIONS, "rate_side_by_side", "show_context"),
-    *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit"),
+    *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit", "hourly_wage"),
     *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
     *("review_disagreements", "review_random_share"),

@@ -1,5 +1,7 @@
 """What can be done on a page can be done by the API: every address of a page names the operations for it."""
 
+from annotation.api.projects import SettingsSerializer
+from annotation.forms.projects import ABOUT, ASSIGNMENT, QUALITY, QUESTIONS
 from tests.architecture.test_addresses import TABLE
 from webapp.api.views import document
 
@@ -216,3 +218,8 @@ def test_every_operation_that_is_named_is_there():
     }
     named = {name for named in PAGES.values() if not isinstance(named, str) for name in named}
     assert named <= there
+
+
+def test_the_api_changes_every_setting_that_pages_change():
+    on_pages = {name for labels in (ABOUT, ASSIGNMENT, QUALITY, QUESTIONS) for name in labels}
+    assert on_pages - set(SettingsSerializer.Meta.fields) == set()
