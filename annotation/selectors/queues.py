@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
-from annotation.models import Comparison, GoldAnswer, Judgment, Project, Withholding
+from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, Withholding
 from annotation.selectors.known_answers import agrees_with_known
 
 EXCERPT = 160
@@ -120,15 +120,12 @@ def gold_candidates(project: Project) -> list[GoldCandidate]:
         round_number=OuterRef("round_number"),
         purpose=Purpose.GOLD,
     )
-    leased = Q(assignments__state=AssignmentState.LEASED, assignments__annotator__is_machine=False)
+    # Looked up for one comparison after the other: the newest few suffice, and counting would read them all.
+    people = {"comparison": OuterRef("pk"), "annotator__is_machine": False}
+    leased = Assignment.objects.filter(**people, state=AssignmentState.LEASED)
     judged = (
         Comparison.objects.filter(project=project, purpose=Purpose.WORK, open_slots=0, size__gte=2)
-        .filter(~Exists(twin))
-        .annotate(
-            held=Count("assignments", filter=leased, distinct=True),
-            said=Count("judgments", filter=Q(judgments__annotator__is_machine=False), distinct=True),
-        )
-        .filter(held=0, said__gt=0)
+        .filter(~Exists(twin), ~Exists(leased), Exists(Judgment.objects.filter(**people)))
         .select_related("prompt", "review")
         .prefetch_related(
             "candidates",
