@@ -48,7 +48,7 @@ def test_a_worker_that_lives_says_what_it_takes(make_worker: MakeWorker):
 
 
 def test_a_silent_worker_is_told_and_counts_for_nothing(make_worker: MakeWorker):
-    make_worker(silent=120)
+    make_worker(silent=125)
     found = health.workers()
     assert [one.level for one in found] == [Level.WRONG, Level.ATTENTION]
     assert "last heard of 12" in said(found)[1]
