@@ -1,6 +1,7 @@
 """Projects with their guidelines and settings."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
@@ -138,10 +139,22 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         help_text="Comparisons of prompts with the tag go only to members who have the skill.",
     )
 
+    hourly_wage = serializers.FloatField(
+        required=False,
+        allow_null=True,
+        min_value=0,
+        max_value=999_999,
+        help_text="Cost of an hour of annotation, to the hundredth; null for none.",
+    )
+
     class Meta:
         model = Project
         fields = _SETTINGS
         extra_kwargs = {name: {"required": False} for name in _SETTINGS}
+
+    def validate_hourly_wage(self, wage: float | None) -> Decimal | None:
+        """Return the wage as the database keeps it."""
+        return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
 
 
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
