@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from django.utils import translation
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
@@ -17,6 +18,13 @@ def test_the_document_is_valid_openapi_3_1_and_was_written_without_a_warning():
     assert told["openapi"].startswith("3.1")
     assert not GENERATOR_STATS
     assert json.dumps(told, sort_keys=True) == json.dumps(document(), sort_keys=True)
+
+
+def test_the_document_is_english_whoever_asks_for_it_first():
+    expected = document()
+    document.cache_clear()
+    with translation.override("de"):
+        assert document() == expected
 
 
 def test_every_operation_says_what_it_does_and_what_it_may_answer():

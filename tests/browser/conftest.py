@@ -6,14 +6,13 @@ Playwright drives the Chromium that the system has (or the one in RONDO_CHROMIUM
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe as AxeCore
 from django.conf import settings as django_settings
-from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
+from django.contrib.staticfiles import handlers
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
@@ -78,12 +77,17 @@ class Gate:
         self._lock = threading.Lock()
         self._is_open = False
 
-    def answer(
-        self, get_response: Callable[[HttpRequest], HttpResponseBase], request: HttpRequest
-    ) -> HttpResponseBase:
-        """What the server says, or 503."""
-        with self._lock:
-            return get_response(request) if self._is_open else HttpResponse(status=503)
+    def before(self, application: WSGIApplication) -> WSGIApplication:
+        """The application behind this gate: what it says, or 503."""
+
+        def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            with self._lock:
+                if self._is_open:
+                    return application(environ, start_response)
+            start_response("503 Service Unavailable", [])
+            return []
+
+        return answer
 
     def open(self) -> None:
         """Let requests through from now on."""
@@ -98,15 +102,22 @@ class Gate:
 
 @pytest.fixture(scope="session")
 def gate_of_the_server() -> Gate:
-    """The gate before the live server, for good: Django's test client does not pass through it."""
+    """The gate before the live server; other WSGI applications of this process do not pass through it."""
     gate = Gate()
-    get_response = WSGIHandler.get_response
 
-    def gated(handler: WSGIHandler, request: HttpRequest) -> HttpResponseBase:
-        return gate.answer(lambda asked: get_response(handler, asked), request)
+    class GatedHandler(handlers.StaticFilesHandler):
+        def __init__(self, application: WSGIApplication) -> None:
+            super().__init__(gate.before(application))  # type: ignore[arg-type]  # any application will do
 
-    WSGIHandler.get_response = gated  # type: ignore[method-assign,assignment]
+    # pytest-django takes the handler of its server from there.
+    handlers.StaticFilesHandler = GatedHandler  # type: ignore[misc]
     return gate
+
+
+@pytest.fixture(scope="session")
+def live_server(gate_of_the_server: Gate, live_server: LiveServer) -> LiveServer:
+    """pytest-django's live server, started once the gate is there."""
+    return live_server
 
 
 @pytest.fixture

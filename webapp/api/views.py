@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import translation
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
@@ -69,9 +70,11 @@ def docs(request: HttpRequest) -> HttpResponse:
 
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document, generated once per process."""
+    """Return the OpenAPI document in English, generated once per process."""
     generator = SchemaGenerator(api_version="v1")  # type: ignore[no-untyped-call]  # untyped there
-    result: dict[str, Any] = generator.get_schema(public=True)  # type: ignore[no-untyped-call]
+    # Whoever asks first may read another language; everybody gets this one.
+    with translation.override("en"):
+        result: dict[str, Any] = generator.get_schema(public=True)  # type: ignore[no-untyped-call]
     return result
 
 
