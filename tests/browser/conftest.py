@@ -4,8 +4,10 @@ Playwright drives the Chromium that the system has (or the one in RONDO_CHROMIUM
 """
 
 import os
+import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -162,6 +164,45 @@ def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[O
         context.close()
     gate.shut()
     assert not complaints
+
+
+LOOKS = (("light", 1400), ("dark", 768), ("light", 360), ("dark", 360))
+"""Colour schemes and widths in pixels that every page must be good in."""
+
+
+@pytest.fixture(scope="session")
+def barriers(axe: Axe) -> Axe:
+    """`barriers(page)` is what axe-core finds, and how much the page is too wide, in every one of `LOOKS`.
+
+    The page is not loaded again for each: it follows its window and the theme, as it does for people.
+    """
+
+    def in_every_look(page: Page) -> list[str]:
+        found = []
+        for scheme, width in LOOKS:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            page.set_viewport_size({"width": width, "height": 900})
+            if folder := os.environ.get("PICTURES"):
+                name = re.sub(r"\W+", "-", page.url.split("/", 3)[3]).strip("-") or "home"
+                page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
+            found += [f"{scheme}, {width} px: {line}" for line in axe(page)]
+            wider = page.evaluate("document.documentElement.scrollWidth") - width
+            if wider > 0:
+                found.append(f"{scheme}, {width} px: {wider} px too wide")
+        return found
+
+    return in_every_look
+
+
+def until(page: Page, condition: str, argument: object = None) -> None:
+    """Wait until a JavaScript function tells true of the page.
+
+    Playwright's own `wait_for_function` polls by evaluating a string, which the pages' policy forbids.
+    """
+    deadline = time.monotonic() + _PATIENCE / 1000
+    while not page.evaluate(condition, argument):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(50)
 
 
 @pytest.fixture(scope="session")

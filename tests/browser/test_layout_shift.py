@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.models import Project, User
 from tests.api.scene import make_scene
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, until
 from tests.browser.content import make_items
 from tests.browser.test_navigation import PAGES
 from tests.browser.test_run_page import write_steps
@@ -75,4 +75,4 @@ def test_a_shift_is_noticed(project: Project, alice: User, open_as: Open):
     page.add_init_script(_OBSERVE)
     shifts_of(page, "/guide/design/")
     page.evaluate("document.querySelector('h1').style.marginTop = '300px'")
-    page.wait_for_function(f"window.shifts.reduce((sum, shift) => sum + shift.value, 0) > {_MOST}")
+    until(page, f"() => window.shifts.reduce((sum, shift) => sum + shift.value, 0) > {_MOST}")

@@ -1,18 +1,16 @@
 """The manager's statistics in a real browser: reached, read, narrowed, and followed with the keyboard."""
 
 import re
-from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from annotation.models import Comparison, Project, User
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project
+from tests.browser.conftest import Axe, Open, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Open = Callable[..., Page]
-Axe = Callable[[Page], list[str]]
 
 WIDTHS = [1400, 768, 360]
 
@@ -36,18 +34,14 @@ def addresses(project: Project) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
-    scheme: str, width: int, busy: Project, carol: User, open_as: Open, axe: Axe
+    busy: Project, carol: User, open_as: Open, barriers: Axe
 ):
-    page = open_as(carol, "/", viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = open_as(carol, "/")
     for address in addresses(busy):
         page.goto(page.evaluate("location.origin") + address)
         page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
-        assert axe(page) == []
-        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wider <= 0, address
+        assert barriers(page) == [], address
 
 
 def test_a_manager_goes_from_a_number_to_a_comparison_with_the_keyboard(
@@ -84,7 +78,7 @@ def test_a_wide_table_can_be_reached_and_scrolled_with_the_keyboard(
     table.focus()
     assert table.evaluate("one => one.scrollWidth > one.clientWidth")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("one => one.scrollLeft > 0", arg=table.element_handle())
+    until(page, "one => one.scrollLeft > 0", table.element_handle())
 
 
 def test_the_letters_of_one_annotator_are_chosen_with_the_keyboard_and_without_javascript(

@@ -16,18 +16,13 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_LOOPBACK", (*health._LOOPBACK, "testserver", "localhost"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1400])
-def test_the_page_has_no_barrier(
-    project: Project, admin: User, open_as: Open, axe: Axe, scheme: str, width: int
-):
+def test_the_page_has_no_barrier(project: Project, admin: User, open_as: Open, barriers: Axe):
     FileImport.objects.create(project=project, name="x", digest="0" * 64, state="waiting")
     FileImport.objects.update(created_at="2026-01-01T00:00:00Z")
-    page = open_as(admin, "/status/", color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = open_as(admin, "/status/")
     expect(page.get_by_role("heading", name="Does not work")).to_be_visible()
     expect(page.get_by_role("heading", name="Warning")).to_be_visible()
-    assert axe(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert barriers(page) == []
 
 
 def test_it_looks_again_without_taking_the_focus(project: Project, admin: User, open_as: Open):

@@ -94,6 +94,7 @@ def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refus
     assert f"already runs on {home}: {up.address} (process {up.process.pid})" in second.output
 
 
+@pytest.mark.fault
 def test_after_a_sigkill_of_up_the_next_one_ends_what_was_left_and_starts(start):
     port = free_port()
     up = start("--no-model-server", "--no-first-project", port=port)
@@ -143,6 +144,7 @@ def test_a_broker_that_does_not_answer_is_named(start):
     assert "Traceback" not in up.output
 
 
+@pytest.mark.fault
 def test_the_model_server_is_watched_too_and_whatever_it_started_ends_with_it(start, home):
     tiny_model_folder(home / "models" / "tiny")
     up = start(
