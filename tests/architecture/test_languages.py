@@ -1,5 +1,6 @@
 """Rondo in German: every marked string, every page, and who decides which language is spoken."""
 
+import functools
 import html
 import json
 import re
@@ -76,6 +77,7 @@ def test_every_word_of_a_template_is_marked_for_translation(path: Path):
 # ── Every page ────────────────────────────────────────────────────────────────────────
 
 
+@functools.cache
 def english_sentences() -> list[str]:
     """What a German page must not say: messages of three words and more, up to their first placeholder."""
     with (GERMAN / "django.po").open("rb") as stream:

@@ -2,7 +2,6 @@
 
 import re
 import uuid
-from collections.abc import Callable
 
 import httpx
 import pytest
@@ -14,6 +13,7 @@ from annotation.models import Project, User
 from annotation.services.judgments.checks import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote, voted_comparison
 from tests import factories
+from tests.browser.conftest import Axe, Open
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.engine import Engine
@@ -22,9 +22,8 @@ from training.services.comparing.arena import create_arena, prepare_arena
 from training.services.comparing.leaderboard import count_votes
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Open = Callable[..., Page]
-Axe = Callable[[Page], list[str]]
 
+NAMES = ("starter", "round-1-policy", "round-2-policy", "round-3-policy-with-a-rather-long-name")
 TEXTS = {
     "starter": "Steep green tea for two minutes in boiling water.",
     "round-1-policy": "Steep green tea for two to three minutes, in water that has cooled to 80 °C.",

@@ -72,14 +72,14 @@ def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.starter
 @pytest.mark.slow
 @pytest.mark.skipif("RONDO_SKIP_STARTER" in os.environ, reason="RONDO_SKIP_STARTER is set")
-def test_the_courses_own_setting_takes_ten_steps_of_each_run_on_a_cpu(
+def test_the_courses_own_setting_trains_for_a_few_steps_on_a_cpu(
     names_file: Path, starter: Path, tmp_path: Path
 ) -> None:
     out, model = tmp_path / "course", str(starter)
-    steps = ["--sft-steps", "10", "--rl-steps", "10", "--prompts", "4"]
+    steps = ["--sft-steps", "10", "--rl-steps", "3", "--prompts", "2"]
     said = reverse(names_file, out, "--model", model, "--seeds", "0", *steps)
     assert "after reinforcement: greedy" in said
     rows = read_metrics(out / "seed-0" / "rl")
-    assert len(rows) == 10
+    assert len(rows) == 3
     losses = [row["loss"] for row in read_metrics(out / "seed-0" / "sft")]
     assert losses[-1] < losses[0]
