@@ -15,6 +15,7 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
+from annotation.selectors.comparisons import judged_comparisons
 from annotation.services.quality.gold import mark_as_gold
 from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.cached import items_of, report_of
@@ -178,8 +179,12 @@ class StatisticsItemsView(ListView, ProjectView):
     filters = ItemFilters
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        items = items_of(self.project, selection_of(self, asked), Shown(asked["show"]))
-        return self.project.comparisons.filter(pk__in=items).prefetch_related("candidates")
+        selection, shown = selection_of(self, asked), Shown(asked["show"])
+        if shown == Shown.JUDGED:
+            found = judged_comparisons(self.project, selection)
+        else:
+            found = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
+        return found.prefetch_related("candidates")
 
     @extend_schema(
         operation_id="statistics_items",

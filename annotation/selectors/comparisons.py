@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from django.db.models import Exists, OuterRef, QuerySet
+
 from annotation.agreement import readings
 from annotation.agreement.circles import circles_among
 from annotation.agreement.records import Judged
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.models import Comparison, Judgment, MissingInfo, Project, SpanFlag
-from annotation.selectors.judged import gold_answered_in, judged_in
+from annotation.selectors.judged import current_in, gold_answered_in, judged_in
 
 Finder = Callable[[Sequence[Judged]], Iterable[int]]
 """What the chosen annotators said → the comparisons that are meant."""
@@ -18,6 +20,8 @@ def items_behind(project: Project, selection: Selection, shown: Shown) -> list[i
     """The ids of the comparisons of a selection that `shown` names, newest first. At most three queries."""
     if shown == Shown.OPEN:
         return _open_items(project, selection)
+    if shown == Shown.JUDGED:
+        return list(judged_comparisons(project, selection).order_by("-pk").values_list("pk", flat=True))
     if shown == Shown.FLAGGED:
         return _flagged_items(project, selection)
     if shown in (Shown.GOLD_RIGHT, Shown.GOLD_WRONG):
@@ -34,6 +38,14 @@ def items_behind(project: Project, selection: Selection, shown: Shown) -> list[i
         own = [one for one in judged if selection.is_of(one.annotator)]
         found = _FINDERS[shown](own)
     return sorted(set(found), reverse=True)
+
+
+def judged_comparisons(project: Project, selection: Selection) -> QuerySet[Comparison]:
+    """Return the comparisons that have a current annotation of the selection."""
+    judgments = current_in(project, selection.rounds)
+    if selection.annotator_ids:
+        judgments = judgments.filter(annotator__in=selection.annotator_ids)
+    return Comparison.objects.filter(Exists(judgments.filter(comparison=OuterRef("pk"))), project=project)
 
 
 def disagree(item: Sequence[Judged]) -> bool | None:
@@ -112,7 +124,6 @@ def _circles(own: Sequence[Judged]) -> Iterable[int]:
 
 
 _FINDERS: dict[Shown, Finder] = {
-    Shown.JUDGED: lambda own: (one.comparison for one in own),
     Shown.FIRST_WON: _where(lambda one: _best(one) == {0}),
     Shown.LATER_WON: _where(lambda one: bool(_best(one)) and 0 not in _best(one)),
     Shown.NO_WINNER: _where(lambda one: bool(one.ranks) and not _best(one)),

@@ -17,7 +17,7 @@ def judged_in(
     project: Project, rounds: Sequence[int] | None = None, *, narrowed: Q | None = None
 ) -> list[Judged]:
     """The current judgments of those rounds (all for None), oldest first. Two queries."""
-    judgments = _current(project, rounds)
+    judgments = current_in(project, rounds)
     if narrowed is not None:
         judgments = judgments.filter(narrowed)
     ranks: dict[int, dict[int, int]] = defaultdict(dict)
@@ -78,7 +78,7 @@ def judged_in(
     ]
 
 
-def _current(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
+def current_in(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
     """Return the current judgments of people. AI annotators are measured against them."""
     found = (
         Judgment.objects.current()
@@ -99,7 +99,7 @@ def spans_in(
     project: Project, rounds: Sequence[int] | None = None, *, category_id: int | None = None
 ) -> dict[tuple[int, int], list[Span]]:
     """Return the spans of current judgments by judgment and completion. One query."""
-    found = SpanFlag.objects.filter(judgment__in=_current(project, rounds))
+    found = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
     if category_id is not None:
         found = found.filter(category_id=category_id)
     fields = ("judgment_id", "completion_id", "start", "end", "category_id")
@@ -119,7 +119,7 @@ def lengths_in(project: Project, rounds: Sequence[int] | None = None) -> dict[in
 
 def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Rated]:
     """The ratings of current judgments. One query."""
-    found = Rating.objects.filter(judgment__in=_current(project, rounds)).order_by("id")
+    found = Rating.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
     return [
         Rated(judgment=judgment, completion=completion, criterion=criterion, value=value)
         for judgment, completion, criterion, value in found.values_list(

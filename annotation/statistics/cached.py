@@ -9,6 +9,7 @@ from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.models import Judgment, Project
 from annotation.selectors.comparisons import items_behind
+from annotation.selectors.kept import is_kept, kept
 from annotation.statistics.report import Report
 
 KEPT_SECONDS = 15 * 60
@@ -51,21 +52,14 @@ def is_large(project: Project) -> bool:
 
 
 def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
-    """The comparisons behind a figure, as they were after the newest judgment."""
-    if shown == Shown.OPEN:
-        # It changes with every lease, and costs one query.
-        return items_behind(project, selection, shown)
-    found = kept_items_of(project, selection, shown)
-    if found is None:
-        found = items_behind(project, selection, shown)
-        cache.set(_items_key_of(project, selection, shown), found, KEPT_SECONDS)
-    return found
+    """Return the comparisons behind a figure: as they are, or as they were a while ago if that takes long."""
+    name = _items_of(project, selection, shown)
+    return kept(lambda: items_behind(project, selection, shown), *name)
 
 
-def kept_items_of(project: Project, selection: Selection, shown: Shown) -> list[int] | None:
-    """Return the comparisons behind a figure if somebody has just listed them; else None."""
-    found: list[int] | None = cache.get(_items_key_of(project, selection, shown))
-    return found
+def items_are_kept(project: Project, selection: Selection, shown: Shown) -> bool:
+    """Return True where somebody has just listed the comparisons behind a figure, which takes long."""
+    return is_kept(*_items_of(project, selection, shown))
 
 
 def _key_of(project: Project, selection: Selection) -> str:
@@ -73,8 +67,8 @@ def _key_of(project: Project, selection: Selection) -> str:
     return f"statistics:report:3:{project.pk}:{selection.key}"
 
 
-def _items_key_of(project: Project, selection: Selection, shown: Shown) -> str:
-    return f"statistics:items:{_state_of(project)}:{selection.key}:{shown}"
+def _items_of(project: Project, selection: Selection, shown: Shown) -> tuple[str | int, ...]:
+    return ("statistics items", project.pk, selection.key, shown)
 
 
 def _state_of(project: Project) -> str:

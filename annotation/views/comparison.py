@@ -16,7 +16,7 @@ from annotation.selectors import access
 from annotation.selectors.comparison.neighbours import Neighbours, neighbours_by_age, neighbours_in
 from annotation.selectors.comparison.page import SIDE_BY_SIDE, ComparisonPage
 from annotation.services.quality.reviews import may_review
-from annotation.statistics.cached import is_large, items_of, kept_items_of
+from annotation.statistics.cached import is_large, items_are_kept, items_of
 from annotation.views.access import Request, project_page
 
 
@@ -70,8 +70,9 @@ def _way(request: Request, project: Project, found: Comparison) -> Way:
     if "show" in query:
         form = ItemsForm(query, project=project)
         # In a large project the list takes long: its place is known while the list is fresh.
-        list_of = kept_items_of if is_large(project) else items_of
-        neighbours = neighbours_in(list_of(project, form.selection, form.shown) or (), found)
+        asked = (project, form.selection, form.shown)
+        if items_are_kept(*asked) or not is_large(project):
+            neighbours = neighbours_in(items_of(*asked), found)
     list_query = query.urlencode() if neighbours else ""
     # What one annotator saw is looked at in one comparison; side by side, and everybody, in many.
     kept = f"view={SIDE_BY_SIDE}" if view == SIDE_BY_SIDE else ""

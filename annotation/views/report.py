@@ -25,9 +25,24 @@ def report_or_wait(
 
     Small projects never see that page. Without JavaScript it has a link that waits.
     """
-    waits = bool(request.htmx) or "compute" in request.GET
     report = kept_report_of(project, selection)
-    if report is None and not waits and is_large(project):
-        context = {"project": project, "title": title, "styles": styles}
-        return render(request, "annotation/statistics/computing.html", context)
+    if report is None and has_to_wait(request, project):
+        return computing(request, project, title=title, styles=styles)
     return report or report_of(project, selection)
+
+
+def has_to_wait(request: Request, project: Project) -> bool:
+    """Return True where figures take long and the page that waits for them is not shown yet."""
+    return not request.htmx and "compute" not in request.GET and is_large(project)
+
+
+def computing(
+    request: Request,
+    project: Project,
+    *,
+    title: str | Promise,
+    styles: Sequence[str] = ("css/statistics.css",),
+) -> HttpResponse:
+    """Render the page that asks for the same address by itself."""
+    context = {"project": project, "title": title, "styles": styles}
+    return render(request, "annotation/statistics/computing.html", context)

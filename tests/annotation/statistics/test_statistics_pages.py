@@ -182,8 +182,10 @@ def test_the_command_gives_json_of_one_round(busy: Project):
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three judgments are many."""
+    """Three judgments are many, and everything takes long."""
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
+    monkeypatch.setattr("annotation.selectors.kept.QUICK_SECONDS", -1.0)
+    monkeypatch.setattr("annotation.selectors.kept._SHOWN_FOR", 10_000)
 
 
 @pytest.mark.parametrize("page", ["statistics", "annotators"])
@@ -205,6 +207,23 @@ def test_nobody_waits_for_the_report_of_a_large_project(
     assert "alice" in asked
     assert asked.lstrip().startswith('<div class="page')
     assert "Computing figures" not in client.get(address).content.decode()
+
+
+def test_nobody_waits_for_the_comparisons_behind_a_figure_of_a_large_project(
+    large: None, project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    for _ in range(3):
+        say(item(project), alice, [1, 2])
+    client = client_of(carol)
+    address = reverse("statistics-items", args=[project.slug])
+    assert "Computing figures of many annotations…" in client.get(address).content.decode()
+    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert asked.count("/items/") >= 3
+    # Listed a moment ago: shown at once, and shown again whatever was submitted meanwhile.
+    say(item(project), alice, [1, 2])
+    shown = client.get(address).content.decode()
+    assert "Computing figures" not in shown
+    assert shown.count("/items/") == asked.count("/items/")
 
 
 def test_without_javascript_a_link_waits(

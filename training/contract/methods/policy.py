@@ -20,7 +20,7 @@ class SftSettings(JudgedSettings):
     2022)."""
 
     method: ClassVar[Literal["sft"]] = "sft"
-    default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
+    default_rates: ClassVar = {"lora": 1e-3, "none": 2e-5}
 
     sources: Annotated[tuple[SftSource, ...], Field(min_length=1)] = ("demonstrations", "corrections")
     """Training texts: responses that annotators wrote, responses that they corrected, and responses
@@ -88,7 +88,7 @@ class KtoSettings(ReferenceSettings):
     """KTO: each answer is good or bad by itself (Ethayarajh et al. 2024)."""
 
     method: ClassVar[Literal["kto"]] = "kto"
-    default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
+    default_rates: ClassVar = {"lora": 1e-3, "none": 2e-5}
 
     sources: Annotated[tuple[ThumbSource, ...], Field(min_length=1)] = ("thumbs", "ratings", "verdicts")
     """Source of desirable and undesirable responses: thumbs; ratings above or below the middle of
