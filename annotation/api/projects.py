@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
-from annotation.models.allocation import LONGEST_SKILL, LONGEST_TAG
+from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
 from annotation.selectors import access
 from annotation.services.projects.projects import (
     acknowledge_guideline,
@@ -128,6 +128,12 @@ class AllocationRuleSerializer(serializers.Serializer[Any]):
 
     tag = serializers.CharField(max_length=LONGEST_TAG)
     skill = serializers.CharField(max_length=LONGEST_SKILL)
+    share = serializers.IntegerField(
+        min_value=1,
+        max_value=ALL,
+        default=ALL,
+        help_text="Percentage of the tag's comparisons that the rule reserves; the rest goes to everybody.",
+    )
 
 
 class SettingsSerializer(serializers.ModelSerializer[Project]):

@@ -3,13 +3,13 @@
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from annotation.models.allocation import LONGEST_SKILL, LONGEST_TAG
+from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
 
 _MOST = 2**31 - 1
 
 
 class RuleForm(forms.Form):
-    """A tag of prompts, and the skill that their comparisons ask for."""
+    """A tag of prompts, the skill that their comparisons ask for, and the share of them that does."""
 
     tag = forms.CharField(
         max_length=LONGEST_TAG, label=_("Tag of the prompt"), widget=forms.TextInput(attrs={"list": "tags"})
@@ -17,6 +17,18 @@ class RuleForm(forms.Form):
     skill = forms.CharField(
         max_length=LONGEST_SKILL, label=_("Skill asked for"), widget=forms.TextInput(attrs={"list": "skills"})
     )
+    share = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=ALL,
+        initial=ALL,
+        label=_("Share in percent"),
+        help_text=_("The rest of the tag's comparisons goes to everybody."),
+    )
+
+    def clean_share(self) -> int:
+        """Return the share; all where none is named."""
+        return self.cleaned_data["share"] or ALL
 
 
 class AllotmentForm(forms.Form):

@@ -10,6 +10,8 @@ MOST_RULES = 50
 MOST_SKILLS = 50
 LONGEST_SKILL = 60
 LONGEST_TAG = 200
+ALL = 100
+"""Percent: the share of a rule that reserves every comparison with its tag."""
 
 
 def check_skills(value: Any) -> None:
@@ -24,10 +26,13 @@ def check_skills(value: Any) -> None:
 
 
 def check_allocation(value: Any) -> None:
-    """Refuse rules that are not a list of a tag with a skill each, every tag once."""
+    """Refuse rules that are not a list of a tag with a skill and perhaps a share each, every tag once."""
     if not isinstance(value, list) or not all(_is_rule(rule) for rule in value):
         raise ValidationError(
-            _('A rule names a tag and a skill in words, such as {"tag": "german", "skill": "German"}.')
+            _(
+                "A rule names a tag and a skill in words, perhaps a share in percent from 1 to 100, such as "
+                '{"tag": "german", "skill": "German", "share": 100}.'
+            )
         )
     if len(value) > MOST_RULES:
         raise ValidationError(_("A project has at most %(most)s rules.") % {"most": MOST_RULES})
@@ -39,10 +44,15 @@ def check_allocation(value: Any) -> None:
 def _is_rule(rule: Any) -> bool:
     return (
         isinstance(rule, dict)
-        and rule.keys() == {"tag", "skill"}
+        and {"tag", "skill"} <= rule.keys() <= {"tag", "skill", "share"}
+        and _is_share(rule.get("share", ALL))
         and _is_name(rule["tag"], LONGEST_TAG)
         and _is_name(rule["skill"], LONGEST_SKILL)
     )
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= ALL
 
 
 def _is_name(value: Any, longest: int) -> bool:

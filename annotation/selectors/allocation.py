@@ -1,19 +1,22 @@
 """Allocation of work: which comparisons a member may get by the tags of their prompts. Reads only.
 
-A rule of a project names a tag and a skill: comparisons of prompts with the tag go only to members who have
-the skill. A prompt with several such tags asks for all of their skills; one without goes to everybody.
+A rule of a project names a tag and a skill: comparisons of prompts with the tag, or a share of them, go only
+to members who have the skill. A prompt with several such tags asks for all of their skills; one without goes
+to everybody.
 A comparison can be reserved for members: then nobody else gets it.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models.lookups import LessThan
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Membership, Project, User
+from annotation.models.allocation import ALL
 from annotation.selectors.membership import membership_of
 
 
@@ -23,21 +26,38 @@ def tagged(field: str, tag: str) -> Q:
     return Q(**{f"{field}__icontains": spelled[0]}) | Q(**{f"{field}__icontains": spelled[1]})
 
 
-def closed_tags(project: Project, membership: Membership | None) -> tuple[str, ...]:
-    """Return the tags whose comparisons this member does not get, for want of a skill.
+class Closed(NamedTuple):
+    """A tag whose comparisons somebody does not get, with the share in percent that is meant."""
+
+    tag: str
+    share: int
+
+    def condition(self, path: str = "") -> Q:
+        """Comparisons that are closed by it; `path` leads to the comparison. Which ones the share holds is
+        drawn once, when a comparison is made."""
+        found = tagged(f"{path}prompt__tags", self.tag)
+        return found if self.share == ALL else found & Q(LessThan(F(f"{path}shuffle") % 100, self.share))
+
+
+def closed_rules(project: Project, membership: Membership | None) -> tuple[Closed, ...]:
+    """Return what this member does not get, for want of a skill.
 
     Rules bind members of every role; a superuser who is no member gets everything.
     """
     if membership is None:
         return ()
-    return tuple(rule["tag"] for rule in project.allocation if rule["skill"] not in membership.skills)
+    return tuple(
+        Closed(rule["tag"], rule.get("share", ALL))
+        for rule in project.allocation
+        if rule["skill"] not in membership.skills
+    )
 
 
-def without_tags(tags: Sequence[str], field: str = "prompt__tags") -> Q:
-    """Comparisons of prompts that have none of these tags; `field` leads to the tags."""
+def open_under(closed: Sequence[Closed], path: str = "") -> Q:
+    """Comparisons that none of these rules closes; `path` leads to the comparison."""
     condition = Q()
-    for tag in tags:
-        condition &= ~tagged(field, tag)
+    for rule in closed:
+        condition &= ~rule.condition(path)
     return condition
 
 
@@ -46,7 +66,7 @@ def allotted_to(project: Project, annotator: User) -> Q:
     reserved = not_reserved_for_others(annotator)
     if not project.allocation:
         return reserved
-    return reserved & without_tags(closed_tags(project, membership_of(annotator, project)))
+    return reserved & open_under(closed_rules(project, membership_of(annotator, project)))
 
 
 def reservations(comparison: str = "pk") -> QuerySet[Any]:
@@ -68,9 +88,11 @@ class RuleRow:
     tag: str
     skill: str
     open: int
-    """Open comparisons of prompts with the tag."""
+    """Open comparisons that the rule reserves."""
     members: int
     """Members who have the skill."""
+    share: int = ALL
+    """Percentage of the comparisons with the tag."""
 
 
 def rule_rows(project: Project, memberships: Sequence[Membership]) -> list[RuleRow]:
@@ -79,7 +101,7 @@ def rule_rows(project: Project, memberships: Sequence[Membership]) -> list[RuleR
     return [
         RuleRow(
             **rule,
-            open=open_work.filter(tagged("prompt__tags", rule["tag"])).count(),
+            open=open_work.filter(Closed(rule["tag"], rule.get("share", ALL)).condition()).count(),
             members=sum(rule["skill"] in membership.skills for membership in memberships),
         )
         for rule in project.allocation

@@ -17,7 +17,7 @@ from annotation.choices import (
 )
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
 from annotation.selectors import access
-from annotation.selectors.allocation import closed_tags, without_tags
+from annotation.selectors.allocation import closed_rules, open_under
 from annotation.selectors.known_answers import gold_outcome
 
 
@@ -131,12 +131,12 @@ def why_nothing(project: Project, annotator: User) -> WhyNothing:
 
 def _waits_for_others(project: Project, annotator: User, membership: Membership | None) -> bool:
     """Return True where the rules alone keep open comparisons from this person."""
-    closed = closed_tags(project, membership)
+    closed = closed_rules(project, membership)
     if not closed:
         return False
     had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
     return Comparison.objects.filter(
-        ~Exists(had), ~without_tags(closed), project=project, purpose=Purpose.WORK, open_slots__gt=0
+        ~Exists(had), ~open_under(closed), project=project, purpose=Purpose.WORK, open_slots__gt=0
     ).exists()
 
 

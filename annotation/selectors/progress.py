@@ -11,10 +11,11 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
 from annotation.selectors.allocation import (
-    closed_tags,
+    Closed,
+    closed_rules,
     not_reserved_for_others,
+    open_under,
     reservations,
-    without_tags,
 )
 from annotation.selectors.membership import membership_of
 
@@ -62,7 +63,7 @@ def progress_of(project: Project, annotator: User, round_number: int) -> Progres
     if total is None:
         mine = _work_of(project.pk, annotator.pk, round_number)
         held = mine.filter(state=AssignmentState.LEASED).count()
-        closed = closed_tags(project, membership_of(annotator, project)) if project.allocation else ()
+        closed = closed_rules(project, membership_of(annotator, project)) if project.allocation else ()
         near = _count_near_the_end(project, annotator, round_number, closed)
         if near is not None:
             return Progress(done=done, total=done + held + near, unseen=unseen)
@@ -72,7 +73,7 @@ def progress_of(project: Project, annotator: User, round_number: int) -> Progres
         for_me = reserved.filter(reserved_for=annotator).count()
         spent = mine.filter(
             not_reserved_for_others(annotator, "comparison"),
-            without_tags(closed, "comparison__prompt__tags"),
+            open_under(closed, "comparison__"),
             state__in=SPENT_STATES,
             comparison__open_slots__gt=0,
         ).count()
@@ -110,14 +111,14 @@ def _work_of(project_id: int, annotator_id: int, round_number: int) -> QuerySet[
     )
 
 
-def _open(project: Project, round_number: int, closed: Sequence[str]) -> QuerySet[Comparison]:
+def _open(project: Project, round_number: int, closed: Sequence[Closed]) -> QuerySet[Comparison]:
     return Comparison.objects.filter(
-        without_tags(closed), project=project, round_number=round_number, open_slots__gt=0
+        open_under(closed), project=project, round_number=round_number, open_slots__gt=0
     )
 
 
 def _count_near_the_end(
-    project: Project, annotator: User, round_number: int, closed: Sequence[str]
+    project: Project, annotator: User, round_number: int, closed: Sequence[Closed]
 ) -> int | None:
     """Return the number open to this person, or None where counting them would be slow."""
     had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
@@ -129,7 +130,7 @@ def _count_near_the_end(
     return counted["to_them"] if counted["seen"] <= EXACT_UP_TO else None
 
 
-def _count_open(project: Project, round_number: int, closed: Sequence[str]) -> int:
+def _count_open(project: Project, round_number: int, closed: Sequence[Closed]) -> int:
     key = f"annotation.open:{project.pk}:{round_number}"
     if closed:
         key += ":" + hashlib.sha256(json.dumps(closed).encode()).hexdigest()

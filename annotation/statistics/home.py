@@ -12,7 +12,7 @@ from django.utils import timezone
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
-from annotation.selectors.allocation import allotted_to, closed_tags, not_reserved_for_others
+from annotation.selectors.allocation import allotted_to, closed_rules, not_reserved_for_others
 from annotation.selectors.kept import kept
 from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
@@ -66,7 +66,7 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
         .order_by("-has_work", "name")
     )
     for project in projects:
-        if project.has_work and not project.holds and closed_tags(project, memberships.get(project.pk)):
+        if project.has_work and not project.holds and closed_rules(project, memberships.get(project.pk)):
             project.has_work = (
                 Comparison.objects.filter(allotted_to(project, user), purpose=Purpose.WORK, project=project)
                 .filter(~Exists(spent), open_slots__gt=0)

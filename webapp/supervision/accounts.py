@@ -28,7 +28,7 @@ def ensure_accounts() -> list[NewAccount]:
             _make(next(free, f"admin-{secrets.token_hex(3)}"), "runs rounds, sees all", superuser=True)
         )
     if first_start:
-        made.append(_make("annotator", "judges answers", superuser=False))
+        made.append(_make("annotator", "annotates", superuser=False))
     return made
 
 

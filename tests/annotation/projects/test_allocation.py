@@ -75,6 +75,28 @@ class TestRules:
         assert work_of(project, bob) == [both.pk]
         assert why_nothing(project, bob) == WhyNothing.NOTHING_LEFT
 
+    def test_a_share_of_a_tag_goes_to_those_with_the_skill_and_the_rest_to_everybody(
+        self, project: Project, alice: User, bob: User, carol: User
+    ):
+        project.allocation = [{**GERMAN, "share": 30}, CODE]
+        project.save()
+        made = [comparison_with(project, "german") for _ in range(4)]
+        # Drawn when a comparison is made; its last two digits decide.
+        for comparison, drawn in zip(made, (129, 130, 7_000_000, 99), strict=True):
+            Comparison.objects.filter(pk=comparison.pk).update(shuffle=drawn)
+        has(project, bob, "German")
+        assert progress_of(project, alice, 1).total == 2
+        assert sorted(work_of(project, alice)) == [made[1].pk, made[3].pk]
+        assert why_nothing(project, alice) == WhyNothing.OTHER_SKILLS
+        assert sorted(work_of(project, bob)) == [made[0].pk, made[2].pk]
+
+    @pytest.mark.parametrize("share", [0, 101, True, 2.5, "30", None])
+    def test_a_share_that_is_no_percentage_is_refused(self, project: Project, carol: User, share: object):
+        with pytest.raises(Refusal, match="share in percent from 1 to 100"):
+            change_settings(
+                project=project, settings={"allocation": [{**GERMAN, "share": share}]}, changed_by=carol
+            )
+
     def test_a_part_of_a_tag_is_not_the_tag(self, project: Project, alice: User):
         other = comparison_with(project, "germanic")
         assert work_of(project, alice) == [other.pk]
@@ -196,8 +218,8 @@ class TestPage:
             assert client.post(address, fields).status_code == 302
             return list(Project.objects.get(pk=project.pk).allocation)
 
-        safety = {"tag": "safety", "skill": "Safety"}
-        assert rules_after(tag=" safety ", skill="Safety") == [GERMAN, CODE, safety]
+        safety = {"tag": "safety", "skill": "Safety", "share": 25}
+        assert rules_after(tag=" safety ", skill="Safety", share="25") == [GERMAN, CODE, safety]
         assert rules_after(remove="german") == [CODE, safety]
         assert AuditEntry.objects.filter(action="project.settings").count() == 2
 
@@ -257,7 +279,7 @@ class TestServices:
             "german",
             ["german"],
             [{"tag": "german"}],
-            [GERMAN | {"share": 1}],
+            [GERMAN | {"limit": 1}],
             [{"tag": "", "skill": "German"}],
             [{"tag": "german", "skill": " German"}],
             [{"tag": "german", "skill": 3}],
@@ -287,13 +309,18 @@ class TestApi:
     def test_rules_are_read_and_changed(self, project: Project, carol: User):
         asker = Asker(carol)
         address = f"/projects/{project.slug}/settings/"
-        assert asker("GET", address).json()["allocation"] == [GERMAN, CODE]
-        assert asker("PATCH", address, {"allocation": [CODE]}).json()["allocation"] == [CODE]
+        # Without a share a rule is about all of its tag.
+        assert asker("GET", address).json()["allocation"] == [
+            GERMAN | {"share": 100},
+            CODE | {"share": 100},
+        ]
+        half = CODE | {"share": 50}
+        assert asker("PATCH", address, {"allocation": [half]}).json()["allocation"] == [half]
         assert asker("PATCH", address, {"allocation": [CODE, CODE]}).status_code == 422
         wrong: object
-        for wrong in ({}, [{"tag": "code"}], "code", None):
+        for wrong in ({}, [{"tag": "code"}], [CODE | {"share": 0}], "code", None):
             assert asker("PATCH", address, {"allocation": wrong}).status_code == 422, wrong
-        assert asker("GET", address).json()["allocation"] == [CODE]
+        assert asker("GET", address).json()["allocation"] == [half]
 
     def test_skills_and_limit_in_all_of_a_member_are_set(self, project: Project, alice: User, carol: User):
         asker = Asker(carol)

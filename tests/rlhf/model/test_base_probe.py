@@ -35,7 +35,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 GROUPED = {"num_key_value_heads": 2}
-DRAWS = 20
+DRAWS = 100
 
 
 def made(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> Any:
