@@ -17,7 +17,7 @@ _STEP_MARKS = {
     StepState.RUNNING: "running",
     StepState.FINISHED: "done",
     StepState.FAILED: "failed",
-    StepState.CANCELLED: "failed",
+    StepState.CANCELLED: "ended",
 }
 _BADGES = {
     RoundState.SAMPLING: "accent",
