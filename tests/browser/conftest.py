@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
@@ -166,7 +167,12 @@ def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[O
     assert not complaints
 
 
-LOOKS = (("light", 1400), ("dark", 768), ("light", 360), ("dark", 360))
+LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
+    ("light", 1400),
+    ("dark", 768),
+    ("light", 360),
+    ("dark", 360),
+)
 """Colour schemes and widths in pixels that every page must be good in."""
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from training.contract import ContractError, SnapshotCorrection, SnapshotRow, with_context
 from training.contract.chat_template import Thinking
+from training.rlhf.tokens.changed import learning_from_changes
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.labels import Labels, Missing, Rating, RowLabels, Wanted, among
@@ -270,7 +271,11 @@ class _Building:
             corrected = self._encoded(row, name, correction.text)
             standing = self._encoded(row, name, original)
             if corrected and standing:
-                return [corrected, standing]
+                if self._wanted.changes_alone:
+                    corrected, standing = learning_from_changes(corrected, standing)
+                if corrected.learned_runs or standing.learned_runs:
+                    return [corrected, standing]
+                self._drop(row, "the correction changes no token", name)
         return None
 
     def _add_written(self, row: SnapshotRow) -> None:

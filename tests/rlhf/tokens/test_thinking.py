@@ -174,7 +174,7 @@ def test_templates_that_do_not_think_are_rendered_as_one_chat_whatever_is_set(
     own: str, answer: str, thinking: Thinking
 ) -> None:
     tokenizer = tiny_tokenizer() if own == "tiny" else tokenizer_of(template(own))
-    ids, start, _, masked = Encoder(tokenizer, thinking=thinking).encode(LONGER, answer)
+    ids, start, _, masked, _ = Encoder(tokenizer, thinking=thinking).encode(LONGER, answer)
     turns = [{"role": one.role, "content": one.content} for one in LONGER]
     whole = str(
         tokenizer.apply_chat_template([*turns, {"role": "assistant", "content": answer}], tokenize=False)

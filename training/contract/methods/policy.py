@@ -68,9 +68,17 @@ class PreferenceSettings(ReferenceSettings):
     use_corrections: bool = False
     """Add a pair for every corrected response: the corrected text is preferred to the original.
     Held-out metrics use human preferences only. Off by default in a run."""
+    correction_tokens: Literal["all", "changed"] = "all"
+    """Tokens of such a pair whose log-probabilities the loss sums: all; or changed, those that the
+    correction wrote or removed. What follows a change is then context and teaches nothing."""
 
     def __post_init__(self) -> None:
         ReferenceSettings.__post_init__(self)
+        require(
+            self.correction_tokens == "all" or self.use_corrections,
+            "correction_tokens",
+            "'changed' is about corrections; set use_corrections to true, or leave it at 'all'",
+        )
         require(
             self.loss != "plackett_luce" or not self.label_smoothing,
             "label_smoothing",

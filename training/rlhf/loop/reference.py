@@ -151,7 +151,10 @@ class Reference:
 
 def example_key(example: Example) -> bytes:
     """16 bytes that follow from the tokens of an example's answers and from where each is learned from."""
-    rows = [[answer.learned_start, *answer.ids] for answer in example.answers]
+    rows: list[list[Any]] = [
+        [answer.learned_start if answer.learned is None else answer.learned, *answer.ids]
+        for answer in example.answers
+    ]
     return hashlib.blake2b(canonical_json(rows).encode(), digest_size=16).digest()
 
 

@@ -44,7 +44,7 @@ def pair_observations(batch: Batch, examples: Sequence[Example], rewards: Tensor
     """Return the observations for `pair_figures`, (P,) each. rewards: (R,)."""
     chosen, rejected = rewards[batch.winners].detach(), rewards[batch.losers].detach()
     pairs = torch.bincount(batch.pair_example, minlength=batch.examples)
-    lengths = batch.answer_tokens
+    lengths = batch.answer_tokens.clamp(min=1)
     prompts = torch.tensor([key_of(example.prompt) for example in examples], device=rewards.device)
     return {
         "chosen": chosen,

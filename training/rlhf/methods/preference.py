@@ -40,6 +40,9 @@ class DirectPreference(TrainingMethod):
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
     reference is that of the settings, see `Reference`.
 
+    With `correction_tokens` `changed` the log-probabilities of a correction and its original are summed over
+    the tokens in which the two differ; the tokens before the first change cancel in any case.
+
     `sft_weight` adds the mean of −log π per token of the answers ranked first where there is a worse one.
 
     Figures: `accuracy` (share of pairs whose winner has the higher implied reward), `margin` (difference
@@ -69,7 +72,9 @@ class DirectPreference(TrainingMethod):
         if self._learns_ties and not self._continues_ties:
             backbone.add_extra(self.adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
         self.wanted = Wanted(
-            ranks="tied" if self._learns_ties else "decided", corrections=settings.use_corrections
+            ranks="tied" if self._learns_ties else "decided",
+            corrections=settings.use_corrections,
+            changes_alone=settings.correction_tokens == "changed",
         )
 
     @property
@@ -123,7 +128,8 @@ class DirectPreference(TrainingMethod):
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
         reference = self._reference.log_probabilities(batch, examples)
         base = self._base.log_probabilities(batch, examples)
-        tokens = batch.answer_tokens
+        # A correction that only removes, or only adds, leaves one of its two answers without a token.
+        tokens = batch.answer_tokens.clamp(min=1)
         scale = tokens if settings.length_normalised else torch.ones_like(tokens)
         parts = {"preference": Part(1.0, self._preference(batch, policy / scale, reference / scale))}
         if settings.sft_weight:

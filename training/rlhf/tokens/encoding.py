@@ -23,11 +23,21 @@ class Answered(NamedTuple):
     masked; the end token has the empty place after the text. Empty where nobody asked for them."""
     masked: int = 0
     """How many of the answer's first tokens, its thinking, are read and not learned from."""
+    learned: tuple[tuple[int, int], ...] | None = None
+    """Runs of the answer's tokens that are learned from, [start, end) each counted from its first token,
+    where that is not all of it after `masked`."""
 
     @property
     def learned_start(self) -> int:
         """Index of the first token that is learned from."""
         return self.answer_start + self.masked
+
+    @property
+    def learned_runs(self) -> tuple[tuple[int, int], ...]:
+        """Runs of tokens that are learned from, [start, end) each, as indexes into `ids`."""
+        if self.learned is None:
+            return ((self.learned_start, len(self.ids)),)
+        return tuple((low + self.answer_start, high + self.answer_start) for low, high in self.learned)
 
 
 class Encoder:
@@ -112,9 +122,10 @@ def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple
     if too_many <= 0:
         return tuple(answers)
     kept = []
-    for ids, start, offsets, masked in answers:
-        head = 1 if encoder.begins(ids) and start - too_many > 1 else 0
+    for answer in answers:
+        ids, start = answer.ids, answer.answer_start - too_many
+        head = 1 if encoder.begins(ids) and start > 1 else 0
         cut = (head, head + too_many)
         left = ids.without(*cut) if isinstance(ids, Stored) else ids[: cut[0]] + ids[cut[1] :]
-        kept.append(Answered(left, start - too_many, offsets, masked))
+        kept.append(answer._replace(ids=left, answer_start=start))
     return tuple(kept)

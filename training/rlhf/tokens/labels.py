@@ -62,6 +62,8 @@ class Wanted:
     answer, which lacks nothing, makes an example with its original if that lacked something."""
     corrections: bool = False
     """Of each correction in the training split, that it is better than its original."""
+    changes_alone: bool = False
+    """Learn that from the tokens alone in which the two differ."""
     written: frozenset[str] = frozenset()
     """Texts to be imitated: 'demonstrations', 'corrections', 'preferred'."""
     nothing: str = "has no training pair"

@@ -52,7 +52,7 @@ class PackedRow:
 
     @property
     def answer_tokens(self) -> Tensor:
-        """(answers,) tokens of each answer, its end token included."""
+        """(answers,) tokens of each answer that are learned from, its end token included."""
         return torch.bincount(self.target_answer, minlength=self.answers)
 
     def predicted(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,11 +196,12 @@ class _Row:
         places: list[list[int]] = [[] for _ in rows]
         self._grow(rows, list(range(len(rows))), places, after=None)
         for answer, way in zip(answers, places, strict=True):
-            start, end = answer.learned_start, len(answer.ids)
-            self.targets += way[start:]
-            self.predictors += way[start - 1 : end - 1]
-            self.target_ids += answer.ids[start:]
-            self.target_answer += [len(self.last)] * (end - start)
+            ids = answer.ids[:]
+            for start, end in answer.learned_runs:
+                self.targets += way[start:end]
+                self.predictors += way[start - 1 : end - 1]
+                self.target_ids += ids[start:end]
+                self.target_answer += [len(self.last)] * (end - start)
             self.last.append(way[-1])
 
     def _grow(
