@@ -15,18 +15,19 @@ _SHOWN_FOR = 50
 """What took longer is shown for so many times the time that it took."""
 
 
-def kept(compute: Callable[[], Value], *name: str | int) -> Value:
+def kept(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) -> Value:
     """Return a figure: as it was computed a while ago if that took long, else computed now.
 
-    name: the figure, and the ids of what it is about.
+    name: the figure, and the ids of what it is about. at_least: seconds for which it is shown again, however
+    quickly it was computed.
     """
     entry: tuple[Value] | None = cache.get(_key(name))
     if entry is None:
         began = time.perf_counter()
         entry = (compute(),)
         took = time.perf_counter() - began
-        if took > QUICK_SECONDS:
-            cache.set(_key(name), entry, _SHOWN_FOR * took)
+        if took > QUICK_SECONDS or at_least:
+            cache.set(_key(name), entry, max(_SHOWN_FOR * took, at_least))
     return entry[0]
 
 

@@ -17,6 +17,8 @@ KEPT_SECONDS = 15 * 60
 QUICK_SECONDS = 2.0
 """A report that took longer is shown for a hundred times its time, whatever was submitted meanwhile."""
 _SHOWN_FOR = 100
+ITEMS_SECONDS = 60.0
+"""The comparisons behind a figure of a large project, looked through one by one, are listed so rarely."""
 LARGE = 20_000
 """With more judgments than this nobody waits for a page until its report is computed."""
 
@@ -52,13 +54,16 @@ def is_large(project: Project) -> bool:
 
 
 def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
-    """Return the comparisons behind a figure: as they are, or as they were a while ago if that takes long."""
-    name = _items_of(project, selection, shown)
-    return kept(lambda: items_behind(project, selection, shown), *name)
+    """Return the comparisons behind a figure: in a large project as they were a moment ago."""
+    return kept(
+        lambda: items_behind(project, selection, shown),
+        *_items_of(project, selection, shown),
+        at_least=ITEMS_SECONDS if is_large(project) else 0.0,
+    )
 
 
 def items_are_kept(project: Project, selection: Selection, shown: Shown) -> bool:
-    """Return True where somebody has just listed the comparisons behind a figure, which takes long."""
+    """Return True where somebody has just listed the comparisons behind a figure."""
     return is_kept(*_items_of(project, selection, shown))
 
 

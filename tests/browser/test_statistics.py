@@ -143,3 +143,14 @@ def test_the_figures_of_a_large_project_come_after_the_page(
     expect(page.get_by_text("Computing figures")).to_have_count(0)
     expect(page).to_have_url(re.compile(f"/{path}/$"))
     assert axe(page) == []
+
+
+def test_the_comparisons_behind_a_figure_of_a_large_project_come_after_the_page(
+    busy: Project, carol: User, open_as: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
+    page = open_as(carol, f"/projects/{busy.slug}/statistics/items/?show=disagree")
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    expect(page.get_by_text("Computing figures")).to_have_count(0)
+    page.locator("table a").first.click()
+    expect(page.get_by_role("heading", name="Annotations")).to_be_visible()

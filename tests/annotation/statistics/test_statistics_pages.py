@@ -182,13 +182,11 @@ def test_the_command_gives_json_of_one_round(busy: Project):
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three judgments are many, and everything takes long."""
+    """Three judgments are many."""
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
-    monkeypatch.setattr("annotation.selectors.kept.QUICK_SECONDS", -1.0)
-    monkeypatch.setattr("annotation.selectors.kept._SHOWN_FOR", 10_000)
 
 
-@pytest.mark.parametrize("page", ["statistics", "annotators"])
+@pytest.mark.parametrize("page", ["statistics", "statistics-items", "annotators"])
 def test_nobody_waits_for_the_report_of_a_large_project(
     page: str, large: None, project: Project, alice: User, carol: User, client_of: ClientOf
 ):
@@ -209,21 +207,25 @@ def test_nobody_waits_for_the_report_of_a_large_project(
     assert "Computing figures" not in client.get(address).content.decode()
 
 
-def test_nobody_waits_for_the_comparisons_behind_a_figure_of_a_large_project(
+def test_the_comparisons_behind_a_figure_of_a_large_project_are_listed_once_and_looked_through_in_order(
     large: None, project: Project, alice: User, carol: User, client_of: ClientOf
 ):
-    for _ in range(3):
-        say(item(project), alice, [1, 2])
+    first, second, third = (item(project) for _ in range(3))
+    for comparison in (first, third, second):
+        say(comparison, alice, [1, 2])
     client = client_of(carol)
     address = reverse("statistics-items", args=[project.slug])
-    assert "Computing figures of many annotations…" in client.get(address).content.decode()
-    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
-    assert asked.count("/items/") >= 3
-    # Listed a moment ago: shown at once, and shown again whatever was submitted meanwhile.
-    say(item(project), alice, [1, 2])
+    listed = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    # Shown again whatever was submitted meanwhile.
+    fourth = item(project)
+    say(fourth, alice, [1, 2])
     shown = client.get(address).content.decode()
-    assert "Computing figures" not in shown
-    assert shown.count("/items/") == asked.count("/items/")
+    assert shown.count("/items/") == listed.count("/items/")
+    page = client.get(reverse("statistics-item", args=[project.slug, second.pk]), {"show": "judged"})
+    assert f"/items/{first.pk}/?show=judged" in page.content.decode()
+    assert f"/items/{third.pk}/?show=judged" in page.content.decode()
+    last = client.get(reverse("statistics-item", args=[project.slug, third.pk]), {"show": "judged"})
+    assert f"/items/{fourth.pk}/" not in last.content.decode()
 
 
 def test_without_javascript_a_link_waits(
