@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-fast test-faults bench reverse lint format
+.PHONY: help install install-dev run test test-fast test-faults test-processes bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -29,6 +29,9 @@ test-fast: install-dev ## Run the tests without browser and training, on SQLite
 test-faults: install-dev ## Run the long tests that kill processes and cut networks
 	@$(BIN)/python .ci/test.py --faults
 
+test-processes: install-dev ## Run every training method in two processes against one
+	@$(BIN)/python -m pytest tests/rlhf/loop/test_distributed.py tests/rlhf/policy_gradient/test_processes.py
+
 lint: install-dev ## Run all static checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,6 +48,13 @@ format: install-dev ## Lay out Python and templates
 
 bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
 	$(BIN)/python -m tests.benchmarks.first_comparison
+
+guide: install-dev ## Build the guide as a static site, in var/guide
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html -c .ci/guide webapp/guide var/guide
+	@echo "The guide is in var/guide/index.html."
+
+screenshots: install-dev ## Take the guide's pictures from the demo project, light and dark
+	@$(BIN)/python .ci/screenshots.py $(NAMES)
 
 reverse: install ## Teach a small model to spell names backwards, with three seeds; results and curve in var/reverse
 	$(BIN)/python -m training.rlhf.examples.reverse $(if $(DATA),--data $(DATA))

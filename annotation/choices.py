@@ -21,6 +21,7 @@ class TokenScope(models.TextChoices):
     LABEL = "label", _("judge and review")
     MANAGE = "manage", _("change projects, rounds and checkpoints")
     GENERATE = "generate", _("generate responses with models")
+    FEEDBACK = "feedback", _("give feedback of end users on responses")
 
 
 class Split(models.TextChoices):
@@ -90,7 +91,7 @@ class Purpose(models.TextChoices):
     """Purpose of a comparison. Only work is ever learned from."""
 
     WORK = "work", _("work")
-    GOLD = "gold", _("gold: a known answer, mixed in unannounced")
+    GOLD = "gold", _("gold: known answer, mixed in unannounced")
     QUALIFICATION = "qualification", _("qualification: to be passed before real work")
     ARENA = "arena", _("arena: voted on outside the queue")
 
@@ -105,12 +106,53 @@ class AcquisitionStrategy(models.TextChoices):
     D_OPTIMAL = "d_optimal", _("D-optimal for the Bradley-Terry model")
 
 
+class StepKind(models.TextChoices):
+    """Kinds of steps of an agent trace or a session."""
+
+    MESSAGE = "message", _("message")
+    REASONING = "reasoning", _("reasoning")
+    TOOL_CALL = "tool_call", _("tool call")
+    TOOL_RESULT = "tool_result", _("tool result")
+
+
+class StepLabel(models.TextChoices):
+    """Labels of a single step of a trace."""
+
+    CORRECT = "correct", _("correct")
+    WRONG = "wrong", _("wrong")
+    UNNECESSARY = "unnecessary", _("unnecessary")
+
+
 class ContextDisplay(models.TextChoices):
     """State of a prompt's context when a comparison opens on the labelling screen."""
 
     AUTO = "auto", _("open when the prompt refers to it")
     OPEN = "open", _("open")
     FOLDED = "folded", _("folded")
+
+
+class SuggestionKind(models.TextChoices):
+    """Kinds of suggestions that a model makes to an annotator."""
+
+    SPAN = "span", _("span")
+    CRITIQUE = "critique", _("critique")
+    MISSING = "missing", _("missing information")
+    PREFERENCE = "preference", _("preference")
+
+
+class SuggestionDecision(models.TextChoices):
+    """Decisions of an annotator on a suggestion."""
+
+    ACCEPTED = "accepted", _("accepted")
+    CHANGED = "changed", _("changed")
+    REJECTED = "rejected", _("rejected")
+
+
+class HelpArm(models.TextChoices):
+    """Arms of the experiment that measures the effect of suggestions."""
+
+    HELPED = "helped", _("with help")
+    CONTROL = "control", _("without help, as control")
 
 
 class AcquisitionArm(models.TextChoices):
@@ -167,6 +209,14 @@ class AssignmentState(models.TextChoices):
     EXPIRED = "expired", _("expired")
 
 
+class TurnState(models.TextChoices):
+    """State of a turn of a conversation."""
+
+    GENERATING = "generating", _("responses are generated")
+    JUDGING = "judging", _("waits for the annotation")
+    JUDGED = "judged", _("waits for the next message")
+
+
 SPENT_STATES = (AssignmentState.LEASED, AssignmentState.SUBMITTED, AssignmentState.SKIPPED)
 """States of an assignment after which its comparison does not come to the same person again."""
 
@@ -195,8 +245,8 @@ class Shown(models.TextChoices):
     GOLD_WRONG = "gold-wrong", _("gold, incorrect")
     RETEST_SAME = "retest-same", _("retest, consistent")
     RETEST_CHANGED = "retest-changed", _("retest, inconsistent")
-    CIRCLES = "circles", _("preferences that go round in a circle")
-    FLAGGED = "flagged", _("with marks or missing information")
+    CIRCLES = "circles", _("intransitive preferences")
+    FLAGGED = "flagged", _("with spans or missing information")
     OPEN = "open", _("not fully annotated yet")
 
 
@@ -296,7 +346,7 @@ class WhyDisabled(models.TextChoices):
     """Reasons for which Rondo disables a webhook."""
 
     FAILING = "failing", _("nothing could be delivered for days")
-    GONE = "gone", _("its receiver said that it is gone for good (410)")
+    GONE = "gone", _("the receiver answered that it is gone (410)")
 
 
 STRENGTHS = {

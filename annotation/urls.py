@@ -22,13 +22,15 @@ from annotation.views import (
     questions,
     queues,
     reviews,
+    rubrics,
     settings,
     statistics,
     tokens,
+    traces,
     transfers,
     webhooks,
 )
-from annotation.views.labelling import drafts, pages
+from annotation.views.labelling import continuing, drafts, final_pass, pages
 
 
 def question_patterns(folder: str, kind: questions.Kind) -> list[URLPattern]:
@@ -46,13 +48,25 @@ urlpatterns: list[URLPattern] = [
     # What labellers ask all day comes first: an address is compared with one pattern after the other.
     path("projects/<slug:slug>/label/", pages.label, name="label"),
     path("projects/<slug:slug>/label/next/", pages.label_ahead, name="label-ahead"),
+    path(
+        "projects/<slug:slug>/label/<int:pk>/steps/<str:token>/<int:index>/",
+        traces.label_step,
+        name="label-step",
+    ),
     path("projects/<slug:slug>/label/<int:pk>/submit/", pages.submit, name="submit"),
     path("projects/<slug:slug>/label/<int:pk>/draft/", drafts.draft, name="draft"),
+    path("projects/<slug:slug>/label/<int:pk>/continue/", continuing.continuation, name="continuation"),
     path("projects/<slug:slug>/label/<int:pk>/skip/", pages.skip, name="skip"),
     path("projects/<slug:slug>/label/<int:pk>/flag/", pages.flag, name="flag"),
     path("projects/<slug:slug>/label/<int:pk>/ask/", comments.ask, name="ask"),
     path("projects/<slug:slug>/label/<int:pk>/renew/", pages.renew, name="renew"),
     path("projects/<slug:slug>/label/<int:pk>/revise/", pages.revise, name="revise"),
+    path("projects/<slug:slug>/label/<int:pk>/final/", final_pass.final_pass, name="final-pass"),
+    path(
+        "projects/<slug:slug>/label/<int:pk>/final/submit/",
+        final_pass.final_pass_submit,
+        name="final-pass-submit",
+    ),
     path("inbox/", inbox.inbox, name="inbox"),
     path("inbox/count/", inbox.inbox_count, name="inbox-count"),
     path("inbox/read/", inbox.inbox_read, name="inbox-read"),
@@ -74,6 +88,11 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/statistics/", statistics.statistics, name="statistics"),
     path("projects/<slug:slug>/statistics/items/", statistics.items, name="statistics-items"),
     path("projects/<slug:slug>/items/<int:pk>/", comparison.comparison, name="statistics-item"),
+    path(
+        "projects/<slug:slug>/items/<int:pk>/steps/<str:token>/<int:index>/",
+        traces.comparison_step,
+        name="comparison-step",
+    ),
     path("projects/<slug:slug>/my-work/", annotators.my_work, name="my-work"),
     path("projects/<slug:slug>/annotators/", annotators.annotators, name="annotators"),
     path("projects/<slug:slug>/annotators/<int:pk>/", annotators.annotator, name="annotator"),
@@ -86,6 +105,11 @@ urlpatterns: list[URLPattern] = [
     path(
         "projects/<slug:slug>/settings/categories/", questions.project_categories, name="project-categories"
     ),
+    path("projects/<slug:slug>/rubrics/", rubrics.rubrics, name="rubrics"),
+    path("projects/<slug:slug>/rubrics/new/", rubrics.rubric_new, name="rubric-new"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/", rubrics.rubric, name="rubric"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/edit/", rubrics.rubric_edit, name="rubric-edit"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/act/", rubrics.rubric_act, name="rubric-act"),
     *question_patterns("questions", questions.CRITERIA),
     *question_patterns("categories", questions.CATEGORIES),
     path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),

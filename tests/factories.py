@@ -12,6 +12,7 @@ from annotation.choices import (
     Role,
     SourceKind,
     Split,
+    StepKind,
     Verdict,
 )
 from annotation.models import (
@@ -31,7 +32,10 @@ from annotation.services.assignments import assign_next
 from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 from annotation.services.quality.gold import create_gold_item
 from annotation.services.texts.completions import create_comparison
+from annotation.services.texts.traces import write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
+from annotation.text.traces import Step, written
+from training.models import ApplicationRequest, Checkpoint
 
 PASSWORD = "correct horse battery staple"
 
@@ -128,6 +132,55 @@ def make_completions(
         )
         for number, text in enumerate(texts)
     ]
+
+
+def make_trace(
+    prompt: Prompt, steps: Sequence[Step], *, source: CompletionSource | None = None, seed: int | None = None
+) -> Completion:
+    """A completion that is a trace of these steps."""
+    text, placed = written(steps)
+    trace = Completion.objects.create(
+        prompt=prompt,
+        source=source or make_source("agent"),
+        text=text,
+        text_hash=text_hash(text),
+        seed=seed,
+        step_count=len(placed),
+    )
+    write_steps([(trace.pk, placed)])
+    return trace
+
+
+def search_steps(
+    answer: str = "Two minutes.", *, tool: str = "search", result: str = "80 °C 🍵"
+) -> list[Step]:
+    """An agent that thinks, asks a tool once, and answers: a message, a call, its result, a message."""
+    return [
+        Step(kind=StepKind.MESSAGE, content="I look it up."),
+        Step(kind=StepKind.TOOL_CALL, tool=tool, call="c1", arguments={"query": "tea"}),
+        Step(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, call="c1", content=result),
+        Step(kind=StepKind.MESSAGE, content=answer),
+    ]
+
+
+def make_application_request(
+    project: Project, checkpoint: Checkpoint, *texts: str, key: str = "chatcmpl-1", **fields: Any
+) -> ApplicationRequest:
+    """A stored request of an application, answered with these texts."""
+    messages = [{"role": "user", "content": fields.pop("question", "Why is tea hot?")}]
+    return ApplicationRequest.objects.create(
+        project=project,
+        key=key,
+        checkpoint=checkpoint,
+        token_name="shop",
+        messages=messages,
+        content_hash=content_hash(messages),
+        choices=[
+            {"text": text, "seed": place, "finish_reason": "stop", "token_count": None}
+            for place, text in enumerate(texts or ("Because of the water.",))
+        ],
+        **fields,
+    )
 
 
 def make_comparison(

@@ -17,7 +17,13 @@ ON_SQLITE_ALONE = (
     "tests/architecture/",
     "tests/annotation/acquisition/",
     "tests/annotation/agreement/",
+    "tests/annotation/comparison/test_comparison_page.py",
+    "tests/annotation/data/test_prompt_pages.py",
     "tests/annotation/labelling/",
+    "tests/annotation/projects/test_preview_and_archive.py",
+    "tests/annotation/projects/test_settings_pages.py",
+    "tests/annotation/quality/test_manager_queues.py",
+    "tests/annotation/statistics/test_annotators.py",
     "tests/annotation/statistics/test_statistics_pages.py",
     "tests/annotation/test_admin.py",
     "tests/annotation/text/",
@@ -28,9 +34,12 @@ ON_SQLITE_ALONE = (
     "tests/training/recipe/",
     "tests/training/registry/test_checkpoint_page.py",
     "tests/training/runs/test_run_page",
+    "tests/training/snapshots/test_comparison_uses.py",
     "tests/training/test_admin.py",
     "tests/training/test_pages.py",
+    "tests/webapp/test_demo.py",
     "tests/webapp/test_headers.py",
+    "tests/webapp/test_sign_in.py",
 )
 """Pages, forms and the admin: rendered once."""
 

@@ -13,8 +13,10 @@ class TaskName(StrEnum):
     ADVANCE_ROUND = "training.tasks.advance_round"
     SCORE_PROJECT = "training.tasks.score_project"
     PREPARE_ARENA = "training.tasks.prepare_arena"
+    PREPARE_OPENINGS = "training.tasks.prepare_openings"
     DO_JOB = "training.tasks.do_job"
     JUDGE = "training.tasks.judge"
+    SELECT_FEEDBACK = "training.tasks.select_feedback"
     SWEEP = "training.tasks.sweep"
     RETENTION = "training.tasks.retention"
 
@@ -135,3 +137,29 @@ class ChartGroup(models.TextChoices):
     POLICY = "policy", _("Policy and KL divergence")
     RESPONSES = "responses", _("Responses")
     OTHER = "other", _("Other metrics")
+
+
+class FeedbackKind(models.TextChoices):
+    """Kinds of feedback of an application's end users."""
+
+    THUMB = "thumb", _("thumb")
+    RATING = "rating", _("rating")
+    REWRITE = "rewrite", _("rewrite")
+    ALTERNATIVE = "alternative", _("chosen alternative")
+
+
+class SelectionReason(models.TextChoices):
+    """Rules by which a stored request comes before annotators."""
+
+    RANDOM = "random", _("at random")
+    NEGATIVE = "negative", _("negative feedback")
+    LOW_REWARD = "low_reward", _("low reward")
+    DISAGREEMENT = "disagreement", _("reward models disagree")
+
+
+class AbuseKind(models.TextChoices):
+    """Patterns in feedback that look like abuse."""
+
+    BURST = "burst", _("burst")
+    CONTRADICTION = "contradiction", _("contradiction")
+    DOMINANCE = "dominance", _("dominance")

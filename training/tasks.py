@@ -11,10 +11,13 @@ from annotation.services.webhooks import deliveries
 from training.choices import TaskName
 from training.services import rounds
 from training.services.comparing import arena, leaderboard
+from training.services.conversations import openings
 from training.services.evaluation import drift, scores
-from training.services.judges import judges
+from training.services.feedback import abuse, erasure, selection
+from training.services.judges import drafting, judges
 from training.services.registry import exports, registry, retention
 from training.services.runs import summaries
+from training.services.suggestions import suggesting
 
 
 @shared_task(name=TaskName.ADVANCE_ROUND)
@@ -34,7 +37,12 @@ def sweep() -> None:
     summaries.sweep_summaries()
     leaderboard.sweep_votes()
     arena.sweep_arenas()
+    openings.sweep_openings()
     judges.sweep_judges()
+    abuse.sweep_abuse()
+    selection.sweep_selection()
+    drafting.sweep_drafts()
+    suggesting.sweep_suggestions()
 
 
 @shared_task(name=TaskName.SCORE_PROJECT)
@@ -49,10 +57,23 @@ def prepare_arena(arena_id: int) -> None:
     arena.prepare_arena(arena_id)
 
 
+@shared_task(name=TaskName.PREPARE_OPENINGS)
+def prepare_openings(project_id: int) -> None:
+    """Have checkpoints respond to the opening messages of a project's tasks."""
+    openings.prepare_openings(project_id)
+
+
 @shared_task(name=TaskName.DO_JOB)
 def do_job(kind: str, job_id: int) -> None:
-    """Do a background job: an export of a checkpoint, a measurement of drift."""
-    {"export": exports.do_export, "drift": drift.do_measurement}[kind](job_id)
+    """Do a background job: an export of a checkpoint, a measurement of drift, suggestions ahead,
+    a draft of a rubric."""
+    kinds = {
+        "export": exports.do_export,
+        "drift": drift.do_measurement,
+        "rubric-draft": drafting.do_draft,
+        "suggestions": suggesting.do_suggestions,
+    }
+    kinds[kind](job_id)
 
 
 @shared_task(name=TaskName.JUDGE)
@@ -61,12 +82,19 @@ def judge(judge_id: int) -> None:
     judges.judge_comparisons(judge_id)
 
 
+@shared_task(name=TaskName.SELECT_FEEDBACK)
+def select_feedback(settings_id: int) -> None:
+    """Put stored requests before annotators, as a project's rules say."""
+    selection.select_requests(settings_id)
+
+
 @shared_task(name=TaskName.RETENTION)
 def keep_what_is_kept() -> None:
-    """Once a day, delete the files that this installation does not keep."""
+    """Once a day, delete the files and stored requests that this installation does not keep."""
     retention.apply_retention()
     idempotency.forget_answers()
     deliveries.forget_messages()
+    erasure.erase_expired()
 
 
 @worker_ready.connect

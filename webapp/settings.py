@@ -1,10 +1,11 @@
-"""All settings, from environment variables; the README's table lists every one.
+"""All settings, from environment variables; the guide's table lists every one.
 
 The defaults run everything on one machine: SQLite, a broker in a folder, `var/` for files.
 """
 
 import os
 import secrets
+import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -59,6 +60,8 @@ RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
 # Programs with this token may read /metrics; without it only this machine and administrators may.
 RONDO_METRICS_TOKEN = env["RONDO_METRICS_TOKEN"]
 RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
+# Program that trains a run; its folder follows. The demo project and tests put another in its place.
+RONDO_TRAINER_COMMAND = (sys.executable, "-m", "training.rlhf")
 
 
 def _writable_folder(path: Path) -> Path:
@@ -171,7 +174,11 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["webapp.templatetags.icons", "webapp.templatetags.navigation"],
+            "builtins": [
+                "webapp.templatetags.guide",
+                "webapp.templatetags.icons",
+                "webapp.templatetags.navigation",
+            ],
         },
     },
 ]
@@ -272,7 +279,7 @@ AXES_FAILURE_LIMIT = env["RONDO_SIGN_IN_ATTEMPTS"]
 AXES_COOLOFF_TIME = timedelta(minutes=env["RONDO_SIGN_IN_WAIT_MINUTES"])
 # By user and address: guessing from elsewhere does not lock the user out.
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "webapp.security.lockout.client_address"
+AXES_CLIENT_IP_CALLABLE = "annotation.api.authentication.client_address"
 AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
 # An attempt during the lockout does not extend it.
@@ -387,6 +394,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": ENUM_NAMES,
     "TAGS": TAGS,
+    # It asks about the code, not about a deployment, and takes the status page half a second.
+    "ENABLE_DJANGO_DEPLOY_CHECK": False,
 }
 
 # ── Words, time, files ────────────────────────────────────────────────────────────────

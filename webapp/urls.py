@@ -11,6 +11,7 @@ urlpatterns = [
     path("", include("training.urls")),
     path("api/v1/", include("webapp.api.urls")),
     path("", include("webapp.navigation.urls")),
+    path("", include("webapp.guide.urls")),
     path("", include("webapp.operations.urls")),
     path("", include("webapp.security.urls")),
     path("admin/", admin.site.urls),

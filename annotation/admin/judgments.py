@@ -10,11 +10,13 @@ from django.utils.safestring import SafeString
 
 from annotation.admin.base import WrittenOnceAdmin, WrittenOnceInline
 from annotation.models import (
+    Continuation,
     Correction,
     CorrectionEdit,
     Critique,
     Demonstration,
     Judgment,
+    LabelledStep,
     MissingInfo,
     RankedCompletion,
     Rating,
@@ -26,7 +28,8 @@ from annotation.text.edits import pieces
 class _OfJudgmentInline(WrittenOnceInline):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         names = {field.name for field in self.model._meta.fields}
-        related = [name for name in ("judgment", "completion", "category", "criterion") if name in names]
+        wanted = ("judgment", "completion", "category", "criterion", "step")
+        related = [name for name in wanted if name in names]
         return super().get_queryset(request).select_related(*related)
 
 
@@ -46,6 +49,11 @@ class MissingInfoInline(_OfJudgmentInline):
         *("completion", "category", "text", "insert_at"),
         *("passage", "sentence", "quote", "further_evidence"),
     ]
+
+
+class LabelledStepInline(_OfJudgmentInline):
+    model = LabelledStep
+    fields = ["step", "label"]
 
 
 class CorrectionInline(_OfJudgmentInline):
@@ -111,6 +119,7 @@ class JudgmentAdmin(WrittenOnceAdmin):
         RankedCompletionInline,
         SpanFlagInline,
         MissingInfoInline,
+        LabelledStepInline,
         RatingInline,
         CorrectionInline,
         CritiqueInline,
@@ -167,6 +176,22 @@ class CorrectionEditAdmin(WrittenOnceAdmin):
     list_filter = ["correction__judgment__comparison__project"]
     list_select_related = ["correction"]
     search_fields = ["=correction__id", "quote", "replacement"]
+
+
+@admin.register(Continuation)
+class ContinuationAdmin(WrittenOnceAdmin):
+    list_display = ["assignment", "completion", "seed", "finish_reason", "created_at"]
+    list_filter = ["finish_reason", "assignment__comparison__project"]
+    list_select_related = ["assignment__annotator", "assignment__comparison", "completion"]
+    search_fields = ["=assignment__id", "prefix", "text"]
+
+
+@admin.register(LabelledStep)
+class LabelledStepAdmin(WrittenOnceAdmin):
+    list_display = ["judgment", "step", "label"]
+    list_filter = ["label", "judgment__comparison__project"]
+    list_select_related = ["judgment__annotator", "step"]
+    search_fields = ["=judgment__id", "step__tool"]
 
 
 @admin.register(Rating)

@@ -102,7 +102,8 @@ class ProjectAdmin(BoundedAdmin):
             "What annotators are asked",
             {
                 "fields": [
-                    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
+                    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
+                    *("ask_step_labels", "ask_correction"),
                     *("ask_critique", "ask_comment", "ask_demonstration", "rate_side_by_side"),
                     "show_context",
                 ]

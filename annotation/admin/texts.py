@@ -7,7 +7,7 @@ from django.db import models
 from django.http import HttpRequest
 
 from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin
-from annotation.models import Completion, CompletionScore, CompletionSource, Prompt
+from annotation.models import Completion, CompletionScore, CompletionSource, Prompt, TraceStep
 
 
 @admin.register(Prompt)
@@ -42,6 +42,14 @@ class CompletionAdmin(WrittenOnceAdmin):
     list_filter = ["source", "finish_reason", "prompt__project", "created_at"]
     list_select_related = ["source", "prompt"]
     search_fields = ["text", "text_hash", "source__name"]
+
+
+@admin.register(TraceStep)
+class TraceStepAdmin(WrittenOnceAdmin):
+    list_display = ["completion", "index", "kind", "role", "tool", "start", "end"]
+    list_filter = ["kind", "is_error", "completion__prompt__project"]
+    list_select_related = ["completion"]
+    search_fields = ["=completion__id", "tool"]
 
 
 @admin.register(CompletionScore)

@@ -13,6 +13,7 @@ class Missing(StrEnum):
     NO_MARKS = "no-marks"
     NO_MATCHES = "no-matches"
     ALL_TIED = "all-tied"
+    TOO_FEW = "too-few"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

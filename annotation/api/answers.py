@@ -7,9 +7,30 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api.answer_parts import (
+    MOST_CHARACTERS,
+    CorrectionSerializer,
+    MissingSerializer,
+    RatingSerializer,
+    SpanSerializer,
+    StepLabelSerializer,
+    TextOfAnswerSerializer,
+    place_field,
+    rows_field,
+    text_field,
+)
 from annotation.choices import Verdict
 from annotation.errors import InvalidAnswer
-from annotation.models import Assignment, Judgment, MissingInfo, SpanFlag
+from annotation.models import (
+    Assignment,
+    Completion,
+    Correction,
+    CorrectionEdit,
+    Judgment,
+    MissingInfo,
+    RubricVersion,
+    SpanFlag,
+)
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import candidate_token, tokens_of
 from annotation.services.judgments.inputs import (
@@ -20,74 +41,9 @@ from annotation.services.judgments.inputs import (
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,
+    StepLabelInput,
 )
-
-_MOST_CHARACTERS = 2**31 - 1
-_MOST_ROWS = 1000
-_ANSWER = "Which answer: its name in the assignment."
-
-
-def _text(**more: Any) -> serializers.CharField:
-    return serializers.CharField(trim_whitespace=False, max_length=500_000, **more)
-
-
-def _place(**more: Any) -> serializers.IntegerField:
-    return serializers.IntegerField(min_value=0, max_value=_MOST_CHARACTERS, **more)
-
-
-def _rows(child: serializers.Serializer[Any]) -> serializers.ListSerializer[Any]:
-    return serializers.ListSerializer(child=child, required=False, default=list, max_length=_MOST_ROWS)
-
-
-class EvidenceSerializer(serializers.Serializer[Any]):
-    """A sentence of a context passage, both counted from 0; without a sentence, the passage's title."""
-
-    passage = _place()
-    sentence = _place(required=False, allow_null=True, default=None)
-
-
-class SpanSerializer(serializers.Serializer[Any]):
-    """A span of one answer: code points, half open."""
-
-    answer = serializers.CharField(help_text=_ANSWER)
-    category = serializers.CharField(help_text="The category's key.")
-    start = _place()
-    end = _place()
-    quote = _text(help_text="The text that it marks; one that does not stand there is refused.")
-    text_hash = serializers.CharField(
-        max_length=64, help_text="SHA-256 of the answer on whose text the offsets were counted."
-    )
-    severity = serializers.IntegerField(
-        min_value=1, max_value=9, required=False, allow_null=True, default=None
-    )
-    note = _text(required=False, default="", allow_blank=True)
-
-
-class MissingSerializer(serializers.Serializer[Any]):
-    """Missing information of an answer: in words, by evidence, or both."""
-
-    answer = serializers.CharField(help_text=_ANSWER)
-    category = serializers.CharField(help_text="The category's key.")
-    text = _text(required=False, default="", allow_blank=True)
-    insert_at = _place(
-        required=False, allow_null=True, default=None, help_text="Before this code point of the answer."
-    )
-    evidence = _rows(EvidenceSerializer())
-
-
-class RatingSerializer(serializers.Serializer[Any]):
-    """The rating of one answer on one criterion."""
-
-    answer = serializers.CharField(help_text=_ANSWER)
-    criterion = serializers.CharField(help_text="The criterion's key.")
-    value = serializers.IntegerField(min_value=0, max_value=7)
-
-
-class TextOfAnswerSerializer(serializers.Serializer[Any]):
-    """A text about one answer: its critique or its corrected version."""
-
-    answer = serializers.CharField(help_text=_ANSWER)
-    text = _text(allow_blank=True)
+from annotation.text.edits import Edit, Origin
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
@@ -108,14 +64,15 @@ class AnswerSerializer(VerdictSerializer):
     strength = serializers.IntegerField(
         min_value=1, max_value=4, required=False, allow_null=True, default=None
     )
-    comment = _text(required=False, default="", allow_blank=True)
-    span_flags = _rows(SpanSerializer())
-    missing_info = _rows(MissingSerializer())
-    ratings = _rows(RatingSerializer())
-    corrections = _rows(TextOfAnswerSerializer())
-    critiques = _rows(TextOfAnswerSerializer())
-    demonstration = _text(required=False, default="", allow_blank=True)
-    active_seconds = _place(required=False, allow_null=True, default=None)
+    comment = text_field(required=False, default="", allow_blank=True)
+    span_flags = rows_field(SpanSerializer())
+    missing_info = rows_field(MissingSerializer())
+    step_labels = rows_field(StepLabelSerializer())
+    ratings = rows_field(RatingSerializer())
+    corrections = rows_field(CorrectionSerializer())
+    critiques = rows_field(TextOfAnswerSerializer())
+    demonstration = text_field(required=False, default="", allow_blank=True)
+    active_seconds = place_field(required=False, allow_null=True, default=None)
 
 
 class NewJudgmentSerializer(AnswerSerializer):
@@ -123,11 +80,19 @@ class NewJudgmentSerializer(AnswerSerializer):
 
     guideline = serializers.IntegerField(
         min_value=1,
-        max_value=_MOST_CHARACTERS,
+        max_value=MOST_CHARACTERS,
         required=False,
         allow_null=True,
         default=None,
         help_text="The version of the rules that it goes by; the newest when left out.",
+    )
+    rubric = serializers.IntegerField(
+        min_value=1,
+        max_value=2**63 - 1,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="The rubric version that the ratings go by; the one in use when left out.",
     )
     stands_on = serializers.IntegerField(
         min_value=0,
@@ -140,6 +105,23 @@ class NewJudgmentSerializer(AnswerSerializer):
     )
 
 
+class RubricUsedSerializer(serializers.Serializer[Any]):
+    """The rubric version that a judgment goes by."""
+
+    id = serializers.IntegerField(help_text="Of the version.")
+    name = serializers.CharField()
+    version = serializers.IntegerField()
+
+
+class RubricScoreSerializer(serializers.Serializer[Any]):
+    """An AI annotator's score of one answer by one criterion."""
+
+    answer = serializers.CharField()
+    criterion = serializers.CharField(help_text="The criterion's key.")
+    value = serializers.FloatField(help_text="The mean over the orders in which it was asked.")
+    reason = serializers.CharField()
+
+
 class JudgmentSerializer(serializers.Serializer[Any]):
     """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id."""
 
@@ -147,6 +129,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     comparison = serializers.IntegerField(allow_null=True, help_text="Null for its annotator.")
     annotator = serializers.CharField()
     guideline = serializers.IntegerField(allow_null=True, help_text="The version that was on screen.")
+    rubric = RubricUsedSerializer(allow_null=True, help_text="The one that it rates or scores by.")
     superseded = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     verdict = serializers.ChoiceField(choices=Verdict.choices)
@@ -155,8 +138,10 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     comment = serializers.CharField()
     span_flags = SpanSerializer(many=True)
     missing_info = MissingSerializer(many=True)
+    step_labels = StepLabelSerializer(many=True)
     ratings = RatingSerializer(many=True)
-    corrections = TextOfAnswerSerializer(many=True)
+    rubric_scores = RubricScoreSerializer(many=True, help_text="By AI annotators.")
+    corrections = CorrectionSerializer(many=True)
     critiques = TextOfAnswerSerializer(many=True)
     demonstration = serializers.CharField()
     active_seconds = serializers.IntegerField(allow_null=True)
@@ -173,6 +158,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "comparison": None if assignment else judgment.comparison_id,
             "annotator": judgment.annotator.username,
             "guideline": judgment.guideline.version if judgment.guideline else None,
+            "rubric": _rubric(judgment.rubric),
             "superseded": hasattr(judgment, "superseded_by"),
             "blind": judgment.blind,
             "created_at": judgment.created_at,
@@ -182,6 +168,10 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "comment": judgment.comment,
             "span_flags": [_span(row, name) for row in judgment.span_flags.all()],
             "missing_info": [_missing(row, name) for row in judgment.missing_info.all()],
+            "step_labels": [
+                {"answer": name.of(row.step.completion_id), "step": row.step.index, "label": row.label}
+                for row in judgment.labelled_steps.all()
+            ],
             "ratings": [
                 {
                     "answer": name.of(row.completion_id),
@@ -190,7 +180,16 @@ class JudgmentSerializer(serializers.Serializer[Any]):
                 }
                 for row in judgment.ratings.all()
             ],
-            "corrections": _texts(judgment.corrections.all(), name),
+            "rubric_scores": [
+                {
+                    "answer": name.of(row.completion_id),
+                    "criterion": row.criterion.key,
+                    "value": row.value,
+                    "reason": row.reason,
+                }
+                for row in judgment.rubric_scores.all()
+            ],
+            "corrections": [_correction(row, name) for row in judgment.corrections.all()],
             "critiques": _texts(judgment.critiques.all(), name),
             "demonstration": demonstration.text if demonstration else "",
             "active_seconds": judgment.active_seconds,
@@ -200,16 +199,19 @@ class JudgmentSerializer(serializers.Serializer[Any]):
 def judgments_with_parts(judgments: QuerySet[Judgment]) -> QuerySet[Judgment]:
     """Select and prefetch everything that `JudgmentSerializer` renders."""
     return (
-        judgments.select_related("annotator", "guideline", "demonstration", "superseded_by")
+        judgments.select_related("annotator", "guideline", "rubric__rubric", "demonstration", "superseded_by")
         .prefetch_related(None)
         .prefetch_related(
             "ranks",
             "span_flags__category",
             "span_flags__completion",
             "missing_info__category",
-            "corrections",
+            "corrections__edits__continuation",
+            "corrections__edits__span_flag__category",
             "critiques",
             "ratings__criterion",
+            "rubric_scores__criterion",
+            "labelled_steps__step",
         )
     )
 
@@ -228,12 +230,17 @@ def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentAnsw
         missing_info=tuple(
             read.missing(row, f"missing_info.{index}") for index, row in enumerate(values["missing_info"])
         ),
+        step_labels=tuple(
+            StepLabelInput(
+                completion_id=read.answer(row["answer"], f"step_labels.{index}"),
+                step=row["step"],
+                label=row["label"],
+            )
+            for index, row in enumerate(values["step_labels"])
+        ),
         ratings=tuple(read.rating(row, f"ratings.{index}") for index, row in enumerate(values["ratings"])),
         corrections=tuple(
-            CorrectionInput(
-                completion_id=read.answer(row["answer"], f"corrections.{index}"), text=row["text"]
-            )
-            for index, row in enumerate(values["corrections"])
+            read.correction(row, f"corrections.{index}") for index, row in enumerate(values["corrections"])
         ),
         critiques=tuple(
             CritiqueInput(completion_id=read.answer(row["answer"], f"critiques.{index}"), text=row["text"])
@@ -250,6 +257,11 @@ class _Names:
     def __init__(self, assignment: Assignment | None) -> None:
         self._assignment = assignment
 
+    @property
+    def are_ids(self) -> bool:
+        """Return whether the reader sees completion ids."""
+        return self._assignment is None
+
     def of(self, completion_id: int) -> str:
         return candidate_token(self._assignment, completion_id) if self._assignment else str(completion_id)
 
@@ -262,6 +274,7 @@ class _Reader:
         self._answers = tokens_of(assignment)
         self._categories = {category.key: category.pk for category in configured.categories}
         self._criteria = {criterion.key: criterion.pk for criterion in configured.criteria}
+        self._texts: dict[int, str] = {}
 
     def answer(self, name: str, where: str) -> int:
         return _known(self._answers, name, where, _("There is no response %(name)r in this assignment."))
@@ -293,6 +306,30 @@ class _Reader:
             further_evidence=tuple(pointers[1:]),
         )
 
+    def correction(self, row: Mapping[str, Any], where: str) -> CorrectionInput:
+        completion = self.answer(row["answer"], where)
+        edits = [self._edit(edit, completion, f"{where}.edits") for edit in row["edits"]]
+        return CorrectionInput(completion_id=completion, text=row["text"], edits=tuple(edits))
+
+    def _edit(self, row: Mapping[str, Any], completion: int, where: str) -> Edit:
+        span = row["span"]
+        text = self._text(completion)
+        return Edit(
+            start=row["start"],
+            end=row["end"],
+            quote=text[row["start"] : row["end"]],
+            replacement=row["replacement"],
+            origin=Origin(
+                continuation=row["continuation"],
+                span=span and (self.category(span["category"], where), span["start"], span["end"]),
+            ),
+        )
+
+    def _text(self, completion: int) -> str:
+        if completion not in self._texts:
+            self._texts[completion] = Completion.objects.values_list("text", flat=True).get(pk=completion)
+        return self._texts[completion]
+
     def rating(self, row: Mapping[str, Any], where: str) -> RatingInput:
         message = _("The project has no criterion %(name)r.")
         return RatingInput(
@@ -306,6 +343,12 @@ def _known(rows: Mapping[str, int], name: str, where: str, message: str) -> int:
     if name not in rows:
         raise InvalidAnswer(message % {"name": name[:60]}, field=where)
     return rows[name]
+
+
+def _rubric(version: RubricVersion | None) -> dict[str, Any] | None:
+    if version is None:
+        return None
+    return {"id": version.pk, "name": version.rubric.name, "version": version.number}
 
 
 def _span(row: SpanFlag, name: _Names) -> dict[str, Any]:
@@ -330,6 +373,27 @@ def _missing(row: MissingInfo, name: _Names) -> dict[str, Any]:
         "insert_at": row.insert_at,
         "evidence": [*first, *row.further_evidence],
     }
+
+
+def _correction(row: Correction, name: _Names) -> dict[str, Any]:
+    edits = [_edit(edit, name) for edit in row.edits.all()]
+    return {"answer": name.of(row.completion_id), "text": row.text, "edits": edits}
+
+
+def _edit(row: CorrectionEdit, name: _Names) -> dict[str, Any]:
+    span, model = row.span_flag, row.continuation
+    shown = {
+        "start": row.start,
+        "end": row.end,
+        "quote": row.quote,
+        "replacement": row.replacement,
+        "continuation": row.continuation_id,
+        "span": span and {"category": span.category.key, "start": span.start, "end": span.end},
+    }
+    # How a model was sampled may tell an annotator which one it is.
+    if model is not None and name.are_ids:
+        shown |= {"seed": model.seed, "sampling": model.sampling}
+    return shown
 
 
 def _texts(rows: Any, name: _Names) -> list[dict[str, str]]:

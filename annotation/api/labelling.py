@@ -27,10 +27,21 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import AssignmentState, Purpose, Role, TokenScope, WhyNothing
 from annotation.errors import InvalidAnswer
-from annotation.models import Assignment, Completion, Draft, Guideline
+from annotation.models import (
+    Assignment,
+    Completion,
+    Draft,
+    Guideline,
+    Project,
+    RubricVersion,
+    TraceStep,
+)
 from annotation.selectors import access
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.known_answers import feedback_for
+from annotation.selectors.rubrics import published_version
+from annotation.selectors.suggestions import open_reveal_of
+from annotation.selectors.traces import steps_by_completion
 from annotation.services.assignments import (
     assign_next,
     candidate_token,
@@ -42,7 +53,7 @@ from annotation.services.judgments.drafts import save_draft
 from annotation.services.judgments.flags import flag_item
 from annotation.services.judgments.submission import submit_judgment
 
-_KEY = OpenApiParameter(
+IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     OpenApiTypes.UUID,
     OpenApiParameter.HEADER,
@@ -61,6 +72,14 @@ class DraftSerializer(serializers.ModelSerializer[Draft]):
     class Meta:
         model = Draft
         fields = ("version", "fields_saved", "saved_from", "saved_at")
+
+
+class StepSerializer(serializers.ModelSerializer[TraceStep]):
+    """A step of an answer that is a trace or a session: its place in the text, in code points."""
+
+    class Meta:
+        model = TraceStep
+        fields = ("index", "kind", "role", "tool", "is_error", "start", "body", "end")
 
 
 class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
@@ -83,13 +102,17 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
     def get_round(self, assignment: Assignment) -> int:
         return access.round_shown(assignment)
 
-    def get_answers(self, assignment: Assignment) -> list[dict[str, str]]:
-        completions = Completion.objects.only("text", "text_hash").in_bulk(assignment.display_order)
+    def get_answers(self, assignment: Assignment) -> list[dict[str, Any]]:
+        completions = Completion.objects.only("text", "text_hash", "step_count").in_bulk(
+            assignment.display_order
+        )
+        steps = steps_by_completion(list(completions.values()))
         return [
             {
                 "answer": candidate_token(assignment, pk),
                 "text": completions[pk].text,
                 "text_hash": completions[pk].text_hash,
+                **({"steps": StepSerializer(steps[pk], many=True).data} if pk in steps else {}),
             }
             for pk in assignment.display_order
         ]
@@ -135,6 +158,9 @@ class SubmittedSerializer(serializers.Serializer[Any]):
 
     judgment = JudgmentSerializer()
     feedback = FeedbackSerializer(allow_null=True)
+    suggestions_open = serializers.BooleanField(
+        help_text="Whether suggestions wait for decisions: this was the first pass."
+    )
 
 
 class NewDraftSerializer(serializers.Serializer[Any]):
@@ -238,7 +264,7 @@ class JudgmentView(LabellingView):
     @extend_schema(
         operation_id="assignments_judge",
         tags=["labelling"],
-        parameters=[_KEY],
+        parameters=[IDEMPOTENCY_KEY],
         request=NewJudgmentSerializer,
         responses={201: SubmittedSerializer},
     )
@@ -252,8 +278,9 @@ class JudgmentView(LabellingView):
             assignment=assignment,
             annotator=self.user,
             answer=answer_of(values, assignment),
-            idempotency_key=_uuid_of(request),
-            guideline=self._guideline(values["guideline"]),
+            idempotency_key=key_of(request),
+            guideline=guideline_of(self.project, values["guideline"]),
+            rubric=rubric_of(self.project, values["rubric"]),
             stands_on=values["stands_on"],
         )
         written = judgments_with_parts(type(judgment).objects.filter(pk=judgment.pk)).get()
@@ -263,17 +290,10 @@ class JudgmentView(LabellingView):
             {
                 "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
                 "feedback": FeedbackSerializer(feedback).data if feedback else None,
+                "suggestions_open": self.project.has_help and open_reveal_of(assignment) is not None,
             },
             status=201,
         )
-
-    def _guideline(self, version: int | None) -> Guideline | None:
-        if version is None:
-            return None
-        guideline = self.project.guidelines.filter(version=version).first()
-        if guideline is None:
-            raise InvalidAnswer(_("The rules have no such version."), field="guideline")
-        return guideline
 
 
 class DraftView(LabellingView):
@@ -352,7 +372,25 @@ class ReleaseView(LabellingView):
         return Response(status=204)
 
 
-def _uuid_of(request: Request) -> uuid.UUID:
+def guideline_of(project: Project, version: int | None) -> Guideline | None:
+    """Return the named version of the rules; None for none. Refuses a version that there is not."""
+    if version is None:
+        return None
+    guideline = project.guidelines.filter(version=version).first()
+    if guideline is None:
+        raise InvalidAnswer(_("The rules have no such version."), field="guideline")
+    return guideline
+
+
+def rubric_of(project: Project, pk: int | None) -> RubricVersion | None:
+    """Return the named version of a rubric; None for none. Refuses a version that is not in use."""
+    version = None if pk is None else published_version(project, pk)
+    if pk is not None and version is None:
+        raise InvalidAnswer(_("The project has no such rubric version in use."), field="rubric")
+    return version
+
+
+def key_of(request: Request) -> uuid.UUID:
     """Return the required key of a judgment; without one a retry could submit twice."""
     try:
         return uuid.UUID(request.headers.get("Idempotency-Key", ""))

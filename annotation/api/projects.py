@@ -27,7 +27,8 @@ from annotation.services.projects.projects import (
 from annotation.services.projects.templates import TEMPLATES, create_from_template
 
 _QUESTIONS = (
-    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
+    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
+    *("ask_step_labels", "ask_correction"),
     *("ask_critique", "ask_comment", "ask_demonstration"),
 )
 _SETTINGS = (

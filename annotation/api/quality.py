@@ -15,11 +15,14 @@ from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
-from annotation.selectors.comparisons import judged_comparisons
+from annotation.selectors.comparisons import comparisons_behind
 from annotation.services.quality.gold import mark_as_gold
 from annotation.services.texts.quarantine import decide_withholding
-from annotation.statistics.cached import items_of, report_of
+from annotation.statistics.cached import items_of, report_without_waiting
 from annotation.statistics.report import Report
+
+_RETRY_SECONDS = 10
+"""A large project's figures take from some seconds to some minutes."""
 
 
 class EstimateSerializer(serializers.Serializer[Any]):
@@ -75,6 +78,12 @@ class ReportSerializer(serializers.Serializer[Any]):
     shared = SharedAgreementSerializer(many=True)
     triples = serializers.IntegerField()
     circles = serializers.IntegerField(help_text="Of the triples: preferences that go round in a circle.")
+
+
+class ComputingSerializer(serializers.Serializer[Any]):
+    """Figures that are being computed: ask again after `Retry-After` seconds."""
+
+    computing = serializers.BooleanField(help_text="Always true.")
 
 
 class StatisticsFilters(Filters):
@@ -161,14 +170,21 @@ class StatisticsView(ProjectView):
         operation_id="statistics_read",
         tags=["quality"],
         parameters=[StatisticsFilters],
-        responses=ReportSerializer,
+        responses={200: ReportSerializer, 202: ComputingSerializer},
     )
     def get(self, request: Request, slug: str) -> Response:
-        """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part."""
+        """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part.
+
+        In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
+        202 with `Retry-After` where there are none yet.
+        """
         asked = StatisticsFilters(data=request.query_params.dict())
         asked.is_valid(raise_exception=True)
-        selection = selection_of(self, asked.validated_data)
-        return Response(ReportSerializer(_report_values(report_of(self.project, selection))).data)
+        report = report_without_waiting(self.project, selection_of(self, asked.validated_data))
+        if report is None:
+            waiting = ComputingSerializer({"computing": True}).data
+            return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
+        return Response(ReportSerializer(_report_values(report)).data)
 
 
 class StatisticsItemsView(ListView, ProjectView):
@@ -180,9 +196,8 @@ class StatisticsItemsView(ListView, ProjectView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         selection, shown = selection_of(self, asked), Shown(asked["show"])
-        if shown == Shown.JUDGED:
-            found = judged_comparisons(self.project, selection)
-        else:
+        found = comparisons_behind(self.project, selection, shown)
+        if found is None:
             found = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
         return found.prefetch_related("candidates")
 

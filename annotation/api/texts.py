@@ -19,6 +19,7 @@ from annotation.exchange.prompts import import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
+from annotation.selectors.tables.filters import calling
 
 _MOST_PROMPTS = 1000
 
@@ -145,6 +146,7 @@ class ComparisonFilters(Filters):
     source = serializers.CharField(required=False, help_text="Who wrote one of its answers: a name.")  # type: ignore[assignment]
     against = serializers.CharField(required=False, help_text="Who wrote another of them: a name.")
     tag = serializers.CharField(required=False, help_text="A tag of its prompt.")
+    tool = serializers.CharField(required=False, help_text="A tool that was called in one of its answers.")
 
 
 class JudgmentFilters(Filters):
@@ -250,6 +252,8 @@ class ComparisonsView(ListView, ProjectView):
             comparisons = comparisons.filter(with_answer_of(name=asked[name]))
         if "tag" in asked:
             comparisons = comparisons.filter(tagged("prompt__tags", asked["tag"]))
+        if "tool" in asked:
+            comparisons = calling(comparisons, self.project, asked["tool"])
         return comparisons
 
     @extend_schema(

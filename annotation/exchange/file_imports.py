@@ -13,10 +13,11 @@ from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.formats.bounds import data_files
 from annotation.exchange.formats.columns import renamed
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem, Row, checked
+from annotation.exchange.formats.items import ImportedItem, Row
 from annotation.exchange.formats.registry import SAMPLE_ROWS, Plan, plan_for
 from annotation.exchange.formats.rows import NumberedRow, read_rows
 from annotation.exchange.import_names import NamesFound, scene_for
+from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import BATCH, ItemCounts, ItemImport, Numbered
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import FileImport, Project, User, bulk

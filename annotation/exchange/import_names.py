@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale
 from annotation.errors import Refusal
+from annotation.exchange.accepted import ImportScene
 from annotation.exchange.formats.items import ImportedItem, NewCategory
 from annotation.exchange.formats.trl import CORRECT_STEP
-from annotation.exchange.import_rows import ImportScene
 from annotation.models import Category, Criterion, Project
 
 MOST_NAMES = 200

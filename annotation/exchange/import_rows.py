@@ -3,7 +3,6 @@
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,46 +10,23 @@ from django.db import connection
 from django.utils import timezone
 
 from annotation.choices import AssignmentState
+from annotation.exchange.accepted import Accepted, ImportScene
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment, ImportedMissing
+from annotation.exchange.import_corrections import write_corrections
 from annotation.models import (
     Assignment,
-    Correction,
-    CorrectionEdit,
     Critique,
     Demonstration,
     Judgment,
+    LabelledStep,
     MissingInfo,
-    Project,
     RankedCompletion,
     Rating,
     SpanFlag,
+    TraceStep,
     bulk,
 )
 from annotation.services.judgments.checks import dense_ranks
-from annotation.text import edits as corrections
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportScene:
-    """The project that gets it, with ids of what items name by key."""
-
-    project: Project
-    categories: Mapping[str, int]
-    criteria: Mapping[str, int]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accepted:
-    """One judgment that is to be written."""
-
-    item: ImportedItem
-    judgment: ImportedJudgment
-    comparison: int
-    completions: Sequence[int]
-    annotator: int
-    slot: int
-    key: uuid.UUID
-    origin: Mapping[str, Any]
 
 
 def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
@@ -84,7 +60,7 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
             (
                 *(pk, assignment, one.comparison, one.annotator, None, str(one.judgment.verdict)),
                 *(one.judgment.strength, one.judgment.comment, one.judgment.active_seconds),
-                *(_uuid_value(one.key), None, bulk.json_value(dict(one.origin)), time),
+                *(uuid_value(one.key), None, bulk.json_value(dict(one.origin)), time),
                 one.judgment.more.get("blind") is not False,
             )
             for pk, assignment, one, time in zip(judgments, assignments, accepted, times, strict=True)
@@ -92,7 +68,8 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
     )
     numbered = list(zip(judgments, accepted, strict=True))
     bulk.insert_numbered(RankedCompletion, ["judgment_id", "completion_id", "rank"], list(_ranks(numbered)))
-    _write_details(scene, [(pk, one) for pk, one in numbered if _has_details(one.judgment)])
+    detailed = [(pk, one) for pk, one in numbered if _has_details(one.judgment)]
+    _write_details(scene, detailed, dict(zip(judgments, assignments, strict=True)))
 
 
 def _has_details(judgment: ImportedJudgment) -> bool:
@@ -102,6 +79,7 @@ def _has_details(judgment: ImportedJudgment) -> bool:
         or judgment.corrections
         or judgment.ratings
         or judgment.critiques
+        or judgment.step_labels
         or judgment.demonstration
     )
 
@@ -113,10 +91,12 @@ def _ranks(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[tuple[int, int,
             yield pk, completion, rank
 
 
-def _write_details(scene: ImportScene, numbered: Sequence[tuple[int, Accepted]]) -> None:
+def _write_details(
+    scene: ImportScene, numbered: Sequence[tuple[int, Accepted]], assignments: Mapping[int, int]
+) -> None:
     if not numbered:
         return
-    bulk.insert_numbered(
+    span_ids = bulk.insert_numbered(
         SpanFlag,
         ["judgment_id", "completion_id", "category_id", "start", "end", "quote", "severity", "note"],
         [
@@ -141,6 +121,7 @@ def _write_details(scene: ImportScene, numbered: Sequence[tuple[int, Accepted]])
             for lack in one.judgment.missing
         ],
     )
+    _write_step_labels(numbered)
     bulk.insert_numbered(
         Rating,
         ["judgment_id", "completion_id", "criterion_id", "value"],
@@ -160,27 +141,10 @@ def _write_details(scene: ImportScene, numbered: Sequence[tuple[int, Accepted]])
         ["judgment_id", "text"],
         [(pk, one.judgment.demonstration) for pk, one in numbered if one.judgment.demonstration],
     )
-    _write_corrections(numbered)
-
-
-def _write_corrections(numbered: Sequence[tuple[int, Accepted]]) -> None:
-    corrected = [
-        (pk, one.completions[at], text, one.item.completions[at].text)
-        for pk, one in numbered
-        for at, text in one.judgment.corrections
+    spans = [
+        (pk, s.completion, s.category, s.start, s.end) for pk, one in numbered for s in one.judgment.spans
     ]
-    ids = bulk.insert_numbered(
-        Correction, ["judgment_id", "completion_id", "text"], [row[:3] for row in corrected]
-    )
-    bulk.insert_numbered(
-        CorrectionEdit,
-        ["correction_id", "index", "start", "end", "quote", "replacement"],
-        [
-            (correction, index, edit.start, edit.end, edit.quote, edit.replacement)
-            for correction, (_, _, text, original) in zip(ids, corrected, strict=True)
-            for index, edit in enumerate(corrections.edits(original, text))
-        ],
-    )
+    write_corrections(numbered, assignments, dict(zip(spans, span_ids, strict=True)))
 
 
 def _missing(item: ImportedItem, lack: ImportedMissing) -> tuple[Any, ...]:
@@ -213,5 +177,23 @@ def _time(given: str, now: datetime) -> Any:
     return bulk.time_value(datetime.fromisoformat(given) if given else now)
 
 
-def _uuid_value(value: uuid.UUID) -> str:
+def uuid_value(value: uuid.UUID) -> str:
+    """A value for a `UUIDField`, as `bulk.insert` takes it."""
     return str(value) if connection.features.has_native_uuid_field else value.hex
+
+
+def _write_step_labels(numbered: Sequence[tuple[int, Accepted]]) -> None:
+    labels = [
+        (pk, one.completions[label.completion], label)
+        for pk, one in numbered
+        for label in one.judgment.step_labels
+    ]
+    if not labels:
+        return
+    steps = TraceStep.objects.filter(completion__in={completion for _, completion, _ in labels})
+    ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
+    bulk.insert_numbered(
+        LabelledStep,
+        ["judgment_id", "step_id", "label"],
+        [(pk, ids[completion, label.step], label.label) for pk, completion, label in labels],
+    )

@@ -14,11 +14,11 @@ from typing import Any
 from django.db import transaction
 
 from annotation.choices import AssignmentState, Purpose
+from annotation.exchange.accepted import Accepted, ImportScene
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
+from annotation.exchange.import_conversations import write_turns
 from annotation.exchange.import_people import ImportedPeople
 from annotation.exchange.import_rows import (
-    Accepted,
-    ImportScene,
     write_accepted,
 )
 from annotation.exchange.occurrences import Occurrences
@@ -91,6 +91,11 @@ class ItemImport:
             counts.waiting = create_tasks(project=self._scene.project, tasks=tasks, new_prompts=new)
         if judged:
             self._write_judged(judged, new, counts)
+        write_turns(
+            project=self._scene.project,
+            placed=[(item, prompt) for (_, item), prompt in zip(items, prompts, strict=True)],
+            people=self._people,
+        )
         return counts
 
     def _write_judged(

@@ -15,8 +15,9 @@ from annotation.exchange.ready_made import create_tasks
 from annotation.models import Project, Prompt, User, bulk
 from annotation.services import audit
 from annotation.services.assignments.acquisition import score_open_comparisons
+from annotation.services.texts.prompts import find_or_add_prompt
 from annotation.services.texts.splits import assign_splits
-from annotation.text.identity import content_hash
+from annotation.text.identity import content_hash, opening_hash
 
 LISTED_ERRORS = 50
 """So many faults of a file are told at once; reading stops there."""
@@ -61,34 +62,18 @@ def import_prompts(*, project: Project, lines: Iterable[str], name: str) -> Impo
 
 
 @transaction.atomic
-def find_or_add_prompt(*, project: Project, parsed: ImportedItem, split: Split | None = None) -> Prompt:
-    """The project's prompt with this content, added when there is none.
-
-    split: of the new prompt, where it derives from another whose side it must keep.
-    """
-    digest = content_hash(parsed.messages, parsed.context)
-    # Of two who add one prompt at once the second finds it.
-    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
-    if found := Prompt.objects.filter(project=project, content_hash=digest).first():
-        return found
-    return Prompt.objects.create(
-        project=project,
-        messages=parsed.messages,
-        context=parsed.context,
-        references=parsed.references,
-        tags=parsed.tags,
-        content_hash=digest,
-        split=split or assign_splits(project=project, content_hashes=[digest])[digest],
-    )
-
-
-@transaction.atomic
 def write_prompt(*, project: Project, actor: User, parsed: ImportedItem) -> tuple[Prompt, bool]:
     """Return the project's prompt with this content, and True where `actor` added it now."""
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     digest = content_hash(parsed.messages, parsed.context)
     is_new = not Prompt.objects.filter(project=project, content_hash=digest).exists()
-    prompt = find_or_add_prompt(project=project, parsed=parsed)
+    prompt = find_or_add_prompt(
+        project=project,
+        messages=parsed.messages,
+        context=parsed.context,
+        references=parsed.references,
+        tags=parsed.tags,
+    )
     if is_new:
         audit.record(
             action="data.prompt",
@@ -142,7 +127,9 @@ def add_prompts(*, project: Project, prompts: Sequence[ImportedItem]) -> tuple[l
     for digest, parsed in zip(reversed(digests), reversed(prompts), strict=True):
         if digest in new:
             new[digest] = parsed
-    splits = assign_splits(project=project, content_hashes=new.keys())
+    openings = {digest: opening_hash(parsed.messages, parsed.context) for digest, parsed in new.items()}
+    stated = {digest: Split(parsed.split) for digest, parsed in new.items() if parsed.split}
+    splits = assign_splits(project=project, openings=openings, stated=stated)
     ids = dict(zip(new, bulk.reserve_ids(Prompt, len(new)), strict=True))
     now = bulk.time_value(timezone.now())
     bulk.insert(

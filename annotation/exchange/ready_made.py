@@ -12,6 +12,7 @@ from annotation.selectors import access
 from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
 from annotation.services.texts.completions import overlap_of
 from annotation.services.texts.quarantine import asked_in, first_naming
+from annotation.services.texts.traces import write_steps
 from annotation.text.identity import text_hash
 
 IMPORTED = "imported answers"
@@ -87,16 +88,18 @@ def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[l
         Completion,
         [
             *("id", "prompt_id", "source_id", "text", "text_hash"),
-            *("sampling", "seed", "finish_reason", "token_count", "created_at"),
+            *("sampling", "seed", "finish_reason", "token_count", "created_at", "step_count"),
         ],
         (
             (
                 *(known[key], key[0], key[1], one.text, key[2], bulk.json_value(dict(one.sampling))),
-                *(key[3], str(FinishReason(one.finish_reason)), None, now),
+                *(key[3], str(FinishReason(one.finish_reason)), None, now, len(one.steps)),
             )
             for key, one in new.items()
         ),
     )
+    if traces := [(known[key], one.steps) for key, one in new.items() if one.steps]:
+        write_steps(traces)
     return [[known[key] for key in of_item] for of_item in keys]
 
 

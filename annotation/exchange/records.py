@@ -3,21 +3,29 @@
 import json
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import Model, QuerySet
 
+from annotation.choices import HelpArm
+from annotation.exchange.conversation_records import turns_of_comparisons
 from annotation.models import (
     Candidate,
     Correction,
+    CorrectionEdit,
     Critique,
+    DecidedSuggestion,
+    HelpReveal,
     Judgment,
+    LabelledStep,
     MissingInfo,
     RankedCompletion,
     Rating,
+    RubricScore,
     SpanFlag,
+    TraceStep,
 )
 
 ROWS_AT_ONCE = 1_000
@@ -51,9 +59,19 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         Judgment.objects.filter(pk__in=ids)
         .order_by("pk")
         .values(
-            *("pk", "comparison_id", "verdict", "strength", "comment", "active_seconds", "created_at"),
+            *(
+                "pk",
+                "assignment_id",
+                "comparison_id",
+                "verdict",
+                "strength",
+                "comment",
+                "active_seconds",
+                "created_at",
+            ),
             "blind",
             *("imported_from", "annotator__pseudonym", "annotator__is_machine", "guideline__version"),
+            *("rubric__rubric__name", "rubric__number"),
             "assignment__display_order",
             *("demonstration__text", "comparison__round_number", "comparison__prompt_id"),
             *("comparison__prompt__split", "comparison__prompt__messages", "comparison__prompt__context"),
@@ -61,8 +79,12 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         )
     )
     rows = list(found)
-    completions = _completions({row["comparison_id"] for row in rows})
+    comparisons = {row["comparison_id"] for row in rows}
+    completions = _completions(comparisons)
+    turns = turns_of_comparisons(comparisons, _completions)
     parts = {name: read(ids) for name, read in _PARTS.items()}
+    help_of = _help({row["assignment_id"] for row in rows})
+    step_labels = _step_labels(ids)
     for row in rows:
         pk = row["pk"]
         yield {
@@ -88,9 +110,28 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             "created_at": row["created_at"].astimezone(UTC).isoformat(),
             "blind": row["blind"],
             "imported_from": row["imported_from"],
-            **{name: of_judgment.get(pk, []) for name, of_judgment in parts.items()},
+            **{
+                name: of_judgment.get(pk, [])
+                for name, of_judgment in parts.items()
+                # Lines of projects without these parts keep their bytes.
+                if name != "rubric_scores" or pk in of_judgment
+            },
+            **_rubric(row),
+            **({"help": help_of[row["assignment_id"]]} if row["assignment_id"] in help_of else {}),
+            **({"step_labels": step_labels[pk]} if pk in step_labels else {}),
             "ranks": dict(parts["ranks"].get(pk, ())),
+            **_conversations(turns.get(row["comparison_id"])),
         }
+
+
+def _rubric(row: Mapping[str, Any]) -> dict[str, Any]:
+    name = row["rubric__rubric__name"]
+    return {"rubric": {"name": name, "version": row["rubric__number"]}} if name else {}
+
+
+def _conversations(turns: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Only a turn of a conversation has the field: other lines keep their bytes."""
+    return {"conversations": turns} if turns else {}
 
 
 def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
@@ -100,10 +141,13 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
         .values_list(
             *("comparison_id", "completion_id", "completion__text", "completion__source__name"),
             *("completion__sampling", "completion__seed", "completion__finish_reason"),
+            "completion__step_count",
         )
     )
     listed = defaultdict(list)
-    for comparison, pk, text, source, sampling, seed, finish_reason in found:
+    rows = list(found)
+    steps = _steps({pk for _, pk, *_, step_count in rows if step_count})
+    for comparison, pk, text, source, sampling, seed, finish_reason, _ in rows:
         listed[comparison].append(
             {
                 "id": str(pk),
@@ -112,8 +156,104 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
                 "sampling": sampling,
                 "seed": seed,
                 "finish_reason": finish_reason,
+                **({"steps": steps[pk]} if pk in steps else {}),
             }
         )
+    return listed
+
+
+def _help(assignments: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Assignment → the first pass, its arm and the decisions on suggestions; nothing without help."""
+    reveals = list(
+        HelpReveal.objects.filter(assignment__in=assignments).values(
+            *("pk", "assignment_id", "arm", "first_judgment_id", "final_judgment_id"),
+            *("revealed_at", "finished_at", "first_judgment__created_at"),
+            *("first_judgment__verdict", "first_judgment__strength"),
+            *("first_judgment__comment", "first_judgment__active_seconds"),
+        )
+    )
+    if not reveals:
+        return {}
+    ids = [row["first_judgment_id"] for row in reveals]
+    parts = {name: _PARTS[name](ids) for name in ("ranks", "spans", "missing", "ratings", "critiques")}
+    decisions = _decisions([row["pk"] for row in reveals])
+
+    def first(row: Mapping[str, Any]) -> dict[str, Any]:
+        pk = row["first_judgment_id"]
+        return {
+            "judgment": str(pk),
+            "created_at": _time(row["first_judgment__created_at"]),
+            **{
+                name: row[f"first_judgment__{name}"]
+                for name in ("verdict", "strength", "comment", "active_seconds")
+            },
+            **{name: of_judgment.get(pk, []) for name, of_judgment in parts.items()},
+            "ranks": dict(parts["ranks"].get(pk, ())),
+        }
+
+    return {
+        row["assignment_id"]: {
+            "arm": row["arm"],
+            "revealed_at": _time(row["revealed_at"]) if row["arm"] == HelpArm.HELPED else None,
+            "finished_at": _time(row["finished_at"]),
+            "final": _id(row["final_judgment_id"]),
+            "first": first(row),
+            "decisions": decisions.get(row["pk"], []),
+        }
+        for row in reveals
+    }
+
+
+def _decisions(reveals: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Reveal → each decision with the suggestion that it is about."""
+    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    rows = DecidedSuggestion.objects.filter(reveal__in=reveals).order_by("suggestion_id")
+    for one in rows.select_related("suggestion__category", "suggestion__suggestion_set"):
+        suggestion = one.suggestion
+        listed[one.reveal_id].append(
+            {
+                "suggestion": str(suggestion.pk),
+                "source": suggestion.suggestion_set.source,
+                "kind": suggestion.kind,
+                "completion": _id(suggestion.completion_id),
+                "category": suggestion.category.key if suggestion.category else None,
+                **{name: getattr(suggestion, name) for name in ("start", "end", "quote", "severity", "text")},
+                "verdict": suggestion.verdict or None,
+                "ranks": suggestion.ranks,
+                "confidence": suggestion.confidence,
+                "planted": suggestion.is_planted,
+                "decision": one.decision,
+                "seconds": one.seconds,
+                "decided_at": _time(one.decided_at),
+            }
+        )
+    return listed
+
+
+def _id(pk: int | None) -> str | None:
+    return None if pk is None else str(pk)
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat()
+
+
+def _steps(completions: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    names = ("kind", "role", "tool", "call", "is_error", "start", "body", "end", "arguments")
+    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    found = TraceStep.objects.filter(completion__in=completions).order_by("completion_id", "index")
+    for completion, *values in found.values_list("completion_id", *names) if completions else ():
+        listed[completion].append(dict(zip(names, values, strict=True)))
+    return listed
+
+
+def _step_labels(judgments: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    rows = LabelledStep.objects.filter(judgment__in=judgments).order_by("judgment_id", "step_id")
+    for judgment, completion, step, label in rows.values_list(
+        "judgment_id", "step__completion_id", "step__index", "label"
+    ):
+        listed[judgment].append({"completion": str(completion), "step": step, "label": label})
     return listed
 
 
@@ -136,24 +276,31 @@ def _part(model: type[Model], fields: Sequence[str], shown: Callable[..., Any]) 
 def _corrections(ids: Sequence[int]) -> dict[int, list[Any]]:
     found = Correction.objects.filter(judgment__in=ids).select_related("completion").order_by("pk")
     listed: dict[int, list[Any]] = defaultdict(list)
-    for correction in found.prefetch_related("edits"):
+    for correction in found.prefetch_related("edits__continuation", "edits__span_flag__category"):
         listed[correction.judgment_id].append(
             {
                 "completion": str(correction.completion_id),
                 "text": correction.text,
-                "edits": [
-                    {
-                        "start": edit.start,
-                        "end": edit.end,
-                        "quote": edit.quote,
-                        "replacement": edit.replacement,
-                    }
-                    for edit in correction.edits.all()
-                ],
+                "edits": [_edit(edit) for edit in correction.edits.all()],
                 "preference": {"chosen": correction.text, "rejected": str(correction.completion_id)},
             }
         )
     return listed
+
+
+def _edit(edit: CorrectionEdit) -> dict[str, Any]:
+    """An edit; who wrote it and what it mends only where that is more than the annotator's text."""
+    shown: dict[str, Any] = {
+        "start": edit.start,
+        "end": edit.end,
+        "quote": edit.quote,
+        "replacement": edit.replacement,
+    }
+    if model := edit.continuation:
+        shown["model"] = {"seed": model.seed, "sampling": model.sampling}
+    if span := edit.span_flag:
+        shown["span"] = {"category": span.category.key, "start": span.start, "end": span.end}
+    return shown
 
 
 def _span(
@@ -194,6 +341,19 @@ def _rating(completion: int, criterion: str, scale: str, value: int) -> dict[str
     return {"completion": str(completion), "criterion": criterion, "scale": scale, "value": value}
 
 
+def _score(
+    completion: int, criterion: str, scale: str, weight: float, value: float, reason: str
+) -> dict[str, Any]:
+    return {
+        "completion": str(completion),
+        "criterion": criterion,
+        "scale": scale,
+        "weight": weight,
+        "value": value,
+        "reason": reason,
+    }
+
+
 _PARTS: dict[str, Read] = {
     "ranks": _part(RankedCompletion, ["completion_id", "rank"], lambda pk, rank: (str(pk), rank)),
     "spans": _part(
@@ -211,6 +371,14 @@ _PARTS: dict[str, Read] = {
     ),
     "corrections": _corrections,
     "ratings": _part(Rating, ["completion_id", "criterion__key", "criterion__scale", "value"], _rating),
+    "rubric_scores": _part(
+        RubricScore,
+        [
+            *("completion_id", "criterion__key", "criterion__scale", "criterion__weight"),
+            *("value", "reason"),
+        ],
+        _score,
+    ),
     "critiques": _part(
         Critique,
         ["completion_id", "text"],

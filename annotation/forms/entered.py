@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from django.http import QueryDict
 
 from annotation.choices import Verdict
+from annotation.forms.rewrites import rewrite_shown
 from annotation.models import Assignment, Draft, Judgment, MissingInfo
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import candidate_token, tokens_of
@@ -19,6 +20,9 @@ _ROW = {
     "further": "missing-further",
     "insert_at": "missing-insert",
 }
+
+
+_STEP = "step-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,11 @@ class Entered:
     """Name of a rating's field → value; only those that were chosen."""
     corrections: Mapping[str, str] = field(default_factory=dict)
     """Token → the text in the answer's edit field, whether it was changed or not."""
+    rewrites: str = "{}"
+    """Token → the edits with their origins, as the script writes them; JSON."""
     critiques: Mapping[str, str] = field(default_factory=dict)
+    step_labels: Mapping[str, str] = field(default_factory=dict)
+    """Name of a step's field → its label; only of steps that have one."""
     demonstration: str = ""
     comment: str = ""
     confirmed: str = ""
@@ -78,7 +86,11 @@ class Entered:
             missing=_rows(data),
             ratings={name: value for name in ratings if (value := data.get(name, ""))},
             corrections={token: text for token, text in edited.items() if text is not None},
+            rewrites=data.get("rewrites", "") or "{}",
             critiques={token: data.get(f"critique-{token}", "") for token in tokens},
+            step_labels={
+                name: value for name in data if name.startswith(_STEP) and (value := data.get(name, ""))
+            },
             demonstration=data.get("demonstration", ""),
             comment=data.get("comment", ""),
             confirmed=data.get("confirmed", ""),
@@ -118,7 +130,12 @@ class Entered:
                 for row in judgment.ratings.select_related("criterion")
             },
             corrections={token(row.completion_id): row.text for row in judgment.corrections.all()},
+            rewrites=json.dumps(_rewrites(judgment)),
             critiques={token(row.completion_id): row.text for row in judgment.critiques.all()},
+            step_labels={
+                step_field(token(row.step.completion_id), row.step.index): row.label
+                for row in judgment.labelled_steps.select_related("step")
+            },
             demonstration=demonstration.text if demonstration else "",
             comment=judgment.comment,
         )
@@ -127,6 +144,19 @@ class Entered:
 def rating_field(token: str, criterion_key: str) -> str:
     """The name of the field in which one answer is rated on one criterion."""
     return f"rating-{token}-{criterion_key}"
+
+
+def step_field(token: str, index: int) -> str:
+    """The name of the field with the label of one step of an answer."""
+    return f"{_STEP}{token}-{index}"
+
+
+def step_of_field(name: str) -> tuple[str, int]:
+    """The answer's token and the step's index of a field's name. Raises `ValueError` for another name."""
+    token, _dash, index = name.removeprefix(_STEP).rpartition("-")
+    if not (index.isascii() and index.isdigit() and len(index) < 10):
+        raise ValueError(name)
+    return token, int(index)
 
 
 def _rows(data: QueryDict) -> list[MissingRow]:
@@ -166,6 +196,15 @@ def _spans(judgment: Judgment) -> list[dict[str, object]]:
         }
         for span in judgment.span_flags.select_related("category", "completion")
     ]
+
+
+def _rewrites(judgment: Judgment) -> dict[str, list[dict[str, object]]]:
+    return {
+        candidate_token(judgment.assignment, correction.completion_id): [
+            rewrite_shown(edit) for edit in correction.edits.all()
+        ]
+        for correction in judgment.corrections.prefetch_related("edits__span_flag__category")
+    }
 
 
 def _pointer(passage: int | None, sentence: int | None) -> str:

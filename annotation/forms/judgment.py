@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy
 
 from annotation.choices import STRENGTHS, Verdict
 from annotation.errors import Refusal
-from annotation.forms.entered import Entered, MissingRow, rating_field
+from annotation.forms.entered import Entered, MissingRow, rating_field, step_of_field
+from annotation.forms.rewrites import corrected, rewrites_sent
 from annotation.models import Assignment, Completion
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import tokens_of
@@ -24,8 +25,8 @@ from annotation.services.judgments.inputs import (
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,
+    StepLabelInput,
 )
-from annotation.text.edits import with_own_line_breaks
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
 # Where a service's refusal is shown on the page.
@@ -36,8 +37,8 @@ _SHOWN_AT = {
     **{
         name: name
         for name in (
-            *("span_flags", "missing_info", "ratings", "corrections"),
-            *("critiques", "demonstration", "comment"),
+            *("span_flags", "missing_info", "step_labels", "ratings", "corrections"),
+            *("critiques", "demonstration", "comment", "suggestions"),
         )
     },
 }
@@ -53,10 +54,12 @@ class JudgmentForm(forms.Form):
     choice = forms.CharField(required=False)
     span_flags = forms.JSONField(required=False)
     missing_info = forms.CharField(required=False)
+    step_labels = forms.CharField(required=False)
     ratings = forms.CharField(required=False)
     corrections = forms.CharField(required=False)
     critiques = forms.CharField(required=False)
     demonstration = forms.CharField(required=False, strip=False)
+    suggestions = forms.CharField(required=False)
 
     def __init__(self, entered: Entered, data: QueryDict, *, assignment: Assignment) -> None:
         super().__init__(data)
@@ -79,6 +82,7 @@ class JudgmentForm(forms.Form):
             comment=_plain(self.cleaned_data["comment"]),
             span_flags=self.cleaned_data["span_flags"],
             missing_info=self.cleaned_data["missing_info"],
+            step_labels=self.cleaned_data["step_labels"],
             ratings=self.cleaned_data["ratings"],
             corrections=self.cleaned_data["corrections"],
             critiques=self.cleaned_data["critiques"],
@@ -123,6 +127,17 @@ class JudgmentForm(forms.Form):
         except (KeyError, ValueError) as error:
             raise ValidationError(_STALE) from error
 
+    def clean_step_labels(self) -> tuple[StepLabelInput, ...]:
+        """The steps that got a label."""
+        try:
+            steps = [(*step_of_field(name), label) for name, label in self.entered.step_labels.items()]
+            return tuple(
+                StepLabelInput(completion_id=self._completions[token], step=step, label=label)
+                for token, step, label in steps
+            )
+        except (KeyError, ValueError) as error:
+            raise ValidationError(_STALE) from error
+
     def clean_ratings(self) -> tuple[RatingInput, ...]:
         """Every answer by every criterion, or nothing; else who is left out."""
         found = []
@@ -150,13 +165,19 @@ class JudgmentForm(forms.Form):
         if not self._project.ask_correction or not self.entered.corrections:
             return ()
         texts = Completion.objects.in_bulk(self._completions.values())
-        corrected = {
-            self._completions[token]: with_own_line_breaks(texts[self._completions[token]].text, sent)
-            for token, sent in self.entered.corrections.items()
-        }
+        try:
+            rewrites = rewrites_sent(self.entered.rewrites)
+            corrections = {
+                self._completions[token]: corrected(
+                    texts[self._completions[token]].text, sent, rewrites.get(token, ()), self._categories
+                )
+                for token, sent in self.entered.corrections.items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValidationError(_STALE) from error
         return tuple(
-            CorrectionInput(completion_id=pk, text=text)
-            for pk, text in corrected.items()
+            CorrectionInput(completion_id=pk, text=text, edits=edits)
+            for pk, (text, edits) in corrections.items()
             if text != texts[pk].text
         )
 
@@ -186,7 +207,7 @@ class JudgmentForm(forms.Form):
         if self._project.ask_strength != bool(strength) or (
             strength and strength[0] not in map(str, STRENGTHS)
         ):
-            raise ValidationError(_("Say how much better it is, in four steps."))
+            raise ValidationError(_("Choose how much better it is, in four steps."))
         ranks = {pk: 1 if name == token else 2 for name, pk in self._completions.items()}
         return Verdict.RANKED, ranks, int(strength[0]) if strength else None
 

@@ -20,6 +20,7 @@ QUESTIONS: Labels = {
     "ask_strength": (_("Strength of preference"), _("For pairs, in four steps.")),
     "ask_span_flags": (_("Spans"), _("Stretches of a response with an error category.")),
     "ask_missing_info": (_("Missing information"), _("Something that a response should have said.")),
+    "ask_step_labels": (_("Step labels"), _("Correct, wrong or unnecessary, per step of a trace.")),
     "ask_correction": (_("Corrections"), _("Annotators edit each response.")),
     "ask_critique": (_("Critiques"), _("Annotators comment on each response.")),
     "ask_comment": (_("Comment"), _("Annotators comment on the comparison as a whole.")),

@@ -83,13 +83,13 @@ class CategoryForm(QuestionForm):
         }
         help_texts = {
             "label": _("Annotators read it."),
-            "description": _("One sentence that says when to use it."),
+            "description": _("One sentence on when to use it."),
             "key": _KEY_HELP,
             "scope": _("It stays."),
             "granularity": _("Stretch of text that is rewarded by this category."),
             "polarity": "",
             "severity_steps": _("1 is the mildest; 0 asks for none."),
-            "shortcut": _("One character that marks with this category."),
+            "shortcut": _("One character that annotates a span with this category."),
             "colour": "",
         }
         widgets = {

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 class SkipForm(forms.Form):
     """Reasons for a skip."""
 
-    reason = forms.CharField(max_length=200, error_messages={"required": _("Say why: choose a reason.")})
+    reason = forms.CharField(max_length=200, error_messages={"required": _("Choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)
 
     @property
@@ -20,5 +20,5 @@ class SkipForm(forms.Form):
 class FlagForm(forms.Form):
     """Reasons for a flag."""
 
-    reason = forms.CharField(max_length=200, error_messages={"required": _("Say why: choose a reason.")})
+    reason = forms.CharField(max_length=200, error_messages={"required": _("Choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)

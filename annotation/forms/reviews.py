@@ -107,7 +107,7 @@ class ReviewForm(forms.Form):
     def _values_and_labels(self) -> list[tuple[str, str]]:
         cannot = (str(Verdict.CANNOT_JUDGE), _("Cannot judge"))
         if len(self._ids) == 1:
-            return [(str(Verdict.RANKED), _("Looked through")), cannot]
+            return [(str(Verdict.RANKED), _("Reviewed")), cannot]
         wins = [
             (f"win:{name}", _("%(letter)s is better") % {"letter": letter})
             for name, letter in self._letters.items()

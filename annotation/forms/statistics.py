@@ -8,7 +8,8 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown
-from annotation.models import Comparison, Judgment, Project, User
+from annotation.models import Comparison, Project
+from annotation.selectors.judged import who_judged
 from annotation.selectors.kept import kept
 
 Choices = list[tuple[str, Any]]
@@ -83,9 +84,10 @@ class ItemsForm(SelectionForm):
 
 
 def rounds_of(project: Project) -> list[int]:
-    """The rounds for which there are comparisons."""
+    """The rounds for which there are comparisons; those of a large project may be some seconds old."""
     rounds = Comparison.objects.filter(project=project).order_by("round_number")
-    return list(rounds.values_list("round_number", flat=True).distinct())
+    numbers = rounds.values_list("round_number", flat=True).distinct()
+    return kept(lambda: list(numbers), "rounds of comparisons", project.pk)
 
 
 def people_of(project: Project) -> dict[int, str]:
@@ -94,6 +96,5 @@ def people_of(project: Project) -> dict[int, str]:
 
 
 def _people(project: Project) -> dict[int, str]:
-    judged = Judgment.objects.filter(comparison__project=project).values("annotator")
-    people = User.objects.filter(pk__in=judged, is_machine=False)
+    people = who_judged(project).filter(is_machine=False)
     return dict(sorted(((user.pk, str(user)) for user in people), key=lambda one: one[1].casefold()))

@@ -17,7 +17,7 @@ class WebhookForm(forms.Form):
     )
     description = forms.CharField(label=_("What it is for"), max_length=200, required=False)
     events = forms.MultipleChoiceField(
-        label=_("It is told that"),
+        label=_("Events"),
         choices=WebhookEvent.choices,
         widget=forms.CheckboxSelectMultiple,
     )

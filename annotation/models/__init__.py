@@ -1,8 +1,10 @@
 """Questions to people and their answers, one module per subject."""
 
 from annotation.models.audit import AuditEntry
+from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
 from annotation.models.judgments import (
+    Continuation,
     Correction,
     CorrectionEdit,
     Critique,
@@ -17,8 +19,17 @@ from annotation.models.kept_answers import KeptAnswer
 from annotation.models.people import Invitation, Membership, User
 from annotation.models.projects import Category, Criterion, Guideline, Project
 from annotation.models.reviews import Review
+from annotation.models.rubrics import Rubric, RubricCriterion, RubricScore, RubricVersion
+from annotation.models.suggestions import (
+    DecidedSuggestion,
+    HelpReveal,
+    HelpSettings,
+    Suggestion,
+    SuggestionSet,
+)
 from annotation.models.texts import Completion, CompletionScore, CompletionSource, Prompt
 from annotation.models.tokens import ApiToken
+from annotation.models.traces import LabelledStep, TraceStep
 from annotation.models.transfers import FileImport
 from annotation.models.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 from annotation.models.work import (
@@ -45,20 +56,28 @@ __all__ = [
     "Completion",
     "CompletionScore",
     "CompletionSource",
+    "Continuation",
+    "Conversation",
+    "ConversationTask",
+    "ConversationTurn",
     "Correction",
     "CorrectionEdit",
     "Criterion",
     "Critique",
+    "DecidedSuggestion",
     "Demonstration",
     "DisplayTally",
     "Draft",
     "FileImport",
     "GoldAnswer",
     "Guideline",
+    "HelpReveal",
+    "HelpSettings",
     "Invitation",
     "ItemFlag",
     "Judgment",
     "KeptAnswer",
+    "LabelledStep",
     "MailChoice",
     "Membership",
     "MissingInfo",
@@ -68,7 +87,14 @@ __all__ = [
     "RankedCompletion",
     "Rating",
     "Review",
+    "Rubric",
+    "RubricCriterion",
+    "RubricScore",
+    "RubricVersion",
     "SpanFlag",
+    "Suggestion",
+    "SuggestionSet",
+    "TraceStep",
     "User",
     "WebhookAttempt",
     "WebhookDelivery",

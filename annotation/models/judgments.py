@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 
-from annotation.choices import Verdict
+from annotation.choices import FinishReason, Verdict
 from annotation.models.written_once import WrittenOnce, WrittenOnceQuerySet
 
 
@@ -32,8 +32,9 @@ class Judgment(WrittenOnce):
     assignment = models.ForeignKey(
         "annotation.Assignment", on_delete=models.PROTECT, related_name="judgments"
     )
+    # No index of its own: both indexes below begin with it.
     comparison = models.ForeignKey(
-        "annotation.Comparison", on_delete=models.PROTECT, related_name="judgments"
+        "annotation.Comparison", on_delete=models.PROTECT, related_name="judgments", db_index=False
     )
     annotator = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="judgments"
@@ -44,6 +45,14 @@ class Judgment(WrittenOnce):
         null=True,
         blank=True,
         help_text="The version that was on screen.",
+    )
+    rubric = models.ForeignKey(
+        "annotation.RubricVersion",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="judgments",
+        help_text="The version by which responses were rated or scored.",
     )
     verdict = models.CharField(max_length=20, choices=Verdict)
     strength = models.PositiveSmallIntegerField(
@@ -83,7 +92,11 @@ class Judgment(WrittenOnce):
                 name="judgment_strength_one_to_four",
             ),
         ]
-        indexes = [models.Index(fields=["comparison", "annotator"], name="judgment_of_comparison")]
+        indexes = [
+            models.Index(fields=["comparison", "annotator"], name="judgment_of_comparison"),
+            # The table of annotations, narrowed to a round; newest first.
+            models.Index(fields=["comparison", "id"], name="judgment_by_comparison"),
+        ]
 
     def __str__(self) -> str:
         return f"Judgment {self.pk} by {self.annotator}"
@@ -201,10 +214,34 @@ class Correction(WrittenOnce):
         return self.text[:80]
 
 
+class Continuation(WrittenOnce):
+    """A model's continuation of a rewritten completion, by the checkpoint that wrote it.
+
+    Written when an annotator asks for one, accepted or not. Prefix, seed and sampling give the text again.
+    """
+
+    assignment = models.ForeignKey(
+        "annotation.Assignment", on_delete=models.CASCADE, related_name="continuations"
+    )
+    completion = models.ForeignKey(
+        "annotation.Completion", on_delete=models.CASCADE, related_name="continuations"
+    )
+    prefix = models.TextField(help_text="The response up to the end of the rewrite.")
+    text = models.TextField(blank=True)
+    seed = models.BigIntegerField(null=True, blank=True)
+    sampling = models.JSONField(default=dict, blank=True, help_text="As of a completion.")
+    finish_reason = models.CharField(max_length=10, choices=FinishReason, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
 class CorrectionEdit(WrittenOnce):
     """One local change of a correction: [start, end) of the completion was replaced.
 
-    In order of `index` the edits give the corrected text from the completion's text.
+    In order of `index` the edits give the corrected text from the completion's text. The annotator wrote
+    the replacement, or a model did: then it is a part of `continuation`.
     """
 
     correction = models.ForeignKey(Correction, on_delete=models.CASCADE, related_name="edits")
@@ -213,6 +250,22 @@ class CorrectionEdit(WrittenOnce):
     end = models.PositiveIntegerField(help_text="Equal to `start` where text was only added.")
     quote = models.TextField(blank=True, help_text="What stood there.")
     replacement = models.TextField(blank=True)
+    continuation = models.ForeignKey(
+        Continuation,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="edits",
+        help_text="The model's text that the replacement is a part of; none where the annotator wrote it.",
+    )
+    span_flag = models.ForeignKey(
+        SpanFlag,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="edits",
+        help_text="The span of the same judgment that the edit mends.",
+    )
 
     class Meta:
         ordering = ["correction", "index"]

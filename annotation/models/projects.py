@@ -121,6 +121,11 @@ class Project(models.Model):
         default=True, help_text="Let annotators say what an answer leaves out."
     )
     ask_correction = models.BooleanField(default=False, help_text="Let annotators edit each answer.")
+    ask_step_labels = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Ask of each step of an agent trace or a session whether it is correct.",
+    )
     ask_critique = models.BooleanField(
         default=False, help_text="Ask for a critique of each answer, in words."
     )
@@ -143,12 +148,18 @@ class Project(models.Model):
     revision = models.UUIDField(
         default=uuid.uuid4,
         editable=False,
-        help_text="Drawn anew when a category, a criterion or the guidelines change.",
+        help_text="Drawn anew when a category, a criterion, the guidelines or a rubric change.",
     )
     has_webhooks = models.BooleanField(
         default=False,
         editable=False,
         help_text="Whether a webhook is switched on: who has none pays nothing for them.",
+    )
+    has_help = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether suggestions are shown after the first pass: who shows none pays nothing for them.",
     )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"

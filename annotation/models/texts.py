@@ -67,6 +67,9 @@ class Completion(WrittenOnce):
     seed = models.BigIntegerField(null=True, blank=True, help_text="The same seed gives the same text again.")
     finish_reason = models.CharField(max_length=10, choices=FinishReason, blank=True, default="")
     token_count = models.PositiveIntegerField(null=True, blank=True)
+    step_count = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Steps of an agent trace or a session; 0 for a plain response."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

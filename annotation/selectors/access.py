@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Exists, OuterRef, Prefetch, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
 from annotation.choices import AssignmentState, Purpose, Role
@@ -14,6 +14,7 @@ from annotation.models import (
     Category,
     Comparison,
     Guideline,
+    HelpReveal,
     Judgment,
     Membership,
     Project,
@@ -123,21 +124,32 @@ def round_shown(assignment: Assignment) -> int:
     return round_of_work(comparison.project, assignment.annotator)
 
 
+def _first_passes() -> QuerySet[Judgment]:
+    """Return the first judgment of everything with a reveal, and what stands of everything else."""
+    without_help = ~Exists(HelpReveal.objects.filter(assignment=OuterRef("assignment")))
+    current = ~Exists(Judgment.objects.filter(supersedes=OuterRef("pk")))
+    return Judgment.objects.filter(Q(help_after__isnull=False) | (current & without_help))
+
+
 def judgments_current(
     project: Project,
     round_numbers: Sequence[int] | None = None,
     *,
     machines: bool = False,
     unblinded: bool = False,
+    first_passes: bool = False,
 ) -> QuerySet[Judgment]:
     """The judgments of work that nothing supersedes, oldest first, with all that belongs to them.
 
     Gold, qualification and retests are not among them: they measure, and nothing learns from them.
     `round_numbers` restricts them to those rounds; None gives all. Those of programs that judge are among
-    them only with `machines`, those made with the models' names in sight only with `unblinded`. Iterate with
+    them only with `machines`, those made with the models' names in sight only with `unblinded`. With
+    `first_passes` a judgment that was made with suggestions in sight, or is their control, is represented by
+    the first pass: what its annotator thought before any help. Iterate with
     `.iterator(chunk_size=…)` when there may be many: the related rows come in batches.
     """
-    judgments = Judgment.objects.current().filter(
+    standing = _first_passes() if first_passes else Judgment.objects.current()
+    judgments = standing.filter(
         comparison__project=project,
         comparison__purpose=Purpose.WORK,
         assignment__retest_of__isnull=True,

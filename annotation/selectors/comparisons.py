@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import BigIntegerField, Count, Exists, Max, OuterRef, Q, QuerySet
+from django.db.models.functions import Cast
 
 from annotation.agreement import readings
 from annotation.agreement.circles import circles_among
 from annotation.agreement.records import Judged
 from annotation.agreement.selection import Selection
-from annotation.choices import Shown
-from annotation.models import Comparison, Judgment, MissingInfo, Project, SpanFlag
+from annotation.choices import Purpose, Shown
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Judgment,
+    MissingInfo,
+    Project,
+    SpanFlag,
+)
 from annotation.selectors.judged import current_in, gold_answered_in, judged_in
 
 Finder = Callable[[Sequence[Judged]], Iterable[int]]
@@ -17,48 +25,79 @@ Finder = Callable[[Sequence[Judged]], Iterable[int]]
 
 
 def items_behind(project: Project, selection: Selection, shown: Shown) -> list[int]:
-    """The ids of the comparisons of a selection that `shown` names, newest first. At most three queries."""
-    if shown == Shown.OPEN:
-        return _open_items(project, selection)
-    if shown == Shown.JUDGED:
-        return list(judged_comparisons(project, selection).order_by("-pk").values_list("pk", flat=True))
+    """The ids of the comparisons of a selection that `shown` names, newest first. At most three queries.
+
+    Only judgments that can be meant are read one by one: of many annotations those are few.
+    """
+    listed = comparisons_behind(project, selection, shown)
+    if listed is not None:
+        return list(listed.order_by("-pk").values_list("pk", flat=True))
     if shown == Shown.FLAGGED:
         return _flagged_items(project, selection)
     if shown in (Shown.GOLD_RIGHT, Shown.GOLD_WRONG):
         return _gold_items(project, selection, right=shown == Shown.GOLD_RIGHT)
-    judged = judged_in(project, selection.rounds)
-    if shown in (Shown.DISAGREE, Shown.AGREE):
-        wanted = shown == Shown.DISAGREE
-        found: Iterable[int] = (
-            pk
-            for pk, item in readings.together(judged, selection).items()
-            if (differ := disagree(item)) is not None and differ == wanted
-        )
+    if shown in (Shown.FIRST_WON, Shown.LATER_WON, Shown.NO_WINNER):
+        decided = _decided(_first_work(project, selection), shown)
+        found: Iterable[int] = decided.order_by().values_list("comparison_id", flat=True)
+    elif shown in (Shown.DISAGREE, Shown.AGREE):
+        found = _of_two(project, selection, differ=shown == Shown.DISAGREE)
     else:
-        own = [one for one in judged if selection.is_of(one.annotator)]
-        found = _FINDERS[shown](own)
+        narrowed, finder = _FINDERS[shown]
+        judged = judged_in(project, selection.rounds, narrowed=narrowed())
+        found = finder([one for one in judged if selection.is_of(one.annotator)])
     return sorted(set(found), reverse=True)
 
 
-def judged_comparisons(project: Project, selection: Selection) -> QuerySet[Comparison]:
-    """Return the comparisons that have a current annotation of the selection."""
-    judgments = current_in(project, selection.rounds)
+def comparisons_behind(project: Project, selection: Selection, shown: Shown) -> QuerySet[Comparison] | None:
+    """Return the comparisons that `shown` names where the database knows them by their rows; else None."""
+    comparisons = Comparison.objects.filter(project=project)
+    if selection.rounds is not None:
+        comparisons = comparisons.filter(round_number__in=selection.rounds)
+    if shown == Shown.OPEN:
+        return comparisons.filter(open_slots__gt=0)
+    if shown == Shown.JUDGED:
+        return comparisons.filter(_has(current_in(project, selection.rounds), selection))
+    if shown in (Shown.DISAGREE, Shown.AGREE) and len(selection.annotator_ids) < 2:
+        differs = Q(agreement__lt=1) if shown == Shown.DISAGREE else Q(agreement=1)
+        shared = comparisons.filter(differs, purpose=Purpose.WORK)
+        if not selection.annotator_ids:
+            return shared
+        return shared.filter(_has(_first_work(project, selection), selection))
+    return None
+
+
+def _has(judgments: QuerySet[Judgment], selection: Selection) -> Exists:
     if selection.annotator_ids:
         judgments = judgments.filter(annotator__in=selection.annotator_ids)
-    return Comparison.objects.filter(Exists(judgments.filter(comparison=OuterRef("pk"))), project=project)
+    return Exists(judgments.filter(comparison=OuterRef("pk")))
+
+
+def _first_work(project: Project, selection: Selection) -> QuerySet[Judgment]:
+    """Return the selection's judgments of real work without its repetitions."""
+    judgments = current_in(project, selection.rounds).filter(
+        comparison__purpose=Purpose.WORK, assignment__retest_of__isnull=True
+    )
+    if selection.annotator_ids:
+        judgments = judgments.filter(annotator__in=selection.annotator_ids)
+    return judgments
+
+
+def _of_two(project: Project, selection: Selection, *, differ: bool) -> Iterable[int]:
+    """Yield the comparisons on which two annotators differ, or agree."""
+    first, second = selection.annotator_ids
+    said = Judgment.objects.filter(comparison=OuterRef("comparison"))
+    both = Exists(said.filter(annotator=first)) & Exists(said.filter(annotator=second))
+    narrowed = Q(both, annotator__in=(first, second))
+    judged = judged_in(project, selection.rounds, narrowed=narrowed)
+    for pk, item in readings.together(judged, selection).items():
+        if disagree(item) == differ:
+            yield pk
 
 
 def disagree(item: Sequence[Judged]) -> bool | None:
     """Return True where annotators differ on a pair; None where nobody shares one."""
     shared = [set(unit.values()) for unit in readings.pair_units(item) if len(unit) > 1]
     return any(len(values) > 1 for values in shared) if shared else None
-
-
-def _open_items(project: Project, selection: Selection) -> list[int]:
-    found = Comparison.objects.filter(project=project, open_slots__gt=0)
-    if selection.round_number is not None:
-        found = found.filter(round_number=selection.round_number)
-    return list(found.order_by("-pk").values_list("pk", flat=True))
 
 
 def _flagged_items(project: Project, selection: Selection) -> list[int]:
@@ -86,18 +125,20 @@ def _gold_items(project: Project, selection: Selection, *, right: bool) -> list[
     return sorted(found, reverse=True)
 
 
-def _best(one: Judged) -> set[int]:
-    """The positions of the completions that nothing beats, from 0; none where nobody was beaten."""
-    if len(set(one.ranks.values())) < 2:
-        return set()
-    return {place for place, completion in enumerate(one.shown) if one.ranks.get(completion) == 1}
-
-
-def _where(test: Callable[[Judged], bool]) -> Finder:
-    def find(own: Sequence[Judged]) -> Iterable[int]:
-        return (one.comparison for one in own if one.is_first_work and test(one))
-
-    return find
+def _decided(judgments: QuerySet[Judgment], shown: Shown) -> QuerySet[Judgment]:
+    """Keep judgments whose best response stood first alone, whose best stood elsewhere, or without a best."""
+    first = Cast("assignment__display_order__0", BigIntegerField())
+    is_best = Q(ranks__rank=1)
+    counted = judgments.annotate(
+        last_rank=Max("ranks__rank"),
+        bests=Count("ranks", filter=is_best),
+        first_is_best=Count("ranks", filter=is_best & Q(ranks__completion_id=first)),
+    )
+    if shown == Shown.NO_WINNER:
+        return counted.filter(last_rank=1)
+    if shown == Shown.FIRST_WON:
+        return counted.filter(last_rank__gt=1, bests=1, first_is_best=1)
+    return counted.filter(last_rank__gt=1, first_is_best=0)
 
 
 def _retests(alike: bool) -> Finder:
@@ -109,6 +150,10 @@ def _retests(alike: bool) -> Finder:
         )
 
     return find
+
+
+def _was_retested() -> Q:
+    return Q(comparison__in=Assignment.objects.filter(retest_of__isnull=False).values("comparison"))
 
 
 def _circles(own: Sequence[Judged]) -> Iterable[int]:
@@ -123,11 +168,17 @@ def _circles(own: Sequence[Judged]) -> Iterable[int]:
         yield from (one.comparison for one in own if one.pk in judgments)
 
 
-_FINDERS: dict[Shown, Finder] = {
-    Shown.FIRST_WON: _where(lambda one: _best(one) == {0}),
-    Shown.LATER_WON: _where(lambda one: bool(_best(one)) and 0 not in _best(one)),
-    Shown.NO_WINNER: _where(lambda one: bool(one.ranks) and not _best(one)),
-    Shown.RETEST_SAME: _retests(True),
-    Shown.RETEST_CHANGED: _retests(False),
-    Shown.CIRCLES: _circles,
+def _says_more_of_its_prompt() -> Q:
+    """Judgments beside which their annotator judged another comparison of the prompt: a circle needs two."""
+    others = Judgment.objects.filter(
+        annotator=OuterRef("annotator"), comparison__prompt=OuterRef("comparison__prompt")
+    )
+    return Q(Exists(others.exclude(comparison=OuterRef("comparison"))))
+
+
+_FINDERS: dict[Shown, tuple[Callable[[], Q], Finder]] = {
+    Shown.RETEST_SAME: (_was_retested, _retests(True)),
+    Shown.RETEST_CHANGED: (_was_retested, _retests(False)),
+    Shown.CIRCLES: (_says_more_of_its_prompt, _circles),
 }
+"""The judgments to read, and the finder of the comparisons among them."""

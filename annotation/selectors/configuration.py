@@ -1,4 +1,4 @@
-"""Configuration of a project, read once: categories, criteria and guidelines stand on every page.
+"""Configuration of a project, read once: categories, criteria guidelines and rubric stand on every page.
 
 `Project.revision` is drawn anew whenever one of them changes, and every request reads the project's
 row. So what is kept here under a revision is what that revision says, in every process.
@@ -14,7 +14,7 @@ from cachetools import LRUCache, cached
 from django.db.models.signals import post_delete, post_save
 from django.utils.safestring import SafeString
 
-from annotation.models import Category, Criterion, Guideline, Project
+from annotation.models import Category, Criterion, Guideline, Project, Rubric, RubricVersion
 from annotation.text.rendering import render_markdown
 
 _KEPT = 128
@@ -30,6 +30,8 @@ class Configuration:
     """All of them, the archived too."""
     guideline: Guideline | None
     """The newest version of the rules."""
+    rubric: RubricVersion | None
+    """The published version that annotators rate by, with its criteria."""
 
     @cached_property
     def asked_categories(self) -> tuple[Category, ...]:
@@ -54,10 +56,21 @@ def configuration_of(project: Project) -> Configuration:
         categories=tuple(Category.objects.filter(project=project).order_by("position", "id")),
         criteria=tuple(Criterion.objects.filter(project=project).order_by("position", "id")),
         guideline=Guideline.objects.filter(project=project).order_by("-version").first(),
+        rubric=_asked_rubric(project),
     )
 
 
-def _changed(sender: Any, instance: Category | Criterion | Guideline, **_: Any) -> None:
+def _asked_rubric(project: Project) -> RubricVersion | None:
+    rubric = (
+        Rubric.objects.filter(project=project, is_asked=True)
+        .select_related("published__rubric")
+        .prefetch_related("published__criteria")
+        .first()
+    )
+    return rubric.published if rubric else None
+
+
+def _changed(sender: Any, instance: Category | Criterion | Guideline | Rubric, **_: Any) -> None:
     """Whoever reads the project from now on reads its parts anew."""
     revision = uuid.uuid4()
     Project.objects.filter(pk=instance.project_id).update(revision=revision)
@@ -67,6 +80,6 @@ def _changed(sender: Any, instance: Category | Criterion | Guideline, **_: Any) 
 
 def listen() -> None:
     """Draw a new revision whenever a part of a project is written or deleted. Called once, at start."""
-    for model in (Category, Criterion, Guideline):
+    for model in (Category, Criterion, Guideline, Rubric):
         for signal in (post_save, post_delete):
             signal.connect(_changed, sender=model, dispatch_uid=f"configuration of {model.__name__}")

@@ -109,7 +109,7 @@ def left_to_submit(project: Project, annotator: User, membership: Membership | N
     submitted = Assignment.objects.filter(
         annotator=annotator, state=AssignmentState.SUBMITTED, comparison__project=project
     )
-    in_all = max(membership.total_limit - submitted.count(), 0)
+    in_all = membership.total_limit - submitted[: membership.total_limit].count()
     return in_all if today is None else min(today, in_all)
 
 

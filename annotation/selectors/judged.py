@@ -4,13 +4,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Length
 
 from annotation.agreement.records import GoldAnswered, Judged, Rated, Span
 from annotation.choices import Purpose
-from annotation.models import Completion, Judgment, Project, RankedCompletion, Rating, SpanFlag
+from annotation.models import (
+    Completion,
+    Correction,
+    Judgment,
+    Project,
+    RankedCompletion,
+    Rating,
+    SpanFlag,
+    User,
+)
 from annotation.selectors.known_answers import gold_outcome
+
+_FEW = 5000
+"""Up to so many judgments are named one by one."""
 
 
 def judged_in(
@@ -20,11 +32,6 @@ def judged_in(
     judgments = current_in(project, rounds)
     if narrowed is not None:
         judgments = judgments.filter(narrowed)
-    ranks: dict[int, dict[int, int]] = defaultdict(dict)
-    for judgment, completion, rank in RankedCompletion.objects.filter(judgment__in=judgments).values_list(
-        "judgment_id", "completion_id", "rank"
-    ):
-        ranks[judgment][completion] = rank
     fields = judgments.order_by("id").values_list(
         "pk",
         "comparison_id",
@@ -41,6 +48,12 @@ def judged_in(
         "assignment__display_order",
         "imported_from",
     )
+    # Few are named, so that what narrowed them is not looked for once more.
+    of_them = [row[0] for row in fields] if narrowed is not None else []
+    ranked = RankedCompletion.objects.filter(judgment__in=of_them if 0 < len(of_them) <= _FEW else judgments)
+    ranks: dict[int, dict[int, int]] = defaultdict(dict)
+    for judgment, completion, rank in ranked.values_list("judgment_id", "completion_id", "rank"):
+        ranks[judgment][completion] = rank
     return [
         Judged(
             pk=pk,
@@ -88,6 +101,13 @@ def current_in(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgm
     return found if rounds is None else found.filter(comparison__round_number__in=rounds)
 
 
+def who_judged(project: Project) -> QuerySet[User]:
+    """Return the users who judged in a project. Each is asked for one judgment: all are not read for it."""
+    judgments = Judgment.objects.filter(comparison__project=project, annotator=OuterRef("pk"))
+    first = Subquery(judgments.order_by().values("pk")[:1])
+    return User.objects.alias(judged=first).filter(judged__isnull=False)
+
+
 def _undecided(shown: Sequence[int], imported: dict[str, Any] | None) -> frozenset[frozenset[int]]:
     """Ties that the ranks could not express (`annotation.exchange.formats.qa_feedback`): ties here too."""
     # An imported set shows its answers in the order in which it numbers them, from 1.
@@ -115,6 +135,21 @@ def lengths_in(project: Project, rounds: Sequence[int] | None = None) -> dict[in
     if rounds is not None:
         completions = completions.filter(comparisons__round_number__in=rounds)
     return dict(completions.annotate(length=Length("text")).values_list("pk", "length"))
+
+
+def changed_shares_in(project: Project, rounds: Sequence[int] | None = None) -> dict[int, list[float]]:
+    """Return how much of each corrected response was changed, by judgment. One query.
+
+    0 is nothing, 1 everything: characters removed and written over those of both texts.
+    """
+    corrections = Correction.objects.filter(judgment__in=current_in(project, rounds)).annotate(
+        both=Length("completion__text") + Length("text"),
+        changed=Sum(Length("edits__quote") + Length("edits__replacement")),
+    )
+    shares: dict[int, list[float]] = defaultdict(list)
+    for judgment, both, changed in corrections.values_list("judgment_id", "both", "changed"):
+        shares[judgment].append((changed or 0) / both if both else 0.0)
+    return shares
 
 
 def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Rated]:

@@ -5,6 +5,7 @@ decision neither who voted nor which model wrote what is in anything that leaves
 """
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,7 +37,9 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.selectors.comparison.traces import Traces
 from annotation.text.rendering import render_answer, render_markdown
+from annotation.text.step_markup import ShownStep
 
 
 def judgments_that_count(comparison: Comparison) -> QuerySet[Judgment]:
@@ -71,6 +74,8 @@ class ShownCompletion:
     letter: str
     markup: SafeString
     is_truncated: bool = False
+    steps: Sequence[ShownStep] = ()
+    """Of a trace, which is shown by them and not by its markup."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,11 +161,13 @@ class ReviewPage:
     def completions(self) -> list[ShownCompletion]:
         """The answers, in this review's order."""
         found = Completion.objects.in_bulk(self._ids.values())
+        traces = Traces(self.review.comparison, list(found.values()))
         return [
             ShownCompletion(
                 name=name,
                 letter=self._letters[pk],
-                markup=render_answer(found[pk].text),
+                markup=SafeString() if found[pk].step_count else render_answer(found[pk].text),
+                steps=traces.of(found[pk], ()),
                 is_truncated=found[pk].finish_reason == FinishReason.LENGTH,
             )
             for name, pk in self._ids.items()

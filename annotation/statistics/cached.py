@@ -1,8 +1,11 @@
 """The report from the cache, or computed now. Views import this; NumPy comes with the first report."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from threading import Thread
 
 from django.core.cache import cache
+from django.db import connections
 from django.utils import timezone
 
 from annotation.agreement.selection import Selection
@@ -17,6 +20,8 @@ KEPT_SECONDS = 15 * 60
 QUICK_SECONDS = 2.0
 """A report that took longer is shown for a hundred times its time, whatever was submitted meanwhile."""
 _SHOWN_FOR = 100
+STALE_SECONDS = 24 * 3600
+"""So long a report is there for who would rather read an old one than wait."""
 ITEMS_SECONDS = 60.0
 """The comparisons behind a figure of a large project, looked through one by one, are listed so rarely."""
 LARGE = 20_000
@@ -32,8 +37,42 @@ def report_of(project: Project, selection: Selection) -> Report:
 
         state = _state_of(project)
         report = compute_report(project, selection)
-        cache.set(_key_of(project, selection), (state, report), KEPT_SECONDS)
+        cache.set(_key_of(project, selection), (state, report), STALE_SECONDS)
     return report
+
+
+def report_without_waiting(project: Project, selection: Selection) -> Report | None:
+    """Return the report; in a large project as it was computed last, None where it never was.
+
+    There it is computed anew behind the answer, once at a time in each web process.
+    """
+    report = kept_report_of(project, selection)
+    if report is not None or not is_large(project):
+        return report or report_of(project, selection)
+    key = _key_of(project, selection)
+    if cache.add(f"{key}:begun", True, STALE_SECONDS):
+
+        def compute() -> None:
+            try:
+                report_of(project, selection)
+            finally:
+                cache.delete(f"{key}:begun")
+
+        in_background(compute)
+    _, report = cache.get(key) or ("", None)
+    return report
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Do something in a thread with a database connection of its own."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    Thread(target=run, daemon=True).start()
 
 
 def kept_report_of(project: Project, selection: Selection) -> Report | None:
@@ -43,8 +82,16 @@ def kept_report_of(project: Project, selection: Selection) -> Report | None:
         return None
     state, report = kept
     age = timezone.now() - report.computed_at
+    if age > timedelta(seconds=KEPT_SECONDS):
+        return None
     is_recent = report.seconds > QUICK_SECONDS and age < timedelta(seconds=_SHOWN_FOR * report.seconds)
     return report if is_recent or state == _state_of(project) else None
+
+
+def last_report_of(project: Project, selection: Selection) -> Report | None:
+    """Return the report computed last, however old; None where none is kept. Computes nothing."""
+    kept: tuple[str, Report] | None = cache.get(_key_of(project, selection))
+    return None if kept is None else kept[1]
 
 
 def is_large(project: Project) -> bool:
@@ -69,7 +116,7 @@ def items_are_kept(project: Project, selection: Selection, shown: Shown) -> bool
 
 def _key_of(project: Project, selection: Selection) -> str:
     # The number changes with the fields of a report: an older one is not read again.
-    return f"statistics:report:3:{project.pk}:{selection.key}"
+    return f"statistics:report:4:{project.pk}:{selection.key}"
 
 
 def _items_of(project: Project, selection: Selection, shown: Shown) -> tuple[str | int, ...]:

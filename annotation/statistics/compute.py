@@ -22,7 +22,14 @@ from annotation.agreement.shares import share_of, share_of_independent
 from annotation.agreement.spans import MarkedText, span_matches
 from annotation.agreement.unitizing import unitizing_alpha
 from annotation.models import Project
-from annotation.selectors.judged import gold_answered_in, judged_in, lengths_in, ratings_in, spans_in
+from annotation.selectors.judged import (
+    changed_shares_in,
+    gold_answered_in,
+    judged_in,
+    lengths_in,
+    ratings_in,
+    spans_in,
+)
 from annotation.selectors.reliability import project_reliability
 from annotation.statistics.report import (
     Cost,
@@ -64,6 +71,7 @@ def compute_report(project: Project, selection: Selection) -> Report:
         cost=_cost(own),
         agreement=(*_pair_figures(items, units, selection), *_rating_figures(project, items, selection)),
         spans=_span_figures(project, items, selection),
+        rewrites=_rewrite_figures(project, own, selection),
         rounds=_by_round(items, units),
         people_pairs=pairs,
         people_pairs_left_out=left_out,
@@ -156,6 +164,25 @@ def _span_figures(project: Project, items: readings.Items, selection: Selection)
     return tuple(
         Figure(key=key, estimate=estimate, show="flagged")
         for key, estimate in zip(keys, estimates, strict=False)
+    )
+
+
+def _rewrite_figures(project: Project, own: Sequence[Judged], selection: Selection) -> tuple[Figure, ...]:
+    changed = changed_shares_in(project, selection.rounds)
+    if not changed and not project.ask_correction:
+        return ()
+    counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    shares = []
+    for one in own:
+        found = changed.get(one.pk, [])
+        shares += found
+        counts[one.comparison][0] += len(found)
+        counts[one.comparison][1] += len(one.shown)
+    length = Estimate(value=median(shares), items=len(shares)) if shares else absent(Missing.NO_DATA)
+    rewritten = share_of([(part, whole) for part, whole in counts.values()])
+    return (
+        Figure(key="rewritten", estimate=rewritten, show="judged"),
+        Figure(key="rewritten-part", estimate=length),
     )
 
 
@@ -280,6 +307,7 @@ def _people(
     everyone: Sequence[Judged], own: Sequence[Judged], consistency: _Consistency
 ) -> tuple[Person, ...]:
     reliabilities = project_reliability(everyone)
+    zone = timezone.get_current_timezone()
     by_person: dict[int, list[Judged]] = defaultdict(list)
     for one in own:
         by_person[one.annotator].append(one)
@@ -293,7 +321,7 @@ def _people(
                 median_seconds=_median(judged),
                 measured=sum(one.seconds is not None for one in judged),
                 total_seconds=sum(one.seconds or 0 for one in judged),
-                active_days=len({timezone.localtime(one.at).date() for one in judged}),
+                active_days=len({one.at.astimezone(zone).date() for one in judged}),
                 last_at=max(one.at for one in judged),
                 reliability=absent(Missing.NO_DATA)
                 if reliability is None
@@ -331,7 +359,8 @@ def _median(judged: Sequence[Judged]) -> float | None:
 
 def _days(judged: Sequence[Judged]) -> tuple[tuple[date, int], ...]:
     """Judgments a day, without gaps, for the last days on which there were any."""
-    counted = Counter(timezone.localtime(one.at).date() for one in judged)
+    zone = timezone.get_current_timezone()
+    counted = Counter(one.at.astimezone(zone).date() for one in judged)
     if not counted:
         return ()
     last = max(counted)
@@ -341,5 +370,6 @@ def _days(judged: Sequence[Judged]) -> tuple[tuple[date, int], ...]:
 
 
 def _hours(judged: Sequence[Judged]) -> tuple[int, ...]:
-    counted = Counter(timezone.localtime(one.at).hour for one in judged)
+    zone = timezone.get_current_timezone()
+    counted = Counter(one.at.astimezone(zone).hour for one in judged)
     return tuple(counted[hour] for hour in range(24))

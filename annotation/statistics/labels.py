@@ -53,24 +53,32 @@ FIGURES = {
         _("The same, with steps of equal size."),
     ),
     "span-alpha": (
-        _("Krippendorff’s αᵤ of marked characters"),
-        _("Whether the same characters are marked, beyond chance (Krippendorff 1995)."),
+        _("Krippendorff’s αᵤ of characters in spans"),
+        _("Agreement on the characters in spans, beyond chance (Krippendorff 1995)."),
     ),
     "span-exact": (
-        _("Marks with the same start and end"),
+        _("Spans with the same start and end"),
         _("F1 over pairs of annotators, whatever the category."),
     ),
     "span-overlap": (
-        _("Marks that overlap"),
-        _("F1 over pairs of annotators: a mark meets at most one of the other’s."),
+        _("Spans that overlap"),
+        _("F1 over pairs of annotators: a span matches at most one of the other’s."),
     ),
     "span-category": (
-        _("Same category of marks that overlap"),
-        _("How often two marks that meet say the same."),
+        _("Same category of overlapping spans"),
+        _("Share of matching spans with the same category."),
     ),
     "span-category-alpha": (
         _("Krippendorff’s α on categories, nominal"),
         _("The same beyond chance."),
+    ),
+    "rewritten": (
+        _("Responses rewritten"),
+        _("Share of judged responses that annotators rewrote or corrected."),
+    ),
+    "rewritten-part": (
+        _("Changed part of a rewritten response"),
+        _("Median share of characters removed or written, of those of both texts."),
     ),
     "position": (
         _("Won by what was shown first"),
@@ -85,10 +93,10 @@ FIGURES = {
     ),
     "retest": (
         _("Test-retest agreement"),
-        _("Share of pairs on which an annotator said the same again, with the order changed."),
+        _("Share of pairs with the same preference again, in another order."),
     ),
     "circles": (
-        _("Preferences that go round in a circle"),
+        _("Intransitive preferences"),
         _(
             "Of three responses to one prompt that an annotator compared in different "
             "comparisons. One in four would be cyclic by chance."
@@ -100,10 +108,11 @@ FIGURES = {
 REASONS = {
     Missing.NO_DATA: _("No data yet"),
     Missing.NOBODY_SHARED: _("No comparison has two annotators yet"),
-    Missing.ONE_VALUE: _("Everyone always said the same: agreement cannot be told from chance."),
+    Missing.ONE_VALUE: _("All annotations are the same: chance-corrected agreement is undefined."),
     Missing.NO_MARKS: _("No spans in comparisons with two annotators"),
-    Missing.NO_MATCHES: _("No two marks overlap."),
+    Missing.NO_MATCHES: _("No two spans overlap."),
     Missing.ALL_TIED: _("Nothing was decided: all were ties."),
+    Missing.TOO_FEW: _("Too few so far"),
 }
 
 SHARES = {
@@ -111,6 +120,8 @@ SHARES = {
     "span-exact",
     "span-overlap",
     "span-category",
+    "rewritten",
+    "rewritten-part",
     "position",
     "gold",
     "retest",

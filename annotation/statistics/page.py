@@ -141,6 +141,11 @@ class ReportPage:
         return self._rows(self.report.spans, COEFFICIENT)
 
     @property
+    def rewrites(self) -> list[Row]:
+        """How many responses were rewritten, and how much of them."""
+        return self._rows(self.report.rewrites, SHARE)
+
+    @property
     def consistency(self) -> list[Row]:
         """Gold, test-retest, circles."""
         return self._rows(self.report.consistency, SHARE)
@@ -204,7 +209,7 @@ class ReportPage:
         )
         places = [
             Row(
-                name=_("Place %(number)s") % {"number": place},
+                name=_("Position %(number)s") % {"number": place},
                 note=_("Share of its decided pairs won by the response in this position."),
                 numbers=(self._number(estimate, SHARE, share=True, shown=Shown.JUDGED),),
             )
@@ -230,8 +235,8 @@ class ReportPage:
         if not self.report.triples:
             return ""
         return ngettext(
-            "%(circles)s of %(triples)s triple goes round in a circle.",
-            "%(circles)s of %(triples)s triples go round in a circle.",
+            "%(circles)s of %(triples)s triple is intransitive.",
+            "%(circles)s of %(triples)s triples are intransitive.",
             self.report.triples,
         ) % {"circles": self.report.circles, "triples": self.report.triples}
 

@@ -94,6 +94,8 @@ class Report:
     cost: Cost
     agreement: tuple[Figure, ...]
     spans: tuple[Figure, ...]
+    rewrites: tuple[Figure, ...]
+    """Of corrections, rewrites among them; none where the project asks for none and nobody wrote one."""
     rounds: tuple[RoundAgreement, ...]
     people_pairs: tuple[PeopleAgreement, ...]
     people_pairs_left_out: int
@@ -112,6 +114,7 @@ class Report:
         return (
             *self.agreement,
             *self.spans,
+            *self.rewrites,
             Figure(key="position", estimate=self.position.estimate, show="first-won"),
             *self.consistency,
         )

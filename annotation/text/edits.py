@@ -26,6 +26,19 @@ _COMPARABLE = 40_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Who wrote the replacement of an edit, and the span that it mends."""
+
+    continuation: int | None = None
+    """Id of the model's continuation that it is a part of; None: the annotator wrote it."""
+    span: tuple[int, int, int] | None = None
+    """Category id, start and end of a span in the original; None where it mends none."""
+
+
+BY_HAND = Origin()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
     """[start, end) of the original, in code points, was replaced; equal where text was only added."""
 
@@ -33,6 +46,7 @@ class Edit:
     end: int
     quote: str
     replacement: str
+    origin: Origin = BY_HAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +115,7 @@ def with_own_line_breaks(original: str, sent: str) -> str:
     A field sends every line break as CRLF, whatever stood there. New lines get the kind that the
     original begins with, else a line feed. A text that nobody touched comes back as it was.
     """
-    first = _LINE_BREAK.search(original)
-    usual = first.group() if first else "\n"
+    usual = usual_line_break(original)
     plain, places = _with_line_feeds(original)
     changes = edits(plain, _LINE_BREAK.sub("\n", sent))
     return applied(
@@ -117,6 +130,12 @@ def with_own_line_breaks(original: str, sent: str) -> str:
             for edit in changes
         ],
     )
+
+
+def usual_line_break(text: str) -> str:
+    """Return the kind of line break that a text begins with; a line feed where it has none."""
+    first = _LINE_BREAK.search(text)
+    return first.group() if first else "\n"
 
 
 def _tokens(text: str) -> list[str]:

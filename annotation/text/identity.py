@@ -31,6 +31,14 @@ def content_hash(messages: Sequence[Mapping[str, Any]], context: Sequence[Mappin
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def opening_hash(messages: Sequence[Mapping[str, Any]], context: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the `content_hash` of a conversation up to its first user message."""
+    first = next(
+        (place for place, message in enumerate(messages) if message["role"] == "user"), len(messages)
+    )
+    return content_hash(messages[: first + 1], context)
+
+
 def in_held_out_share(content_hash: str) -> bool:
     """Return whether the hash, its first eight bytes read as a number in [0, 1), is in the held-out share."""
     return int(content_hash[:16], 16) / 16**16 < HELD_OUT_SHARE

@@ -84,5 +84,5 @@ def _part(shown: str, around: Sequence[Mark], ended: Sequence[Mark]) -> str:
     for mark in reversed(around):
         shown = format_html('<mark data-category="{}">{}</mark>', mark.category, mark_safe(shown))  # noqa: S308
     for mark in ended:
-        shown += format_html('<sup><span class="visually-hidden">{} </span>{}</sup>', _("Mark"), mark.number)
+        shown += format_html('<sup><span class="visually-hidden">{} </span>{}</sup>', _("Span"), mark.number)
     return shown

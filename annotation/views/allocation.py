@@ -12,9 +12,11 @@ from annotation.errors import Refusal
 from annotation.forms.allocation import AllotmentForm, RuleForm
 from annotation.models import Membership, Project
 from annotation.selectors.allocation import rule_rows, submitted_by_member
+from annotation.selectors.kept import is_kept, kept
 from annotation.selectors.tables.filters import tags_of
 from annotation.services.projects.members import change_allotment
 from annotation.services.projects.projects import change_settings
+from annotation.statistics.cached import is_large
 from annotation.views.access import Request, project_page
 
 
@@ -69,13 +71,17 @@ def change_member(request: Request, project: Project, pk: int) -> HttpResponse:
 
 def _page(request: Request, project: Project, form: RuleForm) -> HttpResponse:
     memberships = list(project.memberships.select_related("user").order_by("user__username"))
-    submitted = submitted_by_member(project)
+    counts = ("submitted by member", project.pk)
+    # In a large project the page comes first and asks for the counts.
+    has_counts = bool(request.htmx) or not is_large(project) or is_kept(*counts)
+    submitted = kept(lambda: submitted_by_member(project), *counts) if has_counts else {}
     named = {rule["skill"] for rule in project.allocation}
     context = {
         "project": project,
         "form": form,
         "rules": rule_rows(project, memberships),
         "members": [(membership, submitted.get(membership.user_id, 0)) for membership in memberships],
+        "has_counts": has_counts,
         "tags": tags_of(project),
         "skills": sorted(named.union(*(membership.skills for membership in memberships))),
     }

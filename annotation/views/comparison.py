@@ -43,7 +43,7 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
     is_manager = access.may(request.user, project, Role.MANAGER)
     review = Review.objects.filter(comparison=found).select_related("reviewer", "comparison__project").first()
     if not is_manager:
-        _require_open_to_reviewer(request, review)
+        require_open_to_reviewer(request, review)
     page = ComparisonPage(
         found,
         view=request.GET.get("view", ""),
@@ -57,7 +57,7 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
     return render(request, "annotation/comparison/page.html", context)
 
 
-def _require_open_to_reviewer(request: Request, review: Review | None) -> None:
+def require_open_to_reviewer(request: Request, review: Review | None) -> None:
     """Refuse a reviewer who may not open the comparison's review: what it shows is on this page, too."""
     if review is None or (review.decided_at is None and not may_review(review, request.user)):
         raise PermissionDenied

@@ -12,7 +12,8 @@ from annotation.errors import Refusal
 from annotation.exchange.export_filters import COMPARISONS, ExportFilters, require_known
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.statistics import rounds_of
-from annotation.models import Project, User
+from annotation.models import Project
+from annotation.selectors.judged import who_judged
 from annotation.selectors.kept import kept
 
 _ANY = ("", _("all"))
@@ -87,7 +88,5 @@ class ExportForm(forms.Form):
 
 def _annotators(project: Project) -> list[tuple[str, str]]:
     """The annotators of a project under their pseudonyms, by name; AI annotators last."""
-    judged = project.comparisons.filter(judgments__isnull=False).values("judgments__annotator")
-    found = User.objects.filter(pk__in=judged)
-    ordered = sorted(found, key=lambda user: (user.is_machine, str(user).casefold()))
+    ordered = sorted(who_judged(project), key=lambda user: (user.is_machine, str(user).casefold()))
     return [(str(UUID(str(user.pseudonym))), str(user)) for user in ordered]

@@ -25,17 +25,18 @@ def keys(request: Request) -> HttpResponse:
             messages.success(request, _("Your keys are stored."))
             return redirect("keys")
 
-    def rows(*, of_a_mark: bool) -> list[dict[str, object]]:
+    def rows(*place: bool) -> list[dict[str, object]]:
         return [
             {"action": a, "key": entered[a.name], "error": _error(refusal, a.name)}
             for a in ACTIONS
-            if a.of_a_mark == of_a_mark
+            if a.place == place
         ]
 
     context = {
         "parts": [
-            (_("On the screen"), rows(of_a_mark=False)),
-            (_("While a mark has the focus"), rows(of_a_mark=True)),
+            (_("On the screen"), rows(False, False)),
+            (_("While a span has the focus"), rows(True, False)),
+            (_("While a suggestion has the focus"), rows(False, True)),
         ],
         "refusal": refusal,
     }

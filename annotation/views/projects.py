@@ -90,7 +90,7 @@ def guidelines_read(request: Request, project: Project) -> HttpResponse:
         acknowledge_guideline(project=project, user=request.user, version=int(version))
     except (ValueError, Refusal):
         return HttpResponseBadRequest(
-            _("Say which version was read, one that there is."), content_type="text/plain; charset=utf-8"
+            _("Name an existing version of the guidelines."), content_type="text/plain; charset=utf-8"
         )
     if request.htmx:
         return render(request, "annotation/rules_changed.html", {"project": project, "announced": None})

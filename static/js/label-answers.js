@@ -130,9 +130,9 @@ export class Answers {
   restore(details) {
     const field = $("textarea", details);
     field.value = this.sources.get(details.closest(".candidate").dataset.candidate);
+    field.dispatchEvent(new Event("input", { bubbles: true }));
     this.compare(details);
     field.focus();
-    this.onChange();
   }
 
   // ── Missing info ────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ import { formatOrder } from "./label-order.js";
 
 const VERDICT = translate("Preference");
 const ORDER = translate("Order");
-const NAMED = { choice: VERDICT, span_flags: translate("Marks"), comment: translate("Comment") };
+const NAMED = { choice: VERDICT, span_flags: translate("Spans"), comment: translate("Comment") };
 const SILENT = new Set(["active_seconds", "stands_on", "confirmed", "missing-candidate", "missing-category"]);
 
 const letterOf = (form, token) => form.querySelector(`[data-candidate="${token}"]`)?.dataset.letter ?? "?";

@@ -10,7 +10,7 @@
 const PATIENCE = 20_000;
 const LONGEST_PAUSE = 30_000;
 
-const cookie = (name) => document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`))?.slice(name.length + 1);
+export const cookie = (name) => document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`))?.slice(name.length + 1);
 
 function kindOf(answer) {
   if (new URL(answer.url, location.href).pathname.startsWith("/login/") || [401, 403].includes(answer.status)) return "signed-out";
@@ -19,8 +19,8 @@ function kindOf(answer) {
 }
 
 /** One request. The outcome's kind: ok, refused, conflict, gone, failed; signed-out and away can be tried again. */
-export async function ask(address, { form, json, headers = {} } = {}) {
-  const options = { headers: { "HX-Request": "true", ...headers }, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) };
+export async function ask(address, { form, json, headers = {}, patience = PATIENCE } = {}) {
+  const options = { headers: { "HX-Request": "true", ...headers }, cache: "no-store", signal: AbortSignal.timeout(patience) };
   if (form || json) {
     options.method = "POST";
     // A sign-in in another tab changes the token; the cookie always has the one that counts.
@@ -186,7 +186,7 @@ function entryIn(text) {
 
 const PREPARE_AFTER = 1000;
 /* What a page says of itself, which no other page may take over. */
-const OF_THE_PAGE = new Set(["csrfmiddlewaretoken", "idempotency_key", "guideline", "stands_on"]);
+const OF_THE_PAGE = new Set(["csrfmiddlewaretoken", "idempotency_key", "guideline", "rubric", "stands_on", "conversation"]);
 
 const $ = (selector, root = document) => root.querySelector(selector);
 export const listed = (names) => names.length < 2 ? names.join("") : translate("{first} and {last}", { first: names.slice(0, -1).join(", "), last: names.at(-1) });

@@ -18,9 +18,10 @@ function wholeOf(leaf) {
 }
 
 /** One answer's text: its source, and the leaves that show it. */
-class Answer {
-  constructor(element, { token, letter, source, textHash }) {
-    Object.assign(this, { element, token, letter, textHash, points: Array.from(source) });
+export class Answer {
+  /* `of`: for a rewritten response, the token of the original; spans are marked in the original alone. */
+  constructor(element, { token, letter, source, textHash, of }) {
+    Object.assign(this, { element, token, letter, textHash, of, points: Array.from(source) });
     this.leaves = [...element.querySelectorAll("[data-start]")].map((leaf) => {
       const start = Number(leaf.dataset.start);
       const length = Number(leaf.dataset.sourceLength);
@@ -107,6 +108,19 @@ class Answer {
     });
   }
 
+  /** The range on the page of what stands at [start, end) of the source; null where none of it is shown. */
+  rangeOf(start, end) {
+    const inside = this.leaves.filter((leaf) => leaf.start < end && leaf.start + leaf.points.length > start);
+    if (!inside.length) return null;
+    const [first, last] = [inside[0], inside.at(-1)];
+    const range = document.createRange();
+    if (first.whole) range.setStart(first.element, 0);
+    else range.setStart(...position(first.element, first.points.slice(0, Math.max(0, start - first.start)).join("").length));
+    if (last.whole) range.setEnd(last.element, last.element.childNodes.length);
+    else range.setEnd(...position(last.element, last.points.slice(0, end - last.start).join("").length));
+    return range;
+  }
+
   /** Draw the marks: a leaf's text is cut where marks begin or end, and each part nested in its marks. */
   draw(flags, describe) {
     const begun = new Set();
@@ -138,8 +152,8 @@ class Answer {
 /* The marker has no id: htmx would carry its style attribute over to the next screen, and the content
    security policy refuses style attributes. */
 export class Marks {
-  constructor(screen, data, { announce, onChange }) {
-    Object.assign(this, { screen, announce, onChange, keys: data.keys });
+  constructor(screen, data, { announce, onChange, onRewrite }) {
+    Object.assign(this, { screen, announce, onChange, onRewrite, keys: data.keys });
     this.categories = data.categories;
     this.field = screen.querySelector('input[name="span_flags"]');
     this.marker = screen.querySelector(".marker");
@@ -187,6 +201,7 @@ export class Marks {
       const button = event.target.closest("button");
       if (button?.dataset.marks) this.apply(button.dataset.marks);
       else if (button && "unmarks" in button.dataset) this.remove(this.active());
+      else if (button && "rewrites" in button.dataset) this.onRewrite();
     });
     screen.addEventListener("focusin", (event) => {
       if (event.target.matches(".flag")) this.showFor(event.target);
@@ -261,6 +276,7 @@ export class Marks {
     this.marker.dataset.flag = flag?.id ?? "";
     this.marker.querySelector("[data-unmarks]").hidden = !flag;
     for (const button of this.marker.querySelectorAll("[data-marks]")) {
+      button.hidden = Boolean(!flag && this.pending?.answer.of);
       if (flag) button.setAttribute("aria-pressed", String(button.dataset.marks === flag.category));
       else button.removeAttribute("aria-pressed");
     }
@@ -315,14 +331,28 @@ export class Marks {
     else if (this.pending) this.create(category);
   }
 
-  create(category) {
-    const { answer, start, end } = this.pending;
+  /** The mark of a stretch: a new one, or the one that is there. */
+  add(answer, category, start, end) {
     const same = (flag) => flag.candidate === answer.token && flag.category === category && flag.start === start && flag.end === end;
     if (!this.flags.some(same)) this.flags.push({ id: String(this.nextId++), candidate: answer.token, category, start, end, severity: null, note: "" });
+    this.changed(answer);
+    return this.flags.find(same);
+  }
+
+  /** What is selected, or the mark that has the focus; null for neither. */
+  stretch() {
+    this.settle();
+    const flag = this.active();
+    return flag ? { answer: this.answers.get(flag.candidate), start: flag.start, end: flag.end, flag } : this.pending;
+  }
+
+  create(category) {
+    const { answer, start, end } = this.pending;
+    if (answer.of) return this.announce(translate("Mark spans in the original response."));
+    this.add(answer, category, start, end);
     getSelection().removeAllRanges();
     this.pending = null;
     this.hide();
-    this.changed(answer);
     this.announce(translate("Marked in {letter} as {label}: {quote}", { letter: answer.letter, label: this.label(category), quote: answer.quote(start, end) }));
   }
 
@@ -471,7 +501,7 @@ export class Marks {
 }
 
 /** The text node and offset at a UTF-16 offset of an element's text. */
-function position(element, offset) {
+export function position(element, offset) {
   let left = offset;
   let last = null;
   for (const node of textNodes(element)) {

@@ -85,16 +85,25 @@ class Screen {
     this.keeper = new Keeper(element, this.form, desk.outbox);
     // A preview holds no assignment: there is nothing to keep or to send.
     this.isPreview = "preview" in element.dataset;
-    if (this.isPreview) this.keeper.ended = true;
+    // Nor does an arena keep drafts of who has no account.
+    this.isUnkept = this.isPreview || "unkept" in element.dataset;
+    if (this.isUnkept) this.keeper.ended = true;
     const announce = (text) => { $("#announcer", element).textContent = text; };
     const onChange = () => this.changed();
     this.data = JSON.parse($("#screen-data", element).textContent);
     this.keys = this.data.keys;
-    this.marks = this.data.categories.length ? new Marks(element, this.data, { announce, onChange }) : null;
+    const onRewrite = () => this.rewrite();
+    this.marks = this.data.categories.length || this.data.rewrites ? new Marks(element, this.data, { announce, onChange, onRewrite }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
+    this.announce = announce;
+    if (this.data.rewrites && this.form.elements.rewrites.value !== "{}") this.openRewrites();
     this.order = $("#order", element) ? new Order(element, { announce, onChange, say: (text) => this.say(text) }) : null;
+    this.steps = null;
+    if ($("[data-step]", element)) this.loadSteps();
     this.prompt = new PinnedPrompt(element);
     this.doubts = new Doubts(element, this.form);
+    this.help = null;
+    if ($("#help", element)) this.loadHelp();
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;
     this.form.addEventListener("input", onChange);
@@ -106,8 +115,23 @@ class Screen {
     this.update();
   }
 
+  /** Few screens have suggestions, and do without the part that draws them and takes them over. */
+  async loadHelp() {
+    const { Help } = await import("./label-help.js");
+    this.help = new Help(this);
+    if (this.timer) this.help.enter();
+    this.update();
+  }
+
+  /** Few screens show traces. */
+  async loadSteps() {
+    const { Steps } = await import("./steps.js");
+    this.steps = new Steps(this.element);
+  }
+
   enter() {
     this.timer = setInterval(() => this.tick(), 1000);
+    this.help?.enter();
     this.marks?.listen();
     this.prompt.watch();
     this.tick(0);
@@ -116,12 +140,16 @@ class Screen {
   leave() {
     clearInterval(this.timer);
     this.marks?.close();
+    this.help?.leave();
     this.prompt.stop();
     this.keeper.keep();
   }
 
   changed() {
     this.touched = true;
+    // An edit names its span as it is now.
+    this.rewrites?.write();
+    this.rewrites?.highlight();
     this.update();
     this.keeper.changed();
   }
@@ -130,7 +158,7 @@ class Screen {
 
   /** Why it cannot be submitted yet, in words; empty when it can. */
   lacks() {
-    return this.lacksVerdict() || this.answers.lacks() || this.marks?.lacks() || "";
+    return this.lacksVerdict() || this.answers.lacks() || this.marks?.lacks() || this.help?.lacks() || "";
   }
 
   lacksVerdict() {
@@ -152,6 +180,7 @@ class Screen {
     const chosen = $('input[name="choice"]:checked', this.form)?.dataset.label;
     const doubts = this.raised();
     this.doubts.changed(doubts);
+    this.help?.draw();
     const warning = lack || this.doubts.isOpen ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
     const entered = chosen ? `${chosen}.` : this.order?.input.value ?? "";
     this.say(lack || warning || entered, warning ? "warn" : "");
@@ -194,7 +223,8 @@ class Screen {
     this.say(lack, "bad");
     if (this.lacksVerdict()) (this.order?.input ?? $('input[name="choice"]', this.form))?.focus();
     else if (this.answers.lacks()) this.answers.focusLack();
-    else this.marks?.focusLack();
+    else if (this.marks?.lacks()) this.marks.focusLack();
+    else this.help?.next();
   }
 
   /** Sent, not yet taken by the server: a change now would be an answer under the same name. */
@@ -225,7 +255,7 @@ class Screen {
     this.writeTime();
     const minutes = Math.floor(this.seconds / 60);
     $("[data-clock]", this.element).textContent = `${String(minutes).padStart(2, "0")}:${String(this.seconds % 60).padStart(2, "0")}`;
-    if (this.sinceRenewal >= RENEW_SECONDS && !this.isPreview) this.renew();
+    if (this.sinceRenewal >= RENEW_SECONDS && !this.isUnkept) this.renew();
   }
 
   /** Say that one is still at work on it. True unless it is someone else's now. */
@@ -259,6 +289,24 @@ class Screen {
     } else {
       this.picked(target.dataset.evidence);
     }
+  }
+
+  // ── Rewrites ────────────────────────────────────────────────────────────────────────
+
+  /** Most screens have no rewrite, and do without the part that makes them. */
+  openRewrites() {
+    const { marks, answers, announce } = this;
+    return this.opening ??= import("./label-rewrite.js").then(({ Rewrites }) => {
+      this.rewrites = new Rewrites(this.element, this.data, { marks, answers, announce, onChange: () => this.changed() });
+      return this.rewrites;
+    });
+  }
+
+  async rewrite() {
+    if (!this.data.rewrites) return;
+    const stretch = this.marks.stretch();
+    if (stretch) (await this.openRewrites()).open(stretch);
+    else this.say(translate("Select the text to rewrite."));
   }
 
   // ── Missing info ────────────────────────────────────────────────────────────────────
@@ -342,6 +390,8 @@ class Screen {
     const name = nameOfKey(event);
     // A key held down is one press: it must not confirm the question that it raised.
     if (event.repeat && name === this.keys.submit && this.action(event, name)) return event.preventDefault();
+    if (this.help?.handleKey(event, name)) return event.preventDefault();
+    if (this.steps?.handleKey(event)) return event.preventDefault();
     if (this.marks?.handleKey(event, name)) return event.preventDefault();
     if (this.order?.handleChipKey(event)) return event.preventDefault();
     if (event.altKey || event.target.closest(".menu[open]")) return;
@@ -385,10 +435,13 @@ const ACTIONS = {
   flag: (screen) => openMenu($('[data-menu="flag"]', screen.element)),
   rate: (screen) => screen.answers.rate(screen.card),
   edit: (screen) => screen.answers.edit(screen.card),
+  rewrite: (screen) => screen.rewrite(),
   critique: (screen) => screen.answers.critique(screen.card),
+  steps: (screen) => screen.steps?.focus(),
   demonstrate: (screen) => screen.answers.demonstrate(),
   undo: (screen) => $('[data-key-action="undo"]', screen.element)?.click(),
   ask: (screen) => openMenu($('[data-menu="ask"]', screen.element)),
+  suggestion: (screen) => screen.help?.next(),
 };
 
 function openMenu(menu) {
@@ -430,7 +483,15 @@ class Waiting {
   key() {}
 }
 
-const desk = new Desk((element, its) => "waiting" in element.dataset ? new Waiting(element, its) : new Screen(element, its));
+/* A page of a conversation has two more screens: the next message, and the responses on their way. */
+const { Talk } = $("#screen").dataset.conversation === undefined ? {} : await import("./label-talk.js");
+
+function open(element, its) {
+  if ("waiting" in element.dataset) return new Waiting(element, its);
+  return "talk" in element.dataset ? new Talk(element, its) : new Screen(element, its);
+}
+
+const desk = new Desk(open);
 document.addEventListener("keydown", (event) => desk.current.key(event));
 document.addEventListener("submit", (event) => {
   const form = event.target;

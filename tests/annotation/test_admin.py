@@ -21,12 +21,19 @@ from annotation.models import (
     Comparison,
     Completion,
     CompletionScore,
+    Continuation,
+    Conversation,
+    ConversationTask,
+    ConversationTurn,
     Correction,
     Criterion,
+    DecidedSuggestion,
     Draft,
     FileImport,
     GoldAnswer,
     Guideline,
+    HelpReveal,
+    HelpSettings,
     ItemFlag,
     Judgment,
     KeptAnswer,
@@ -36,7 +43,13 @@ from annotation.models import (
     Project,
     Prompt,
     Review,
+    Rubric,
+    RubricCriterion,
+    RubricScore,
+    RubricVersion,
     SpanFlag,
+    Suggestion,
+    SuggestionSet,
     User,
     WebhookAttempt,
     WebhookDelivery,
@@ -51,8 +64,10 @@ from annotation.services.judgments.checks import (
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,
+    StepLabelInput,
 )
 from annotation.services.projects.invitations import create_invitation
+from annotation.services.texts.completions import create_comparison
 from tests import factories
 
 MODELS = sorted(
@@ -88,10 +103,12 @@ def browser(admin: User, client_of: Callable[[User], Client]) -> Client:
 def judge_everything(project: Project, annotator: User) -> Judgment:
     """One judgment with a row of every kind."""
     project.ask_correction = project.ask_critique = project.ask_demonstration = True
+    project.ask_step_labels = True
     project.save()
     prompt = factories.make_prompt(project, f"Tea? {uuid.uuid4()}", context=[("Tea", ["Tea is a drink."])])
-    comparison = factories.make_comparison(project, ["Two minutes.", "Ten hours."], prompt=prompt)
-    first = comparison.candidates.order_by("index")[0].completion
+    first = factories.make_completions(prompt, ["Two minutes."])[0]
+    trace = factories.make_trace(prompt, factories.search_steps())
+    comparison = create_comparison(prompt=prompt, completions=[first, trace], round_number=1)
     criterion, _ = Criterion.objects.get_or_create(project=project, key="helpful", label="Helpful")
     span = project.categories.get(key="untruthful")
     missing = project.categories.get(key="missing")
@@ -112,6 +129,7 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         missing_info=(
             MissingInfoInput(completion_id=first.pk, category_id=missing.pk, passage=0, sentence=0),
         ),
+        step_labels=(StepLabelInput(completion_id=trace.pk, step=0, label="correct"),),
         corrections=(CorrectionInput(completion_id=first.pk, text="Three minutes."),),
         ratings=tuple(
             RatingInput(completion_id=pk, criterion_id=criterion.pk, value=4)
@@ -121,6 +139,9 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         demonstration="Two to three minutes.",
     )
     assignment = judgment.assignment
+    give_help(judgment, first)
+    score_by_rubric(project, judgment, first)
+    Continuation.objects.create(assignment=assignment, completion=first, prefix="Two", text=" minutes.")
     ItemFlag.objects.create(assignment=assignment, reason="broken")
     Draft.objects.create(assignment=assignment, fields={"comment": ["Hm"]}, saved_from=uuid.uuid4())
     CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
@@ -134,6 +155,9 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         user=annotator, project=project, kind="reply", key=str(uuid.uuid4()), address="/inbox/"
     )
     MailChoice.objects.get_or_create(user=annotator)
+    task = ConversationTask.objects.create(project=project, name=str(uuid.uuid4()))
+    conversation = Conversation.objects.create(project=project, annotator=annotator, task=task)
+    ConversationTurn.objects.create(conversation=conversation, index=1, prompt=prompt, comparison=comparison)
     GoldAnswer.objects.create(comparison=comparison, verdict=Verdict.RANKED, ranks={str(first.pk): 1})
     Withholding.objects.create(comparison=comparison, completion=first, start=0, end=3, quote="Two")
     create_invitation(project=project, created_by=annotator, role=Role.ANNOTATOR, days=1)
@@ -154,6 +178,29 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         delivery=delivery, started_at=message.created_at, milliseconds=7, status=204
     )
     return judgment
+
+
+def give_help(judgment: Judgment, completion: Completion) -> None:
+    """A suggestion after a first pass, and the decision on it."""
+    HelpSettings.objects.get_or_create(project=judgment.comparison.project)
+    shown = Suggestion.objects.create(
+        suggestion_set=SuggestionSet.objects.create(comparison=judgment.comparison, source="helper"),
+        kind="critique",
+        completion=completion,
+        text="Short.",
+    )
+    reveal = HelpReveal.objects.create(assignment=judgment.assignment, arm="helped", first_judgment=judgment)
+    DecidedSuggestion.objects.create(
+        reveal=reveal, suggestion=shown, decision="accepted", decided_at=judgment.created_at
+    )
+
+
+def score_by_rubric(project: Project, judgment: Judgment, completion: Completion) -> None:
+    """One criterion of a rubric, and a score by it."""
+    rubric = Rubric.objects.create(project=project, name=str(uuid.uuid4()))
+    version = RubricVersion.objects.create(rubric=rubric, number=1)
+    criterion = RubricCriterion.objects.create(version=version, position=1, key="clear", name="Clear")
+    RubricScore.objects.create(judgment=judgment, completion=completion, criterion=criterion, value=4)
 
 
 def page(model: type[models.Model], name: str, *args: object) -> str:

@@ -15,6 +15,8 @@ from annotation.models import (
     Category,
     Comment,
     Comparison,
+    Conversation,
+    ConversationTask,
     Criterion,
     FileImport,
     Invitation,
@@ -23,6 +25,7 @@ from annotation.models import (
     Project,
     Prompt,
     Review,
+    RubricVersion,
     User,
     WebhookDelivery,
     Withholding,
@@ -30,22 +33,30 @@ from annotation.models import (
 from annotation.services.inbox.comments import post_comment
 from annotation.services.people.tokens import create_token
 from annotation.services.projects.invitations import create_invitation
+from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from annotation.services.quality.reviews import open_review
 from annotation.services.webhooks.endpoints import create_webhook, send_test
 from tests import factories
 from training.models import (
+    ApplicationRequest,
     ArenaBallot,
     ArenaLink,
     ArenaPair,
     Checkpoint,
+    ConversationSettings,
+    FeedbackIncident,
+    FeedbackKey,
     Judge,
     PromptSet,
+    RequestOptIn,
     Round,
+    RubricDraft,
     Run,
     SideBySide,
     Snapshot,
 )
 from training.recipe import Recipe, default_recipe
+from training.services.feedback.settings import create_key, opt_in
 from training.services.judges.judges import create_judge
 from training.services.rounds import open_first_round
 from training.services.runs.runs import create_run
@@ -71,10 +82,16 @@ class Scene:
     snapshot: Snapshot
     run: Run
     judge: Judge
+    rubric: RubricVersion
+    """Not published."""
+    rubric_draft: RubricDraft
     starter: Checkpoint
     ballot: ArenaBallot
     """Alice's, not voted on."""
     beside: SideBySide
+    conversation: Conversation
+    """Alice's, in which nothing was said yet; the project's conversations are closed."""
+    conversation_task: ConversationTask
     prompt_set: PromptSet
     """Of one prompt."""
     session: UserSession
@@ -90,6 +107,11 @@ class Scene:
     """Alice's, on what she judged."""
     token_id: int
     """Of a token of Alice's."""
+    stored: ApplicationRequest
+    incident: FeedbackIncident
+    key: FeedbackKey
+    opted_in: RequestOptIn
+    """A token of Carol's."""
 
     def address(self, path: str) -> str:
         """An address of the OpenAPI document with this scene's rows."""
@@ -101,6 +123,8 @@ class Scene:
             "reviews": self.review.pk,
             "withheld": self.withheld.pk,
             "judges": self.judge.pk,
+            "rubrics": self.rubric.rubric_id,
+            "rubric-drafts": self.rubric_draft.pk,
             "runs": self.run.pk,
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
@@ -108,9 +132,15 @@ class Scene:
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
             "arenas": self.ballot.pair.arena_id,
+            "conversations": self.conversation.pk,
+            "conversation-tasks": self.conversation_task.pk,
             "invitations": self.invitation.pk,
             "sessions": self.session.pk,
             "comments": self.comment.pk,
+            "application-requests": self.stored.pk,
+            "incidents": self.incident.pk,
+            "keys": self.key.pk,
+            "stored-tokens": self.opted_in.token_id,
         }
         return path.format(
             slug=self.project.slug,
@@ -164,10 +194,16 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         snapshot=snapshot,
         run=run,
+        rubric=save_rubric(
+            project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
+        ),
+        rubric_draft=RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4),
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
         ballot=_ballot(project, comparison, alice),
         beside=_beside(project, round_.policy, carol),
+        conversation=_conversation(project, round_.policy, alice),
+        conversation_task=ConversationTask.objects.create(project=project, name="Refund"),
         prompt_set=_prompt_set(project, prompt, carol),
         session=UserSession.objects.create(
             user=alice, ip="127.0.0.1", session_key="alice", user_agent="Tests"
@@ -181,7 +217,26 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
+        **_feedback(project, round_.policy, carol),
     )
+
+
+def _feedback(project: Project, checkpoint: Checkpoint, manager: User) -> dict[str, Any]:
+    """A stored request of a manager's token, an incident and a publishable key."""
+    token = create_token(user=manager, name="application", scopes=["generate"]).token
+    stored = factories.make_application_request(project, checkpoint)
+    return {
+        "stored": stored,
+        "incident": FeedbackIncident.objects.create(
+            project=project,
+            kind="burst",
+            subject="user:1",
+            started_at=stored.created_at,
+            ended_at=stored.created_at,
+        ),
+        "key": create_key(project=project, name="page", created_by=manager),
+        "opted_in": opt_in(project=project, token=token, opted_by=manager),
+    }
 
 
 def _ballot(project: Project, comparison: Comparison, voter: User) -> ArenaBallot:
@@ -192,6 +247,13 @@ def _ballot(project: Project, comparison: Comparison, voter: User) -> ArenaBallo
         arena=arena, comparison=comparison, left=left, right=right, models_key="1:2"
     )
     return ArenaBallot.objects.create(pair=pair, voter=voter, display_order=[left.pk, right.pk])
+
+
+def _conversation(project: Project, checkpoint: Checkpoint, annotator: User) -> Conversation:
+    """A conversation without a turn."""
+    settings = ConversationSettings.objects.create(project=project, sampling={"temperature": 0.7})
+    settings.checkpoints.add(checkpoint)
+    return Conversation.objects.create(project=project, annotator=annotator)
 
 
 def _prompt_set(project: Project, prompt: Prompt, manager: User) -> PromptSet:
@@ -225,7 +287,9 @@ def make_reviewer(project: Project) -> User:
 class Asker:
     """Asks the API in somebody's name: with a token of all scopes, or with none at all."""
 
-    def __init__(self, user: User | None, *, scopes: tuple[str, ...] = ("read", "label", "manage")) -> None:
+    def __init__(
+        self, user: User | None, *, scopes: tuple[str, ...] = ("read", "label", "manage", "feedback")
+    ) -> None:
         self.client = Client()
         self.headers: dict[str, str] = {}
         if user is not None:

@@ -59,7 +59,9 @@ def connect(settings: Any) -> Callable[..., Rondo]:
     settings.ALLOWED_HOSTS = ["rondo.test"]
 
     def make(user: User, *failures: httpx.Response | Exception | None) -> Rondo:
-        secret = create_token(user=user, name=str(uuid.uuid4()), scopes=["read", "label", "manage"]).secret
+        secret = create_token(
+            user=user, name=str(uuid.uuid4()), scopes=["read", "label", "manage", "feedback"]
+        ).secret
         slept: list[float] = []
         transport = Flaky(list(failures))
         rondo = Rondo("http://rondo.test/", token=secret, transport=transport, sleep=slept.append)
@@ -67,6 +69,19 @@ def connect(settings: Any) -> Callable[..., Rondo]:
         return rondo
 
     return make
+
+
+def test_a_server_gives_feedback_in_one_line_also_a_moment_before_the_completion_is_stored(
+    project: Project, scene: Scene, carol: User, connect
+):
+    missing = httpx.Response(404, json={"detail": "No completion of this id is stored."})
+    with connect(carol, missing) as rondo:
+        stored = rondo.feedback(scene.stored.key, thumb="up", user="u1")
+        assert (stored["kind"], stored["value"], len(rondo.slept)) == ("thumb", 1, 1)
+        assert rondo.feedback(scene.stored.key, thumb="up", user="u1") == stored
+        with pytest.raises(Problem) as refused:
+            rondo.feedback("chatcmpl-none", rating=3)
+    assert refused.value.status == 404
 
 
 def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
@@ -77,17 +92,18 @@ def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
     assert len(rondo.seen) == 3
 
 
-def test_the_readmes_program_labels_all_there_is(
+def test_the_guides_program_labels_all_there_is(
     project: Project, alice: User, connect, monkeypatch: pytest.MonkeyPatch
 ):
     for _number in range(3):
         factories.make_comparison(project, texts=["short", "much longer"])
-    readme = (Path(settings.BASE_DIR) / "README.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", readme, re.S)
+    guide = Path(settings.BASE_DIR) / "webapp" / "guide" / "how-to" / "use-the-api.md"
+    text = guide.read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", text, re.S)
     rondo = connect(alice)
-    # All of the program is the README's, but for the way to the server.
+    # All of the program is the guide's, but for the way to the server.
     monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
-    exec(compile(snippet, "README.md", "exec"), {})
+    exec(compile(snippet, guide.name, "exec"), {})
     best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
     assert best == ["much longer"] * 3
 

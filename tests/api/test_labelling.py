@@ -72,12 +72,20 @@ def test_every_part_of_a_judgment_comes_back_as_it_was_sent(
         "insert_at": None,
         "evidence": [],
     }
+    edit = {
+        "start": 0,
+        "end": len(text),
+        "quote": text,
+        "replacement": "Three minutes.",
+        "continuation": None,
+        "span": None,
+    }
     parts = {
         "strength": 2,
         "comment": "So.",
         "span_flags": [mark],
         "missing_info": [gap],
-        "corrections": [{"answer": first["answer"], "text": "Three minutes."}],
+        "corrections": [{"answer": first["answer"], "text": "Three minutes.", "edits": [edit]}],
         "critiques": [{"answer": first["answer"], "text": "Short."}],
         "demonstration": "Two to three minutes.",
         "active_seconds": 12,

@@ -10,6 +10,7 @@ CEREMONY = (
 )
 PART = "a part of a page that is listed with it"
 MACHINE = "for programs as it is"
+GUESTS = "visitors of an arena have no token; members talk with the operations of conversations"
 
 PAGES: dict[str, tuple[str, ...] | str] = {
     **dict.fromkeys(
@@ -49,6 +50,9 @@ PAGES: dict[str, tuple[str, ...] | str] = {
             *(
                 "category-colours",
                 "label-ahead",
+                # The API gives an answer's text whole, with the places of its steps.
+                "label-step",
+                "comparison-step",
                 "inbox-count",
                 "round-progress",
                 "run-live",
@@ -59,6 +63,8 @@ PAGES: dict[str, tuple[str, ...] | str] = {
             *("dashboard", "dashboard-quality"),
             # The components of pages, with nothing of anybody's.
             "design",
+            # The documentation, the same for everyone.
+            *("guide", "guide-page"),
         ),
         PART,
     ),
@@ -108,7 +114,10 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "flag": ("assignments_flag",),
     "draft": ("assignments_draft",),
     "renew": ("assignments_renew", "assignments_release"),
+    "continuation": ("assignments_continuation", "assignments_continue"),
     "revise": ("assignments_list", "assignments_judge"),
+    "final-pass": ("assignments_suggestions",),
+    "final-pass-submit": ("assignments_finish",),
     "reviews": ("reviews_list",),
     "review": ("reviews_read",),
     "review-decide": ("reviews_decide",),
@@ -180,6 +189,19 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "leaderboard": ("leaderboard_read",),
     "leaderboard-groups": ("leaderboard_read",),
     "leaderboard-items": ("comparisons_list",),
+    **dict.fromkeys(
+        ("arena-talk", "arena-talk-say", "arena-talk-write", "arena-talk-vote", "arena-talk-end"), GUESTS
+    ),
+    "conversations": ("conversations_list", "conversation_tasks_list"),
+    "conversation-begin": ("conversations_begin",),
+    "conversation": ("conversations_read",),
+    "conversation-say": ("conversations_say",),
+    "conversation-write": ("conversations_write",),
+    "conversation-end": ("conversations_end",),
+    "conversation-settings": ("conversation_settings_read", "conversation_settings_set"),
+    "conversation-task-add": ("conversation_tasks_add",),
+    "conversation-task": ("conversation_tasks_set",),
+    "conversation-task-archive": ("conversation_tasks_archive",),
     "arenas": ("arenas_list",),
     "arena-create": ("arenas_create",),
     "arena-close": ("arenas_close",),
@@ -201,9 +223,28 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "prompt-set": ("prompt_sets_read", "prompts_list"),
     "prompt-set-change": ("prompt_sets_change",),
     "prompt-set-delete": ("prompt_sets_delete",),
+    "feedback": ("application_requests_list", "feedback_list"),
+    "feedback-request": ("application_requests_read",),
+    "feedback-figures": ("feedback_figures",),
+    "feedback-incidents": ("feedback_incidents_list",),
+    "feedback-incident": ("feedback_incidents_decide",),
+    "feedback-settings": ("feedback_settings_read", "feedback_settings_change"),
+    "feedback-patterns": ("feedback_patterns_try",),
+    "feedback-rule": ("feedback_rules_set",),
+    "feedback-token": ("feedback_tokens_add", "feedback_tokens_remove"),
+    "feedback-key": ("feedback_keys_list", "feedback_keys_create", "feedback_keys_revoke"),
+    "feedback-erase": ("feedback_erase",),
     "judges": ("judges_list", "judges_create"),
-    "judge": ("judges_list",),
+    "judge": ("judges_list", "judges_criteria"),
+    "rubrics": ("rubrics_list",),
+    "rubric-new": ("rubrics_create",),
+    "rubric": ("rubrics_read",),
+    "rubric-edit": ("rubrics_save",),
+    "rubric-act": ("rubrics_use",),
+    "rubric-drafts": ("rubric_drafts_list", "rubric_drafts_request"),
+    "rubric-draft": ("rubric_drafts_read", "rubrics_create"),
     "judge-set": ("judges_set",),
+    "suggestions": ("suggestions_read", "suggestions_set", "suggestions_effect"),
     "served-model": ("checkpoints_serve",),
 }
 

@@ -88,6 +88,10 @@ TABLE: dict[str, tuple[int, ...]] = {
     "assignments_draft": says(422, ALICE_ALONE),
     "assignments_skip": says(422, ALICE_ALONE),
     "assignments_flag": says(422, ALICE_ALONE),
+    "assignments_continuation": ALICE_ALONE,
+    "assignments_continue": says(422, ALICE_ALONE),
+    "assignments_suggestions": ALICE_ALONE,
+    "assignments_finish": says(422, ALICE_ALONE),
     "assignments_comments": ALICE_ALONE,
     "assignments_ask": says(422, ALICE_ALONE),
     "comments_list": REVIEWERS,
@@ -182,6 +186,20 @@ TABLE: dict[str, tuple[int, ...]] = {
     "ballots_next": (401, 404, 404, 200, 200, 200, 200),
     "ballots_read": ALICE_ALONE,
     "ballots_vote": says(422, ALICE_ALONE),
+    "conversations_list": MEMBERS,
+    # They are closed here.
+    "conversations_begin": says(422, MEMBERS),
+    "conversations_read": (401, 404, 404, 200, 404, 200, 200),
+    "conversations_say": says(422, ALICE_ALONE),
+    "conversations_write": ALICE_ALONE,
+    # Her own is refused before its first turn.
+    "conversations_end": (401, 404, 404, 422, 404, 200, 200),
+    "conversation_settings_read": MANAGERS,
+    "conversation_settings_set": says(422, MANAGERS),
+    "conversation_tasks_list": MEMBERS,
+    "conversation_tasks_add": says(422, MANAGERS),
+    "conversation_tasks_set": says(422, MANAGERS),
+    "conversation_tasks_archive": says(204, MANAGERS),
     "beside_list": MANAGERS,
     "beside_ask": says(422, MANAGERS),
     "beside_read": MANAGERS,
@@ -203,9 +221,39 @@ TABLE: dict[str, tuple[int, ...]] = {
     # The checkpoint in the address is no reward model (see tests/training/evaluation/test_drift.py).
     "drift_items": says(404, MANAGERS),
     "drift_measure": says(202, MANAGERS),
+    # Whoever has a token of the scope is told what is missing.
+    "feedback_give": says(422, EVERYONE),
+    "application_requests_list": MANAGERS,
+    "application_requests_read": MANAGERS,
+    "feedback_list": MANAGERS,
+    "feedback_figures": MANAGERS,
+    "feedback_incidents_list": MANAGERS,
+    "feedback_incidents_decide": MANAGERS,
+    "feedback_settings_read": MANAGERS,
+    "feedback_settings_change": MANAGERS,
+    "feedback_patterns_try": says(422, MANAGERS),
+    "feedback_rules_set": says(422, MANAGERS),
+    "feedback_tokens_add": says(422, MANAGERS),
+    "feedback_tokens_remove": says(204, MANAGERS),
+    "feedback_keys_list": MANAGERS,
+    "feedback_keys_create": says(422, MANAGERS),
+    "feedback_keys_revoke": says(204, MANAGERS),
+    "feedback_erase": says(422, MANAGERS),
+    "suggestions_read": MANAGERS,
+    "suggestions_set": says(422, MANAGERS),
+    "suggestions_effect": MANAGERS,
     "judges_list": MANAGERS,
     "judges_create": says(422, MANAGERS),
     "judges_set": says(200, MANAGERS),
+    "judges_criteria": MANAGERS,
+    "rubrics_list": MANAGERS,
+    "rubrics_create": says(422, MANAGERS),
+    "rubrics_read": MANAGERS,
+    "rubrics_save": says(422, MANAGERS),
+    "rubrics_use": MANAGERS,
+    "rubric_drafts_list": MANAGERS,
+    "rubric_drafts_request": says(422, MANAGERS),
+    "rubric_drafts_read": MANAGERS,
 }
 
 
@@ -296,10 +344,8 @@ def test_every_operation_needs_the_scope_that_it_belongs_to(scene: Scene, carol:
             # Whatever a token is for, it manages none but itself.
             continue
         assert ask(reads, method, address) == 403, name
-        is_labelling = name.startswith(("assignments_", "reviews_", "ballots_", "comments_")) or name in (
-            "guidelines_acknowledge",
-            "inbox_read",
-        )
+        labelling = ("assignments_", "reviews_", "ballots_", "comments_", "conversations_")
+        is_labelling = name.startswith(labelling) or name in ("guidelines_acknowledge", "inbox_read")
         assert (ask(labels, method, address) != 403) == is_labelling, name
 
 

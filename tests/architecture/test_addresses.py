@@ -15,6 +15,8 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from annotation.choices import ReviewReason
 from annotation.models import (
+    Conversation,
+    ConversationTask,
     Criterion,
     FileImport,
     Project,
@@ -25,12 +27,26 @@ from annotation.models import (
     Withholding,
 )
 from annotation.models.encryption import seal
+from annotation.selectors.comparison.traces import step_token
+from annotation.services.assignments import candidate_token
 from annotation.services.inbox.comments import post_comment
 from annotation.services.people.tokens import create_token
 from annotation.services.projects.invitations import create_invitation
+from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from annotation.services.quality.reviews import open_review
+from annotation.services.texts.completions import create_comparison
 from tests import factories
-from training.models import ArenaBallot, ArenaLink, ArenaPair, PromptSet, SideBySide
+from training.models import (
+    ArenaBallot,
+    ArenaLink,
+    ArenaPair,
+    ArenaTalk,
+    ConversationSettings,
+    FeedbackIncident,
+    PromptSet,
+    RubricDraft,
+    SideBySide,
+)
 from training.recipe import Recipe, default_recipe
 from training.services.judges.judges import create_judge
 from training.services.rounds import open_first_round
@@ -133,6 +149,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "category-colours": ("GET", MEMBERS),
     "label": ("GET", MEMBERS),
     # Nothing follows when the request does not say upon what.
+    "label-step": ("GET", ALICE_ALONE),
     "label-ahead": ("GET", (302, 404, 204, 204, 204, 204)),
     # With nothing in the form: shown again, with what is missing.
     "submit": ("POST", (302, 404, 422, 404, 404, 404)),
@@ -146,7 +163,11 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "draft": ("POST", (302, 404, 400, 404, 404, 404)),
     # The lease of what is submitted cannot be renewed.
     "renew": ("POST", (302, 404, 409, 404, 404, 404)),
+    "continuation": ("GET", ALICE_ALONE),
     "revise": ("GET", ALICE_ALONE),
+    # No suggestions wait: back to work.
+    "final-pass": ("GET", (302, 404, 302, 404, 404, 404)),
+    "final-pass-submit": ("POST", (302, 404, 302, 404, 404, 404)),
     "reviews": ("GET", REVIEWERS),
     "review": ("GET", REVIEWERS),
     # With nothing in the form: shown again, with what is missing.
@@ -155,6 +176,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "statistics-items": ("GET", MANAGERS),
     # Reviewers may open it, too, where they may open its review: tests/annotation/comparison/.
     "statistics-item": ("GET", MANAGERS),
+    "comparison-step": ("GET", REVIEWERS),
     "my-work": ("GET", MEMBERS),
     "annotators": ("GET", MANAGERS),
     "annotator": ("GET", MANAGERS),
@@ -207,6 +229,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "gold-make": ("POST", (302, 404, 403, 403, 422, 422)),
     "search": ("GET", EVERYONE),
     "design": ("GET", EVERYONE),
+    **dict.fromkeys(("guide", "guide-page"), ("GET", EVERYONE)),
     "dashboard": ("GET", MANAGERS),
     "dashboard-quality": ("GET", MANAGERS),
     "rounds": ("GET", MANAGERS),
@@ -268,13 +291,52 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "arena": ("GET", MEMBERS),
     "arena-begin": ("POST", (302, 404, 302, 302, 302, 302)),
     "arena-ballot": ("GET", ALICE_ALONE),
+    "arena-talk": ("GET", ALICE_ALONE),
+    # No message is no message, and nothing is to be generated or voted on.
+    "arena-talk-say": ("POST", (302, 404, 422, 404, 404, 404)),
+    "arena-talk-write": ("POST", (302, 404, 302, 404, 404, 404)),
+    "arena-talk-vote": ("POST", ALICE_ALONE),
+    "arena-talk-end": ("POST", (302, 404, 422, 404, 404, 404)),
+    # Alice talks; managers read what she said.
+    "conversations": ("GET", MEMBERS),
+    # The project's conversations are closed: the list again, with why.
+    "conversation-begin": ("POST", (302, 404, 422, 422, 422, 422)),
+    "conversation": ("GET", (302, 404, 200, 404, 200, 200)),
+    # No message is no message.
+    "conversation-say": ("POST", (302, 404, 422, 404, 404, 404)),
+    # Nothing is to be generated: back to the page.
+    "conversation-write": ("POST", (302, 404, 302, 404, 404, 404)),
+    # Her own is refused before its first turn.
+    "conversation-end": ("POST", (302, 404, 422, 404, 302, 302)),
+    "conversation-settings": ("GET", MANAGERS),
+    "conversation-task-add": ("GET", MANAGERS),
+    "conversation-task": ("GET", MANAGERS),
+    "conversation-task-archive": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare": ("GET", MANAGERS),
+    "suggestions": ("GET", MANAGERS),
     "judges": ("GET", MANAGERS),
     "judge": ("GET", MANAGERS),
     # Neither pause nor resume is said, and that is a pause: back to the judge's page.
     "judge-set": ("POST", (302, 404, 403, 403, 302, 302)),
+    **dict.fromkeys(("rubrics", "rubric", "rubric-new", "rubric-edit"), ("GET", MANAGERS)),
+    # No action is chosen: back to the rubric's page.
+    "rubric-act": ("POST", (302, 404, 403, 403, 302, 302)),
+    **dict.fromkeys(("rubric-drafts", "rubric-draft"), ("GET", MANAGERS)),
     # Whoever may choose an address and a key may send that key there.
     "served-model": ("GET", (302, 404, 404, 404, 404, 200)),
+    **dict.fromkeys(
+        ("feedback", "feedback-request", "feedback-figures", "feedback-incidents", "feedback-settings"),
+        ("GET", MANAGERS),
+    ),
+    # Excluded again, as it was.
+    "feedback-incident": ("POST", (302, 404, 403, 403, 302, 302)),
+    # Nothing is tried.
+    "feedback-patterns": ("POST", (302, 404, 403, 403, 200, 200)),
+    # Nothing is chosen or named: back to the settings, with a message.
+    **dict.fromkeys(
+        ("feedback-rule", "feedback-token", "feedback-key", "feedback-erase"),
+        ("POST", (302, 404, 403, 403, 302, 302)),
+    ),
     # A token opens these, and no cookie does.
     "v1-models": ("GET", NOBODY),
     "v1-model": ("GET", NOBODY),
@@ -343,6 +405,9 @@ def parts(
     comparison = factories.make_comparison(project, prompt=prompt)
     judgment = factories.make_judgment(comparison, alice)
     factories.make_comparison(project, prompt=factories.make_prompt(project, "And coffee?", split="train"))
+    trace = factories.make_trace(prompt, factories.search_steps())
+    alone = create_comparison(prompt=prompt, completions=[trace], round_number=1)
+    told_trace = factories.make_judgment(alone, alice, (1,))
     snapshot = freeze_snapshot(project=project, rounds=[1])
     run = create_run(
         name="reward-1",
@@ -354,6 +419,7 @@ def parts(
     )
     in_project = {"slug": project.slug}
     Criterion.objects.create(project=project, key="helpful", label="Helpful")
+    in_trace = {**in_project, "index": 0}
     in_assignment = {**in_project, "pk": judgment.assignment_id}
     in_round = {**in_project, "number": 1}
     withheld = Withholding.objects.create(
@@ -361,6 +427,14 @@ def parts(
     )
     in_review = {**in_project, "pk": open_review(comparison=comparison, reason=ReviewReason.FLAGGED).pk}
     judge = create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol)
+    stored = factories.make_application_request(project, round_.policy)
+    incident = FeedbackIncident.objects.create(
+        project=project,
+        kind="burst",
+        subject="user:1",
+        started_at=stored.created_at,
+        ended_at=stored.created_at,
+    )
     completion = prompt.completions.first()
     assert completion
     arena = ArenaLink.objects.create(project=project, name="Tea", prompts=1, sampling={}, created_by=alice)
@@ -372,6 +446,9 @@ def parts(
         project=project, messages=prompt.messages, sampling={}, seed=0, created_by=alice
     )
     prompt_set = PromptSet.objects.create(project=project, name="Everyday", created_by=carol)
+    rubric = save_rubric(
+        project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
+    )
     invited = create_invitation(project=project, created_by=carol, role="annotator", days=7)
     webhook = WebhookEndpoint.objects.create(
         project=project,
@@ -388,9 +465,29 @@ def parts(
     post_comment(assignment=judgment.assignment, author=carol, text="Yes.")
     told = alice.notifications.get()
     ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
+    conversation = Conversation.objects.create(project=project, annotator=alice)
+    task = ConversationTask.objects.create(project=project, name="Refund")
+    talked = Conversation.objects.create(project=project, annotator=alice)
+    ArenaTalk.objects.create(arena=arena, conversation=talked)
+    ConversationSettings.objects.create(project=project)
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
-        **dict.fromkeys(("submit", "draft", "skip", "flag", "ask", "renew", "revise"), in_assignment),
+        **dict.fromkeys(
+            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise"), in_assignment
+        ),
+        **dict.fromkeys(("final-pass", "final-pass-submit"), in_assignment),
+        "suggestions": in_project,
+        "guide-page": {"kind": "tutorials", "name": "first-round"},
+        "label-step": {
+            **in_trace,
+            "pk": told_trace.assignment_id,
+            "token": candidate_token(told_trace.assignment, trace.pk),
+        },
+        "comparison-step": {
+            **in_trace,
+            "pk": told_trace.comparison_id,
+            "token": step_token(told_trace.comparison_id, trace.pk),
+        },
         "comment-edit": {**in_project, "pk": asked.pk},
         "notification": {"pk": told.pk},
         "account_reset_password_from_key": {"uidb36": "1", "key": "wrong"},
@@ -459,6 +556,13 @@ def parts(
             f"compare-{name}": {"slug": beside.slug}
             for name in ("shown", "write", "vote", "reveal", "continue", "again", "next")
         },
+        **dict.fromkeys(("conversations", "conversation-begin", "conversation-settings"), in_project),
+        "conversation-task-add": in_project,
+        **{
+            key: {**in_project, "pk": conversation.pk}
+            for key in ("conversation", "conversation-say", "conversation-write", "conversation-end")
+        },
+        **{key: {**in_project, "pk": task.pk} for key in ("conversation-task", "conversation-task-archive")},
         **dict.fromkeys(("prompt-sets", "prompt-set-create"), in_project),
         **{
             name: {**in_project, "pk": prompt_set.pk}
@@ -467,9 +571,19 @@ def parts(
         **dict.fromkeys(("arenas", "arena-create"), in_project),
         "arena-close": {**in_project, "pk": arena.pk},
         **{key: {"slug": arena.slug} for key in ("arena", "arena-begin")},
+        **{name: {"slug": arena.slug, "pk": talked.pk} for name in TABLE if name.startswith("arena-talk")},
         "arena-ballot": {"slug": arena.slug, "ballot_id": ballot.pk},
+        **{name: in_project for name in TABLE if name.startswith("feedback")},
+        "feedback-request": {**in_project, "pk": stored.pk},
+        "feedback-incident": {**in_project, "pk": incident.pk},
         "judges": in_project,
         **{key: {**in_project, "pk": judge.pk} for key in ("judge", "judge-set")},
+        **dict.fromkeys(("rubrics", "rubric-new", "rubric-drafts"), in_project),
+        **{key: {**in_project, "pk": rubric.rubric_id} for key in ("rubric", "rubric-edit", "rubric-act")},
+        "rubric-draft": {
+            **in_project,
+            "pk": RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4).pk,
+        },
         "v1-model": {"name": round_.policy.name},
         "v1-unknown": {"rest": "embeddings"},
         "api-unknown": {"rest": "nothing"},

@@ -1,4 +1,4 @@
-"""Every command of the README's table, or what it calls, is run by a test: here, or by the one named here."""
+"""Every command of the guide's table, or what it calls, is run by a test: here, or by the one named here."""
 
 import ast
 import re
@@ -10,11 +10,12 @@ import pytest
 from django.core.management import call_command
 
 from annotation.models import User
-from tests.architecture.test_house import README, ROOT, rows_of
+from tests.architecture.test_house import ROOT, rows_of
 
 # The command → the test that runs it.
 RUN_BY = {
     "make run": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
+    "make guide": ("tests/webapp/test_guide.py", "test_the_static_site_is_built_without_a_warning"),
     "make reverse": ("tests/rlhf/policy_gradient/test_reverse_runs.py", "test_one_command_trains_both_runs"),
     "up": ("tests/webapp/test_up.py", "test_a_first_start_shows_passwords_that_work"),
     "import_prompts": ("tests/annotation/exchange/test_import_prompts.py", "test_the_command_imports_a_file"),
@@ -44,6 +45,7 @@ RUN_BY = {
         "test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning",
     ),
     "doctor": ("tests/operations/test_status.py", "test_the_doctor_says_the_same"),
+    "demo": ("tests/webapp/test_demo.py", "test_the_demo_has_a_promoted_an_undecided_and_a_failed_round"),
     "check": ("tests/webapp/test_headers.py", "test_a_production_set_up_passes_every_check"),
     "training.rlhf": ("tests/loop/test_once_around.py", "test_a_tiny_model_goes_once_around_the_loop"),
     "training.rlhf.policy_gradient.sweep": (
@@ -64,8 +66,10 @@ BY_CI = {"make test", "make lint", "make install"}
 LAID_OUT = {
     "make format": "ruff format",
     "make bench": "tests.benchmarks.first_comparison",
+    "make screenshots": ".ci/screenshots.py",
     "make test-fast": ".ci/test.py --fast",
     "make test-faults": ".ci/test.py --faults",
+    "make test-processes": "test_processes.py",
 }
 """What writes files, and what measures for minutes: make is asked what it would do."""
 
@@ -76,8 +80,8 @@ def command_of(row: str) -> str:
     return row if words[0] == "make" else words[2]
 
 
-def test_each_command_of_the_readme_has_a_test_that_runs_it():
-    told = {command_of(row) for row in rows_of("Commands")}
+def test_each_command_of_the_guide_has_a_test_that_runs_it():
+    told = {command_of(row) for row in rows_of("commands")}
     assert told == {*RUN_BY, *HERE, *BY_CI, *LAID_OUT}
 
 
@@ -108,16 +112,17 @@ def test_make_would_do_it(command: str, does: str):
 
 def test_make_help_lists_every_target_of_the_table():
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    targets = [row for row in rows_of("Commands") if row.startswith("make")]
+    targets = [row for row in rows_of("commands") if row.startswith("make")]
     assert [row for row in targets if f"  {row} " not in told] == []
 
 
-def test_each_snippet_of_the_readme_has_a_test_that_runs_it():
-    snippets = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.M | re.S)
-    assert [(language, text.splitlines()[0]) for language, text in snippets] == [
-        # tests/api/test_client.py, test_the_readmes_program_labels_all_there_is
+def test_each_program_of_the_guide_has_a_test_that_runs_it():
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "webapp" / "guide").rglob("*.md"))]
+    snippets = re.findall(r"^```(\w*)\n(.*?)^```", "\n".join(texts), flags=re.M | re.S)
+    assert sorted((language, text.splitlines()[0]) for language, text in snippets) == [
+        # tests/api/test_client.py, test_the_guides_program_labels_all_there_is
         ("python", "from webapp.api.client import Rondo"),
-        # tests/rlhf/model/test_plain_loading.py, test_the_readmes_snippet_computes_the_same_without_rondo
+        # tests/rlhf/model/test_plain_loading.py, test_the_guides_snippet_computes_the_same_without_rondo
         ("python", "import torch"),
     ]
 

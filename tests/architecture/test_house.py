@@ -1,4 +1,4 @@
-"""What a newcomer sees first: the top folder, the templates, the models, and whether the README is true."""
+"""What a newcomer sees first: the top folder, the templates, the models, and a true reference."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from webapp.environment.table import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = ROOT / "webapp" / "guide" / "reference"
 OUR_MODELS = [
     model for label in ("annotation", "training") for model in apps.get_app_config(label).get_models()
 ]
@@ -131,30 +131,30 @@ def test_no_work_is_left_as_a_note():
     assert [str(path) for path in others if words.search(path.read_text(encoding="utf-8"))] == []
 
 
-# ── the README ────────────────────────────────────────────────────────────────────────
+# ── the guide's reference ──────────────────────────────────────────────────────────────
 
 
-def rows_of(title: str) -> list[str]:
-    """The first cells of the table below a heading of the README, without backquotes."""
-    section = README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| ([^|]+?) \|", section, flags=re.M)
+def rows_of(page: str) -> list[str]:
+    """The first cells of the table of a page of the guide's reference, without backquotes."""
+    text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| ([^|]+?) \|", text, flags=re.M)
     return [cell.strip("` ") for cell in cells if not set(cell) <= {"-"}][1:]
 
 
-def test_the_readme_names_every_package_of_requirements_txt_and_no_other():
+def test_the_guide_names_every_package_of_requirements_txt_and_no_other():
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     wanted = {Requirement(line).name for line in lines if line.strip() and not line.startswith("#")}
-    assert set(rows_of("What each package is for")) == wanted
+    assert set(rows_of("packages")) == wanted
 
 
-def test_the_readme_names_every_variable_that_settings_read():
+def test_the_guide_names_every_variable_that_settings_read():
     declared = {setting.name for setting in TABLE}
     assert len(declared) > 15
-    assert set(rows_of("Configuration")) == declared
+    assert set(rows_of("settings")) == declared
 
 
-@pytest.mark.parametrize("command", rows_of("Commands"))
-def test_every_command_of_the_readme_exists(command: str):
+@pytest.mark.parametrize("command", rows_of("commands"))
+def test_every_command_of_the_guide_exists(command: str):
     words = command.split()
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -175,7 +175,7 @@ def test_every_command_of_the_readme_exists(command: str):
         assert (module / "__main__.py").is_file() or module.with_suffix(".py").is_file()
 
 
-def test_every_target_of_the_makefile_is_in_the_readme():
+def test_every_target_of_the_makefile_is_in_the_guide():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.M)) - {"install-dev"}
-    assert {command.split()[1] for command in rows_of("Commands") if command.startswith("make")} == targets
+    assert {command.split()[1] for command in rows_of("commands") if command.startswith("make")} == targets

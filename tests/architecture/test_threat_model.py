@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "webapp" / "security" / "threat_model.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "webapp" / "guide" / "explanation" / "threat-model.md").read_text(encoding="utf-8")
 ROWS = [row for row in re.findall(r"^\| (?!threat|-).*\|$", PAGE, flags=re.M) if not row.startswith("|---")]
 
 
@@ -25,4 +25,4 @@ def test_every_row_names_a_test_that_exists(row: str):
 
 
 def test_the_readme_leads_there():
-    assert "(webapp/security/threat_model.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(webapp/guide/explanation/threat-model.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

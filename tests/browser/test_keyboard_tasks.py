@@ -61,8 +61,9 @@ def test_a_manager_creates_a_project_imports_and_invites_by_keyboard(
     by.button("Create project")
     expect(page.get_by_role("heading", name="Import and export")).to_be_visible()
     by.skip()
-    by.reach(page.locator("input[type=file]"))
+    # Asked for some keys before the one that opens it: the browser may need a moment to hand choosers over.
     with page.expect_file_chooser() as chooser:
+        by.reach(page.locator("input[type=file]"))
         by.press("Space")
     chooser.value.set_files(path)
     by.button("Preview")

@@ -389,7 +389,7 @@ def test_the_keys_of_the_screen_are_shown(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keys")
-    expect(dialog).to_contain_text("mark the selection: Untruthful")
+    expect(dialog).to_contain_text("annotate the selection: Untruthful")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
 

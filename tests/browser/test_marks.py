@@ -236,7 +236,7 @@ def test_a_mark_is_changed_with_the_buttons_of_a_phone(severe, alice: User, open
     assert quotes(page) == ["Boil the"]
     page.get_by_role("button", name="Severity 1 of 3").tap()
     expect(page.locator(".flags li")).to_contain_text("Untruthful 1")
-    page.get_by_label("Note on this mark").fill("why")
+    page.get_by_label("Note on this span").fill("why")
     page.locator(".flag[tabindex]").tap()
     expect(page.locator(".flag[tabindex]")).to_have_attribute(
         "aria-label", "Untruthful, severity 1: Boil the. why"

@@ -132,7 +132,8 @@ LOOK = """() => {
           && /^\\s*(javascript|vbscript|data:text|file|blob)/i.test(value)) faults.push(`${name}=${value}`);
     }
   }
-  for (const box of document.querySelectorAll(".prose, .answer-text")) {
+  // The guide's pictures are Rondo's own.
+  for (const box of document.querySelectorAll(".prose:not(.guide__text), .answer-text")) {
     const outer = box.getBoundingClientRect();
     for (const element of box.querySelectorAll("*")) {
       if (/^(SCRIPT|STYLE|IFRAME|OBJECT|EMBED|FORM|INPUT|BUTTON|LINK|META|BASE|IMG|VIDEO|AUDIO|SVG)$/i

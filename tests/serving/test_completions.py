@@ -57,6 +57,24 @@ def test_a_raw_text_is_continued_without_a_chat_around_it(client: openai.OpenAI,
     assert by_tokens.choices[0].text == expected
 
 
+def test_a_chat_goes_on_from_the_text_of_its_last_message(client: openai.OpenAI, oracle: tuple[Any, Any]):
+    model, tokenizer = oracle
+    begun = [*CHAT, {"role": "assistant", "content": "The sun is 👩\u200d🏫 a"}]
+    continuing = {"add_generation_prompt": False, "continue_final_message": True}
+    told = client.chat.completions.create(
+        model=BASE, messages=begun, temperature=0, max_tokens=12, extra_body=continuing
+    )
+    encoded = tokenizer.apply_chat_template(
+        begun, return_tensors="pt", return_dict=True, continue_final_message=True
+    )
+    ids = encoded["input_ids"]
+    written = model.generate(ids, do_sample=False, max_new_tokens=12)[0, ids.shape[1] :]
+    expected = tokenizer.decode(written, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
+    assert told.choices[0].message.content == expected
+    assert told.usage is not None
+    assert told.usage.prompt_tokens == ids.shape[1]
+
+
 def test_every_choice_names_the_seed_that_draws_it_again_alone(client: openai.OpenAI):
     told = client.chat.completions.create(model=BASE, messages=CHAT, n=4, seed=40, max_tokens=16)
     assert [choice.index for choice in told.choices] == [0, 1, 2, 3]

@@ -90,6 +90,10 @@ def test_a_bad_field_is_refused_by_name(server: RunningServer, asked: dict[str, 
         {"top_logprobs": 2},
         {"max_tokens": 3, "max_completion_tokens": 4},
         {"stream_options": {"include_usage": True}},
+        {"continue_final_message": True},
+        {"add_generation_prompt": False},
+        # The last message is the user's.
+        {"continue_final_message": True, "add_generation_prompt": False},
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(server: RunningServer, asked: dict[str, Any]):

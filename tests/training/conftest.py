@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from django.conf import settings
 from pytest_django import Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
@@ -50,7 +51,7 @@ def quick_heartbeats(settings: Settings) -> Iterator[None]:
 def fake_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tests.training.runs.fake_trainer` in place of the real one."""
     monkeypatch.setattr(
-        launcher, "TRAINER_COMMAND", (sys.executable, "-m", "tests.training.runs.fake_trainer")
+        settings, "RONDO_TRAINER_COMMAND", (sys.executable, "-m", "tests.training.runs.fake_trainer")
     )
     monkeypatch.setattr(launcher, "_POLL_SECONDS", 0.02)
 

@@ -168,10 +168,11 @@ def test_the_list_of_rounds_and_the_overview_write_the_win_rate_with_its_interva
         figures={"prompts": 200, "win_rate": rate},
         finished_at=timezone.now(),
     )
-    for name in ("rounds", "dashboard"):
+    # On the overview there is room for whole percents alone; 62.5 rounds to the even number.
+    for name, shown, low in (("rounds", "62.5 %", "51.0 %"), ("dashboard", "62 %", "51 %")):
         page = client_of(carol).get(reverse(name, args=[labelled.project.slug])).content.decode()
-        assert "62.5 %" in page, name
-        assert "51.0 %" in page, name
+        assert shown in page, name
+        assert low in page, name
 
 
 def test_the_loop_ends_at_the_checkpoint_that_answers(project: Project, carol: User, client_of: SignIn):

@@ -68,8 +68,9 @@ def test_no_message_shows_a_password():
     assert "opensesame" not in str(refused.value)
 
 
-def test_the_readme_has_the_table_that_is_printed():
-    assert documentation() in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_guide_has_the_table_that_is_printed():
+    page = ROOT / "webapp" / "guide" / "reference" / "settings.md"
+    assert documentation() in page.read_text(encoding="utf-8")
 
 
 def test_every_setting_that_the_code_reads_is_declared():

@@ -3,7 +3,7 @@
 from django.contrib import admin
 
 from annotation.admin.base import WrittenOnceAdmin
-from training.models import Judge, JudgeVerdict
+from training.models import Judge, JudgeVerdict, RubricDraft, SuggestionSource
 
 
 @admin.register(Judge)
@@ -20,3 +20,19 @@ class JudgeVerdictAdmin(WrittenOnceAdmin):
     list_filter = ["orders_agree", "judge__project", "created_at"]
     list_select_related = ["judge", "judgment__annotator", "judgment__comparison"]
     search_fields = ["judge__name", "model"]
+
+
+@admin.register(RubricDraft)
+class RubricDraftAdmin(WrittenOnceAdmin):
+    list_display = ["__str__", "project", "state", "pairs_read", "pairs_checked", "version", "created_at"]
+    list_filter = ["state", "project", "created_at"]
+    list_select_related = ["project", "checkpoint", "version__rubric"]
+    search_fields = ["project__name", "checkpoint__name", "error"]
+
+
+@admin.register(SuggestionSource)
+class SuggestionSourceAdmin(WrittenOnceAdmin):
+    list_display = ["project", "checkpoint", "state", "is_active", "compared", "suggested", "planted"]
+    list_filter = ["state", "is_active", "project"]
+    list_select_related = ["project", "checkpoint"]
+    search_fields = ["project__name", "checkpoint__name", "error"]

@@ -42,7 +42,8 @@ class ArenaSerializer(serializers.ModelSerializer[ArenaLink]):
     class Meta:
         model = ArenaLink
         fields = (
-            *("id", "arena", "name", "checkpoints", "prompts", "for_guests", "votes", "most_votes"),
+            *("id", "arena", "name", "checkpoints", "prompts", "for_guests"),
+            *("is_conversation", "votes", "most_votes"),
             *("is_open", "progress", "prepared_at", "expires_at", "closed_at", "created_at"),
         )
 
@@ -61,6 +62,11 @@ class NewArenaSerializer(serializers.Serializer[Any]):
     max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
     for_guests = serializers.BooleanField(
         required=False, default=False, help_text="Whether visitors without an account may vote."
+    )
+    is_conversation = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text="Whether voters write their own messages, on the arena's page; it has no ballots then.",
     )
     most_votes = serializers.IntegerField(
         min_value=1, max_value=1_000_000, required=False, allow_null=True, default=None

@@ -180,6 +180,9 @@ class DryRunSerializer(serializers.Serializer[Any]):
     machine = TrainingMachineSerializer(help_text="The machine that would train, as its worker reported it.")
     problems = serializers.ListField(child=serializers.CharField(), help_text="Why it cannot be started.")
     warnings = serializers.ListField(child=serializers.CharField())
+    suggestions = serializers.ListField(
+        child=serializers.CharField(), help_text="Settings that would serve the data better."
+    )
 
 
 class NewestRound(Cursor):

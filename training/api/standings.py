@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from annotation.api.base import Filters, ListView, OldestFirst, ProjectView, read_body, read_filters
 from annotation.models import Judgment
+from annotation.selectors.rubrics import published_versions
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
@@ -100,19 +101,16 @@ class JudgeSerializer(serializers.ModelSerializer[Judge]):
     """A model that judges beside people."""
 
     checkpoint = serializers.CharField(source="checkpoint.name")
+    rubric = serializers.IntegerField(
+        source="rubric_id", allow_null=True, help_text="Id of the rubric version that it scores by."
+    )
 
     class Meta:
         model = Judge
         fields = (
-            *("id", "name", "checkpoint", "is_active", "state", "message", "error", "template", "max_tokens"),
-            *(
-                "most_judgments",
-                "most_tokens",
-                "questions",
-                "prompt_tokens",
-                "completion_tokens",
-                "created_at",
-            ),
+            *("id", "name", "checkpoint", "rubric", "is_active", "state", "message", "error", "template"),
+            *("max_tokens", "most_judgments", "most_tokens", "questions", "prompt_tokens"),
+            *("completion_tokens", "created_at"),
         )
 
 
@@ -127,9 +125,28 @@ class NewJudgeSerializer(serializers.Serializer[Any]):
         trim_whitespace=False,
         help_text="What it is asked; a good one else.",
     )
+    rubric = serializers.CharField(
+        required=False, max_length=80, help_text="Name of a published rubric to score by; else it ranks."
+    )
     max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=100_000)
     most_judgments = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
     most_tokens = serializers.IntegerField(required=False, min_value=1, max_value=2**62)
+
+
+class CriterionAgreementSerializer(serializers.Serializer[Any]):
+    """A judge's scores by one criterion against people's ratings."""
+
+    criterion = serializers.CharField(source="criterion.key")
+    name = serializers.CharField(source="criterion.name")
+    alpha = serializers.FloatField(
+        source="alpha.value", allow_null=True, help_text="Krippendorff's α, ordinal; null without data."
+    )
+    low = serializers.FloatField(source="alpha.low", allow_null=True, help_text="Of the 95 % interval.")
+    high = serializers.FloatField(source="alpha.high", allow_null=True)
+    comparisons = serializers.IntegerField(source="alpha.items", help_text="That it rests on.")
+    responses = serializers.IntegerField(help_text="Scored by the judge and by a person.")
+    difference = serializers.FloatField(allow_null=True, help_text="Mean score of the judge less people's.")
+    among_people = serializers.FloatField(source="among_people.value", allow_null=True)
 
 
 class ScoredAnswerSerializer(serializers.Serializer[Any]):
@@ -272,6 +289,10 @@ class JudgesView(ListView, ProjectView):
         checkpoint = checkpoints_for(self.user).filter(name=told.pop("checkpoint")).first()
         if checkpoint is None:
             raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
+        if (rubric := told.pop("rubric", None)) is not None:
+            told["rubric"] = published_versions(self.project).filter(rubric__name=rubric).first()
+            if told["rubric"] is None:
+                raise serializers.ValidationError({"rubric": ["There is no such published rubric."]})
         judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **told)
         return Response(JudgeSerializer(judge).data, status=201)
 
@@ -291,6 +312,25 @@ class JudgeView(ProjectView):
             set_judge(judge=found, active=values["is_active"], by=self.user)
         found.refresh_from_db()
         return Response(JudgeSerializer(found).data)
+
+
+class JudgeCriteriaView(ProjectView):
+    """Agreement of a judge with people by criterion. For managers."""
+
+    @extend_schema(
+        operation_id="judges_criteria",
+        tags=["checkpoints"],
+        responses=CriterionAgreementSerializer(many=True),
+    )
+    def get(self, request: Request, slug: str, pk: int) -> Response:
+        """Read the agreement of a judge's scores with people's ratings, for each criterion of its rubric."""
+        # NumPy is loaded when somebody asks for this, not with the web server.
+        from training.selectors.judges import report_of
+
+        found = self.project.judges.select_related("project", "user", "rubric__rubric").filter(pk=pk).first()
+        if found is None:
+            raise Http404
+        return Response(CriterionAgreementSerializer(report_of(found).criteria, many=True).data)
 
 
 def _choice(asked: Mapping[str, Any]) -> Choice:

@@ -2,13 +2,30 @@
 
 from django.urls import URLPattern, path
 
-from training.api import arenas, beside, checkpoints, downloads, prompt_sets, rounds, runs, standings
+from training.api import (
+    applications,
+    arenas,
+    beside,
+    checkpoints,
+    conversation_settings,
+    conversations,
+    downloads,
+    feedback,
+    prompt_sets,
+    rounds,
+    rubric_drafts,
+    runs,
+    standings,
+    suggestions,
+)
 
 _PROJECT = "projects/<slug:slug>/"
 _ROUND = f"{_PROJECT}rounds/<int:number>/"
 _RUN = "runs/<int:pk>/"
 _CHECKPOINT = "checkpoints/<str:name>/"
+_FEEDBACK = f"{_PROJECT}feedback/"
 _ARENA = "arenas/<slug:arena>/"
+_TALK = f"{_PROJECT}conversations/<uuid:pk>/"
 _BESIDE = f"{_PROJECT}beside/<slug:page>/"
 
 urlpatterns: list[URLPattern] = [
@@ -46,6 +63,26 @@ urlpatterns: list[URLPattern] = [
     path(f"{_ARENA}ballots/next/", arenas.NextBallotView.as_view(), name="api-ballot-next"),
     path(f"{_ARENA}ballots/<uuid:ballot>/", arenas.BallotView.as_view(), name="api-ballot"),
     path(f"{_ARENA}ballots/<uuid:ballot>/vote/", arenas.VoteView.as_view(), name="api-ballot-vote"),
+    path(f"{_PROJECT}conversations/", conversations.ConversationsView.as_view(), name="api-conversations"),
+    path(_TALK, conversations.ConversationView.as_view(), name="api-conversation"),
+    path(f"{_TALK}messages/", conversations.MessagesView.as_view(), name="api-conversation-messages"),
+    path(f"{_TALK}responses/", conversations.ResponsesView.as_view(), name="api-conversation-responses"),
+    path(f"{_TALK}end/", conversations.EndView.as_view(), name="api-conversation-end"),
+    path(
+        f"{_PROJECT}conversation-settings/",
+        conversation_settings.ConversationSettingsView.as_view(),
+        name="api-conversation-settings",
+    ),
+    path(
+        f"{_PROJECT}conversation-tasks/",
+        conversation_settings.ConversationTasksView.as_view(),
+        name="api-conversation-tasks",
+    ),
+    path(
+        f"{_PROJECT}conversation-tasks/<int:pk>/",
+        conversation_settings.ConversationTaskView.as_view(),
+        name="api-conversation-task",
+    ),
     path(f"{_PROJECT}beside/", beside.BesidesView.as_view(), name="api-besides"),
     path(_BESIDE, beside.BesideView.as_view(), name="api-beside"),
     path(f"{_BESIDE}write/", beside.WriteView.as_view(), name="api-beside-write"),
@@ -63,6 +100,50 @@ urlpatterns: list[URLPattern] = [
         standings.DriftItemsView.as_view(),
         name="api-drift-items",
     ),
+    path(
+        f"{_PROJECT}application-requests/",
+        applications.RequestsView.as_view(),
+        name="api-application-requests",
+    ),
+    path(
+        f"{_PROJECT}application-requests/<int:pk>/",
+        applications.RequestView.as_view(),
+        name="api-application-request",
+    ),
+    path(f"{_FEEDBACK}", applications.FeedbackListView.as_view(), name="api-feedback-list"),
+    path(f"{_FEEDBACK}figures/", applications.FiguresView.as_view(), name="api-feedback-figures"),
+    path(f"{_FEEDBACK}incidents/", applications.IncidentsView.as_view(), name="api-feedback-incidents"),
+    path(
+        f"{_FEEDBACK}incidents/<int:pk>/", applications.IncidentView.as_view(), name="api-feedback-incident"
+    ),
+    path(f"{_FEEDBACK}settings/", applications.SettingsView.as_view(), name="api-feedback-settings"),
+    path(f"{_FEEDBACK}patterns/", applications.PatternsView.as_view(), name="api-feedback-patterns"),
+    path(f"{_FEEDBACK}rules/", applications.RuleView.as_view(), name="api-feedback-rules"),
+    path(f"{_FEEDBACK}stored-tokens/", applications.TokensView.as_view(), name="api-feedback-tokens"),
+    path(
+        f"{_FEEDBACK}stored-tokens/<int:pk>/",
+        applications.StoredTokenView.as_view(),
+        name="api-feedback-token",
+    ),
+    path(f"{_FEEDBACK}keys/", applications.FeedbackKeysView.as_view(), name="api-feedback-keys"),
+    path(f"{_FEEDBACK}keys/<int:pk>/", applications.FeedbackKeyView.as_view(), name="api-feedback-key"),
+    path(f"{_FEEDBACK}erasure/", applications.ErasureView.as_view(), name="api-feedback-erasure"),
+    path("feedback/", feedback.GiveFeedbackView.as_view(), name="api-feedback"),
     path(f"{_PROJECT}judges/", standings.JudgesView.as_view(), name="api-judges"),
     path(f"{_PROJECT}judges/<int:pk>/", standings.JudgeView.as_view(), name="api-judge"),
+    path(
+        f"{_PROJECT}judges/<int:pk>/criteria/",
+        standings.JudgeCriteriaView.as_view(),
+        name="api-judge-criteria",
+    ),
+    path(f"{_PROJECT}rubric-drafts/", rubric_drafts.RubricDraftsView.as_view(), name="api-rubric-drafts"),
+    path(
+        f"{_PROJECT}rubric-drafts/<int:pk>/",
+        rubric_drafts.RubricDraftView.as_view(),
+        name="api-rubric-draft",
+    ),
+    path(f"{_PROJECT}suggestions/", suggestions.SuggestionsView.as_view(), name="api-suggestions"),
+    path(
+        f"{_PROJECT}suggestions/effect/", suggestions.HelpReportView.as_view(), name="api-suggestions-effect"
+    ),
 ]

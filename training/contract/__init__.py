@@ -14,6 +14,16 @@ torch and a trainer reads them without Django. Every reader refuses what it does
 understand and names the row and the field.
 """
 
+from training.contract.baselines import (
+    BASELINE_NAMES,
+    BASELINES_KEY,
+    BaselineFigures,
+    BaselineName,
+    BaselineReport,
+    Comparison,
+    Interval,
+    baselines_from_details,
+)
 from training.contract.chat import with_context
 from training.contract.checkpoint import (
     CHECKPOINT_NAME,
@@ -49,6 +59,7 @@ from training.contract.machine import (
 )
 from training.contract.methods import SETTINGS, Method, Settings, settings_from_json
 from training.contract.methods.common import (
+    ALL_LINEAR,
     BASE,
     PARENT,
     JudgedSettings,
@@ -119,7 +130,9 @@ from training.contract.snapshot import (
     SnapshotReview,
     SnapshotRow,
     SnapshotSpan,
+    SnapshotStepLabels,
     Split,
+    StepLabel,
     Verdict,
     decided_pairs,
 )
@@ -136,7 +149,10 @@ from training.contract.snapshot_folder import (
 from training.contract.validation import RewardModelValidation, validation_from_figures
 
 __all__ = [
+    "ALL_LINEAR",
     "BASE",
+    "BASELINES_KEY",
+    "BASELINE_NAMES",
     "CANCEL_FILE",
     "CHECKPOINT_FOLDER",
     "CHECKPOINT_NAME",
@@ -165,11 +181,16 @@ __all__ = [
     "STATUS_FILE",
     "WATCH_MARK",
     "AdvantageSettings",
+    "BaselineFigures",
+    "BaselineName",
+    "BaselineReport",
     "CheckpointKind",
+    "Comparison",
     "CompletenessHead",
     "ContractError",
     "EvaluationReport",
     "FolderReport",
+    "Interval",
     "JudgedSettings",
     "JudgmentPart",
     "KlSettings",
@@ -211,11 +232,14 @@ __all__ = [
     "SnapshotReview",
     "SnapshotRow",
     "SnapshotSpan",
+    "SnapshotStepLabels",
     "Split",
+    "StepLabel",
     "UpdateSettings",
     "Verdict",
     "WatchSettings",
     "append_machine_use",
+    "baselines_from_details",
     "canonical_json",
     "decided_pairs",
     "has_trainer",

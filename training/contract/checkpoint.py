@@ -22,6 +22,8 @@ HEADS_FILE = "heads.safetensors"
 """The heads by name, (outputs, hidden) each, float32; an ensemble's score is the mean of its outputs.
 
 Beside a head, as `HEAD.what`, what is learned with it: `score.log_tie`, log δ_2 … log δ_12 of tied answers;
+`score.reads`, (2,), where the score reads instead of the last token after the last block: the block from 1,
+and 1 for the mean over the completion's tokens or 0 for its last; `score.offset`, (1,), what is added;
 `score.annotator.PSEUDONYM`, (1, hidden), what an annotator's own head has more than the shared one;
 `NAME.bias`; `NAME.thresholds_SCALE`, the first threshold between ratings, then the logarithms of the steps
 to the next."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from training.contract.files import (
     FORMAT_VERSION,
@@ -80,6 +80,9 @@ class RunSpec:
     sharding: Literal["none", "full"] = "none"
     """full: the processes of the run share one copy of the base, each keeping a part of every block (FSDP2),
     for a base that one GPU cannot hold. Slower; changes memory, not results."""
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that train together on the machine, one for each GPU. The launcher starts them; who starts a
+    trainer by hand says so by torchrun."""
     judgments: Literal["all", "policy", "evaluator"] = "all"
     """Which training judgments are learned from: all, or those on the prompts of one part (`part_of_prompt`).
     Held-out judgments are always evaluated. Runs on samples learn from none."""

@@ -13,6 +13,7 @@ from training.contract.record import NotNegative, decode, record, require
 
 Split = Literal["train", "held-out"]
 Scale = Literal["five", "seven", "thumbs"]
+StepLabel = Literal["correct", "wrong", "unnecessary"]
 Verdict = Literal["ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked"]
 
 
@@ -40,6 +41,17 @@ class SnapshotCompletion:
     text: str
     source: str
     """The checkpoint's name, or the name of an imported set."""
+    steps: tuple[tuple[int, int], ...] = ()
+    """Steps of an agent trace: [start, end) in code points, in order and disjoint; none of a plain text."""
+
+    def __post_init__(self) -> None:
+        done = 0
+        for number, (start, end) in enumerate(self.steps, start=1):
+            where = f"completion {self.id}: field 'steps', item {number}"
+            require(
+                done <= start < end <= len(self.text), where, "must lie in the text, after the one before"
+            )
+            done = end
 
 
 @record
@@ -118,6 +130,15 @@ class SnapshotCritique:
 
 
 @record
+class SnapshotStepLabels:
+    """An annotator's labels of the steps of one completion."""
+
+    completion: str
+    labels: tuple[StepLabel | None, ...]
+    """One for each of the completion's `steps`; None where the annotator gave none, as of tool results."""
+
+
+@record
 class SnapshotReview:
     """A reviewer's decision on the row's comparison, the same in every judgment of it."""
 
@@ -128,6 +149,10 @@ class SnapshotReview:
 
 _READ = ("read_for_spans", "read_for_missing")
 """Fields that may be unknown, None."""
+_STEPS = ("steps", "step_labels")
+"""Fields that rows without traces do not have."""
+_OMITTED = (*_READ, "feedback")
+"""Fields that are not written where they are None: rows without them keep their bytes."""
 
 
 @record
@@ -156,6 +181,8 @@ class SnapshotRow:
     comment: str = ""
     ratings: tuple[SnapshotRating, ...] = ()
     critiques: tuple[SnapshotCritique, ...] = ()
+    step_labels: tuple[SnapshotStepLabels, ...] = ()
+    """Labels of single steps; of a completion that is not among them no step was labelled."""
     demonstration: str = ""
     """The answer that the annotator wrote; empty if none."""
     review: SnapshotReview | None = None
@@ -167,6 +194,8 @@ class SnapshotRow:
     one that is not among them may have any fault. None: nobody wrote it down, as in older snapshots."""
     read_for_missing: tuple[str, ...] | None = None
     """The same of what completions leave out."""
+    feedback: Literal["thumb", "rating", "rewrite", "alternative"] | None = None
+    """Kind of feedback of an application's end user; None for a judgment of an annotator."""
 
     def __post_init__(self) -> None:
         where = f"judgment {self.judgment}"
@@ -175,7 +204,7 @@ class SnapshotRow:
         self._check_ranks(self.ranks, texts, f"{where}: field 'ranks'")
         if self.review is not None:
             self._check_ranks(self.review.ranks, texts, f"{where}: field 'review', ranks")
-        for name in ("spans", "missing", "corrections", "ratings", "critiques"):
+        for name in ("spans", "missing", "corrections", "ratings", "critiques", "step_labels"):
             for item in getattr(self, name):
                 require(
                     item.completion in texts, where, f"field {name!r} has a completion that is not in the row"
@@ -192,6 +221,14 @@ class SnapshotRow:
                 texts[span.completion][span.start : span.end] == span.quote != "",
                 where,
                 f"span {span.start}:{span.end} does not stand on its quote {span.quote!r}",
+            )
+        steps = {completion.id: len(completion.steps) for completion in self.completions}
+        for labelled in self.step_labels:
+            require(
+                len(labelled.labels) == steps[labelled.completion],
+                where,
+                f"completion {labelled.completion} has {steps[labelled.completion]} steps and "
+                f"{len(labelled.labels)} step labels",
             )
         for correction in self.corrections:
             require(
@@ -213,10 +250,14 @@ class SnapshotRow:
     def to_json(self) -> str:
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
-        Omits unrecorded reading fields: older rows keep their digest.
+        Omits what is None of `_OMITTED`, and steps where there are none: older rows keep their digest.
         """
         values = dataclasses.asdict(self)
-        return canonical_json({k: v for k, v in values.items() if v is not None or k not in _READ})
+        for part in (values, *values["completions"]):
+            for name in _STEPS:
+                if not part.get(name, True):
+                    del part[name]
+        return canonical_json({k: v for k, v in values.items() if v is not None or k not in _OMITTED})
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Return every (winner id, loser id) that the ranks decide; ties give none."""

@@ -41,6 +41,8 @@ class SnapshotHeader:
     """Lines of prompts.jsonl; 0 where there is none."""
     ai_judgments: int = 0
     """Rows that programs judged; 0 where only people's are in."""
+    feedback: int = 0
+    """Rows of feedback from applications' end users; not written where it is 0."""
     format: int = FORMAT_VERSION
 
 
@@ -52,10 +54,12 @@ def write_snapshot(
     rounds: tuple[int, ...],
     prompts: Iterable[SnapshotPrompt] = (),
     ai_judgments: int = 0,
+    feedback: int = 0,
 ) -> SnapshotHeader:
-    """Write rows and prompts, in their order, and the header with the count of AI judgments. The header comes
-    last: without it the folder is no snapshot. The digest depends on content alone; writing twice changes
-    nothing."""
+    """Write rows and prompts, in their order, and the header with the counts of AI judgments and feedback.
+
+    The header comes last: without it the folder is no snapshot. The digest depends on content alone; writing
+    twice changes nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     row_count = _write_lines(folder / SNAPSHOT_ROWS_FILE, (row.to_json() for row in rows))
     prompt_count = _write_lines(folder / SNAPSHOT_PROMPTS_FILE, (prompt.to_json() for prompt in prompts))
@@ -68,8 +72,12 @@ def write_snapshot(
         digest=_digest(folder),
         prompts=prompt_count,
         ai_judgments=ai_judgments,
+        feedback=feedback,
     )
-    write_atomically(folder / SNAPSHOT_HEADER_FILE, canonical_json(dataclasses.asdict(header)) + "\n")
+    values = dataclasses.asdict(header)
+    if not feedback:
+        del values["feedback"]
+    write_atomically(folder / SNAPSHOT_HEADER_FILE, canonical_json(values) + "\n")
     return header
 
 

@@ -1,4 +1,4 @@
-"""Validation of a reward model: its held-out figures, compared with predictors that read no text.
+"""Validation of a reward model: its held-out figures, compared with simpler predictors.
 
 The trainer writes the figures, the web process reads them from the checkpoint's manifest.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 _PREFIX = "held_out_"
 
-Baseline = Literal["constant", "length"]
+Baseline = Literal["constant", "position", "length", "surface", "frozen"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,12 +36,21 @@ class RewardModelValidation:
     """Reward differences divided by it are likeliest; None with too few held-out judgments."""
     scaled_log_loss: float | None
     """Log-loss of the differences divided by a temperature fitted to other prompts; None as above."""
+    position_log_loss: float | None = None
+    """Log-loss of a completion's place among the others; None where baselines were not computed."""
+    surface_log_loss: float | None = None
+    """Log-loss of a linear score of surface features; None as above."""
+    frozen_log_loss: float | None = None
+    """Log-loss of a linear head on frozen features of the base; None as above."""
 
     def worse_than(self) -> list[tuple[Baseline, float]]:
         """Return the baselines with a lower log-loss than the reward model, each with that log-loss."""
         baselines: list[tuple[Baseline, float | None]] = [
             ("constant", self.constant_log_loss),
+            ("position", self.position_log_loss),
             ("length", self.length_log_loss),
+            ("surface", self.surface_log_loss),
+            ("frozen", self.frozen_log_loss),
         ]
         return [(name, loss) for name, loss in baselines if loss is not None and self.log_loss > loss]
 
@@ -69,4 +78,7 @@ def validation_from_figures(figures: Mapping[str, float | None]) -> RewardModelV
         length_log_loss=figure("length_log_loss"),
         temperature=None if scaled is None else figure("temperature"),
         scaled_log_loss=scaled,
+        position_log_loss=figure("position_log_loss"),
+        surface_log_loss=figure("surface_log_loss"),
+        frozen_log_loss=figure("frozen_log_loss"),
     )

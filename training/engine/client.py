@@ -29,6 +29,9 @@ class Sampling(TypedDict, total=False):
     max_tokens: int
 
 
+_CONTINUING = {"add_generation_prompt": False, "continue_final_message": True}
+"""Never left out for a server that refuses them: it would answer with another message."""
+
 _SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_tokens=256)
 
 
@@ -107,14 +110,20 @@ class Engine:
         messages: Messages,
         seed: int,
         n: int = 1,
+        prefix: str = "",
         **sampling: Unpack[Sampling],
     ) -> list[Answer]:
         """Return `n` answers to a chat. The first is drawn with `seed`, every other with its own.
 
+        With a `prefix` each answer is what follows it: Rondo's server and vLLM continue a last message of the
+        assistant. `EngineError` where the server refuses to.
+
         Other servers may know neither `top_k` nor seeds: a field that they refuse by name is left out and
         listed in each answer's `ignored`.
         """
-        body = self._body(model, messages, seed, n, sampling)
+        if prefix:
+            messages = [*messages, {"role": "assistant", "content": prefix}]
+        body = self._body(model, messages, seed, n, sampling) | (_CONTINUING if prefix else {})
         result = self._ask_adapting("/v1/chat/completions", body)
         choices = sorted(result["choices"], key=lambda choice: int(choice["index"]))
         usage = result.get("usage") or {}

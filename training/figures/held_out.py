@@ -11,6 +11,7 @@ from typing import Any
 
 from annotation.statistics.plots import Axis
 from training.contract import EvaluationReport
+from training.figures.baselines import BASELINE_FIGURES
 
 _PREFIX = "held_out_"
 # A diagram is a square that begins at one half, the least probability of a pair's favourite.
@@ -69,7 +70,11 @@ def held_out_of(report: EvaluationReport | None) -> HeldOut | None:
     if report is None or not report.figures:
         return None
     return HeldOut(
-        step=report.step, figures=figures_of(report.figures), diagrams=tuple(_diagrams(report.details))
+        step=report.step,
+        figures=figures_of(
+            {name: value for name, value in report.figures.items() if name not in BASELINE_FIGURES}
+        ),
+        diagrams=tuple(_diagrams(report.details)),
     )
 
 

@@ -187,5 +187,7 @@ def _scores(facts: CardFacts) -> str:
         f"`heads.safetensors` holds a matrix (outputs, hidden) for each of the heads {heads}. A score is the "
         "last hidden state, after the final norm, at the last token of prompt and answer (the token that "
         "ends the turn), times that matrix; the mean where a head has several outputs. Names with a dot are "
-        "what was learned beside a head."
+        "what was learned beside a head. Where `score.reads` is there, the score reads the block that it "
+        "names first, from 1, over the completion's tokens: their mean where it names 1 second, else the "
+        "last; `score.offset` is added."
     )

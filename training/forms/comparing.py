@@ -221,6 +221,11 @@ class ArenaForm(SamplingForm):
         label=_("Guests may vote"),
         help_text=_("Anyone with the link, without an account. Their votes are counted apart."),
     )
+    is_conversation = forms.BooleanField(
+        required=False,
+        label=_("Voters write their own messages"),
+        help_text=_("A conversation with two models in place of held-out prompts; every turn is a vote."),
+    )
     most_votes = forms.IntegerField(
         required=False,
         min_value=1,

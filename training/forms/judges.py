@@ -4,7 +4,8 @@ from django import forms
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from annotation.models import Project
+from annotation.models import Project, RubricVersion
+from annotation.selectors.rubrics import published_versions
 from training.choices import WRITES_TEXT
 from training.models import Checkpoint
 from training.services.judges.judges import rounds_to_judge
@@ -29,6 +30,13 @@ class JudgeForm(forms.Form):
         label=_("Round"),
         help_text=_("Whose comparisons it judges."),
     )
+    rubric = forms.ModelChoiceField(
+        RubricVersion.objects.none(),
+        required=False,
+        label=_("Rubric"),
+        empty_label=_("None: it ranks by the guidelines"),
+        help_text=_("It scores each response by every criterion; the weighted sum decides."),
+    )
     most_judgments = forms.IntegerField(
         min_value=1, required=False, label=_("Max. annotations"), help_text=_("Empty: no limit.")
     )
@@ -49,7 +57,7 @@ class JudgeForm(forms.Form):
         help_text=_(
             "{guidelines} is the newest version of the guidelines, {conversation} the prompt, "
             "{answers} the responses with their letters, {example} a ranking in the expected "
-            "form."
+            "form. With a rubric, {rubric} is its criteria; unchanged, a template for rubrics is used."
         ),
     )
 
@@ -60,6 +68,9 @@ class JudgeForm(forms.Form):
         field.queryset = Checkpoint.objects.filter(
             Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
         )
+        rubric = self.fields["rubric"]
+        assert isinstance(rubric, forms.ModelChoiceField)  # noqa: S101 - declared above
+        rubric.queryset = published_versions(project)
         rounds = self.fields["round_number"]
         assert isinstance(rounds, forms.TypedChoiceField)  # noqa: S101 - declared above
         rounds.choices = [

@@ -14,35 +14,72 @@ from training.models.comparing import (
     Voters,
     VoteTotals,
 )
+from training.models.conversations import (
+    ArenaTalk,
+    ContinuesWith,
+    ConversationSettings,
+    ModelDraw,
+    PreparedOpening,
+    TurnResponse,
+)
 from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation
+from training.models.feedback import (
+    KEY_PREFIX,
+    ApplicationRequest,
+    Feedback,
+    FeedbackComparison,
+    FeedbackIncident,
+    FeedbackKey,
+    FeedbackRule,
+    FeedbackSettings,
+    RequestOptIn,
+)
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
-from training.models.judges import Judge, JudgeVerdict
+from training.models.judges import Judge, JudgeVerdict, RubricDraft
 from training.models.prompt_sets import PromptSet
 from training.models.rounds import Round, RoundStep, validate_recipe
+from training.models.suggestions import SuggestionSource
 from training.models.workers import Worker
 
 __all__ = [
     "FIGURES_FORMAT",
+    "KEY_PREFIX",
+    "ApplicationRequest",
     "ArenaBallot",
     "ArenaLink",
     "ArenaPair",
+    "ArenaTalk",
     "Checkpoint",
     "CheckpointExport",
+    "ContinuesWith",
+    "ConversationSettings",
     "DriftFigure",
     "DriftMeasurement",
     "EloPoints",
     "EvaluatedPrompt",
     "Evaluation",
+    "Feedback",
+    "FeedbackComparison",
+    "FeedbackIncident",
+    "FeedbackKey",
+    "FeedbackRule",
+    "FeedbackSettings",
     "Judge",
     "JudgeVerdict",
+    "ModelDraw",
+    "PreparedOpening",
     "PromptSet",
+    "RequestOptIn",
     "Round",
     "RoundStep",
+    "RubricDraft",
     "Run",
     "SideBySide",
     "SideBySideAnswer",
     "Slice",
     "Snapshot",
+    "SuggestionSource",
+    "TurnResponse",
     "VoteCount",
     "VoteLedger",
     "VoteTotals",

@@ -235,7 +235,7 @@ class ArenaLink(Claimable):
     PAGE = "arenas"
 
     UNFINISHED = (
-        Q(prepared_at__isnull=True, closed_at__isnull=True)
+        Q(prepared_at__isnull=True, closed_at__isnull=True, is_conversation=False)
         & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
         & (Q(most_votes__isnull=True) | Q(votes__lt=F("most_votes")))
     )
@@ -247,6 +247,11 @@ class ArenaLink(Claimable):
     prompts = models.PositiveIntegerField(help_text="How many held-out prompts are asked.")
     sampling = models.JSONField(help_text="temperature, top_p, max_tokens.")
     for_guests = models.BooleanField(default=False, help_text="Whether visitors without an account may vote.")
+    is_conversation = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether voters write their own messages instead of reading held-out prompts.",
+    )
     most_votes = models.PositiveIntegerField(null=True, blank=True, help_text="Then it ends; empty: never.")
     votes = models.PositiveIntegerField(default=0)
     expires_at = models.DateTimeField(null=True, blank=True)

@@ -36,7 +36,17 @@ class Judge(BackgroundJob):
         limit_choices_to={"kind__in": WRITES_TEXT},
         help_text="What answers for it: one of the model server, or one that names another server.",
     )
-    template = models.TextField(help_text="What it is asked, with {guidelines}, {conversation}, {answers}.")
+    template = models.TextField(
+        help_text="What it is asked, with {guidelines}, {conversation}, {answers}, {rubric}."
+    )
+    rubric = models.ForeignKey(
+        "annotation.RubricVersion",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="judges",
+        help_text="What it scores by, whose weighted sum decides the preference; empty: it ranks.",
+    )
     round_number = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -72,6 +82,59 @@ class Judge(BackgroundJob):
     def tokens(self) -> int:
         """Return the number of tokens read and written."""
         return self.prompt_tokens + self.completion_tokens
+
+
+class RubricDraft(BackgroundJob):
+    """Criteria that a model drafts from decided preference pairs. Written by `services.judges.drafting`.
+
+    Each criterion is checked on held-out pairs. Nothing uses a draft: a manager saves it as a rubric, edited.
+    """
+
+    PAGE = "rubric-drafts"
+
+    project = models.ForeignKey("annotation.Project", on_delete=models.PROTECT, related_name="rubric_drafts")
+    checkpoint = models.ForeignKey(
+        Checkpoint,
+        on_delete=models.PROTECT,
+        related_name="+",
+        limit_choices_to={"kind__in": WRITES_TEXT},
+        help_text="The model that drafts and checks.",
+    )
+    pairs = models.PositiveIntegerField(help_text="How many decided pairs it gets at most.")
+    max_tokens = models.PositiveIntegerField(default=1024, help_text="A reply is cut off after so many.")
+    criteria = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Objects with name, text, scale, weight, proposals; checked: agreeing, opposing, tied.",
+    )
+    pairs_read = models.PositiveIntegerField(default=0, help_text="Pairs that the criteria explain.")
+    pairs_checked = models.PositiveIntegerField(default=0, help_text="Held-out pairs that were scored.")
+    unread = models.PositiveIntegerField(default=0, help_text="Questions without a readable reply.")
+    version = models.ForeignKey(
+        "annotation.RubricVersion",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="The version that was saved from it.",
+    )
+
+    class Meta(BackgroundJob.Meta):
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project"],
+                condition=Q(state__in=(JobState.WAITING, JobState.RUNNING)),
+                name="rubric_draft_going_on_once",
+            ),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="rubric_draft_state_known"),
+            models.CheckConstraint(condition=Q(pairs__gte=2), name="rubric_draft_has_pairs"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Rubric draft {self.pk} by {self.checkpoint}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("rubric-draft", args=[self.project.slug, self.pk])
 
 
 class JudgeVerdict(WrittenOnce):

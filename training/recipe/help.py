@@ -22,6 +22,10 @@ _IN_A_RECIPE = {
     ("RewardPart", "checkpoint_digest"): (
         "Digest of that checkpoint's manifest; filled in when training starts, so leave it empty."
     ),
+    ("RewardPart", "options"): (
+        "Options by name; see the guide. For kind rubric: rubric, the name of a published rubric, and "
+        "judge, the name of an AI annotator that scores by it."
+    ),
     **{
         (cls, "reference"): (
             "The policy that divergence is measured from: parent, the one that the round continues; base, "

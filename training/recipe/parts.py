@@ -83,6 +83,50 @@ class StartSettings:
 
 
 @record
+class FeedbackUse:
+    """Feedback of applications' end users in the training data. Only that on training prompts enters."""
+
+    weight: Annotated[float, Field(gt=0, le=10), AS_WRITTEN] = 0.25
+    """Weight of one piece of feedback; an annotation weighs 1."""
+    kinds: Annotated[
+        tuple[Literal["thumb", "rating", "rewrite", "alternative"], ...], Field(min_length=1)
+    ] = ("thumb", "rating", "rewrite", "alternative")
+    """Thumbs and ratings are for KTO and heads on ratings (criterion: feedback); rewrites and chosen
+    alternatives are preferences between two responses."""
+    sources: tuple[str, ...] = ()
+    """Names of the tokens and keys whose feedback enters; empty takes all."""
+    since: str | None = None
+    """First day of the feedback, as 2026-01-31; null sets none."""
+    until: str | None = None
+    """Last day of the feedback; null sets none."""
+    least_trust: UnitInterval = 0.5
+    """Least trust in an end user: (good + 1) / (all + 2) of their feedback, good being what no incident
+    excludes. Of someone new it is one half."""
+    most_per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    """An end user weighs as much as this many pieces of feedback at most: who gave more weighs less for
+    each."""
+
+    def __post_init__(self) -> None:
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            require(
+                value is None or _day(value) is not None, name, f"{value!r} is no day; write it as 2026-01-31"
+            )
+
+    @property
+    def days(self) -> tuple[datetime.date | None, datetime.date | None]:
+        """Return the first and the last day; None where none is set."""
+        return _day(self.since), _day(self.until)
+
+
+def _day(text: str | None) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+@record
 class EvaluationSettings:
     """Evaluation of a new policy against its parent."""
 
@@ -142,6 +186,18 @@ class PromotionSettings:
     """Maximum length of responses relative to the parent's, in characters; null sets no limit."""
     rules: dict[str, Number] = field(default_factory=dict)
     """Least mean score by name of a rule of the evaluation."""
+
+
+@record
+class ComputeSettings:
+    """Processes, precision and memory of a round's training."""
+
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that train together on one machine, one for each GPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the frozen base; auto is bfloat16 on a GPU and float32 on a CPU."""
+    sharding: Literal["none", "full"] = "none"
+    """full: the processes share one copy of the base, for one that a GPU cannot hold. Needs LoRA."""
 
 
 @record

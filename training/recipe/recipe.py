@@ -22,7 +22,9 @@ from training.contract import (
 from training.contract.record import ContractError, decode, record, require
 from training.recipe.parts import (
     BudgetSettings,
+    ComputeSettings,
     EvaluationSettings,
+    FeedbackUse,
     PromotionSettings,
     Sampler,
     SamplingSettings,
@@ -114,8 +116,15 @@ class Recipe:
     """What must hold for it to be promoted."""
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     """What training may cost."""
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
+    """What it runs on."""
     ai_feedback: bool = False
     """Include the annotations of AI annotators; false keeps them out of the snapshot."""
+    feedback: FeedbackUse | None = None
+    """Include feedback of applications' end users, as a source of its own; null keeps it out of the
+    snapshot."""
+    first_passes: bool = False
+    """Learn from what annotators judged before they saw suggestions, instead of their final pass."""
 
     def __post_init__(self) -> None:
         if isinstance(self.policy, PolicyGradientSettings):
@@ -127,6 +136,12 @@ class Recipe:
             f"they give {answers} answers to a prompt; a comparison has 2 to 9",
         )
         self._check_promotion()
+        full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
+        require(
+            self.compute.sharding == "none" or not full,
+            "compute, sharding",
+            f"only a frozen base can be cut; set it to 'none', or {' and '.join(full)}, adapter to 'lora'",
+        )
 
     def _check_promotion(self) -> None:
         """Raise for conditions that no evidence of this recipe could meet."""

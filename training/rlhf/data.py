@@ -167,7 +167,9 @@ class _Building:
     @property
     def _labelled(self) -> bool:
         wanted = self._wanted
-        return any(names is None or names for names in (wanted.criteria, wanted.categories, wanted.missing))
+        return wanted.steps or any(
+            names is None or names for names in (wanted.criteria, wanted.categories, wanted.missing)
+        )
 
     def _add_judged(self, row: SnapshotRow) -> None:
         again = self._met_before(row)
@@ -209,6 +211,7 @@ class _Building:
             weight=weight,
             annotator=annotator,
             labels=labels,
+            completions=tuple(answers),
         )
 
     def _met_before(self, row: SnapshotRow) -> bool:
@@ -317,7 +320,8 @@ class _Building:
         categories = self._wanted.categories
         try:
             messages = with_context(row.messages, row.context) if self._context else row.messages
-            answer = self._encode(messages, text, offsets=categories is None or bool(categories))
+            places = self._wanted.steps or categories is None or bool(categories)
+            answer = self._encode(messages, text, offsets=places)
         except ContractError as error:
             self._drop(row, str(error), completion)
             return None
@@ -337,12 +341,14 @@ class _Building:
         annotator: str,
         strength: int = 0,
         labels: Labels | None = None,
+        completions: tuple[str, ...] = (),
     ) -> None:
         encoded = shorten(answers, self._max_tokens, self._encoder)
         self.shortened += encoded != tuple(answers)
         into = self.train if row.split == "train" else self.held_out
+        who = (row.prompt, annotator)
         into.append(
-            Example(row.judgment, encoded, ranks, strength, weight, row.prompt, annotator, labels or Labels())
+            Example(row.judgment, encoded, ranks, strength, weight, *who, labels or Labels(), completions)
         )
 
     def _drop(self, row: SnapshotRow, reason: str, completion: str = "") -> None:

@@ -48,7 +48,9 @@ _SCORES = """## Scores
 
 `heads.safetensors` holds a matrix (outputs, hidden) for each of the heads {heads}. A score is the last hidden
 state, after the final norm, at the last token of prompt and answer (the token that ends the turn), times that
-matrix; the mean where a head has several outputs. Names with a dot are what was learned beside a head.
+matrix; the mean where a head has several outputs. Names with a dot are what was learned beside a head. Where
+`score.reads` is there, the score reads the block that it names first, from 1, over the completion's tokens:
+their mean where it names 1 second, else the last; `score.offset` is added.
 """
 
 

@@ -35,18 +35,18 @@ from training.rlhf.loop.state import what_is_trained
 from training.rlhf.loop.stepping import DivergedError
 from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
-from training.rlhf.methods.reward import RewardModelling
+from training.rlhf.methods.reward_run import train_reward_model
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.run import train_on_samples
 from training.rlhf.rollout.compatible_server import ServerError
 from training.rlhf.runtime.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
-from training.rlhf.runtime.processes import Processes, join_processes
+from training.rlhf.runtime.processes import Processes, join_processes, lost_another_process
 from training.rlhf.runtime.run_folder import FolderInUseError, RunFolder, locked, log
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 
 METHODS: Mapping[str, Callable[[TrainingRun], RunResult]] = {
-    "reward": partial(train_on_judgments, method=RewardModelling),
+    "reward": train_reward_model,
     "preference": partial(train_on_judgments, method=DirectPreference),
     "sft": partial(train_on_judgments, method=SupervisedFineTuning),
     "kto": partial(train_on_judgments, method=KahnemanTversky),
@@ -89,6 +89,10 @@ def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
         folder.tell("failed", str(error))
         return EXIT_FAILED
     except Exception as error:
+        if lost_another_process(error):
+            log.info("Stopped: another process of the run has ended (%s)", str(error).splitlines()[0])
+            folder.tell("stopped", "another process of the run has ended; start again to go on")
+            return EXIT_STOPPED
         explanation = explain(error)
         message = explanation or f"{type(error).__name__}: {error}; the traceback is in log.txt"
         log.error("Failed: %s", message, exc_info=explanation is None)

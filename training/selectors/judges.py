@@ -17,6 +17,7 @@ from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, RankedCompletion
 from annotation.selectors.access import judgments_current
 from training.models import Judge, JudgeVerdict
+from training.selectors.rubric_agreement import CriterionAgreement, criteria_agreement
 
 NEWEST = 5000
 """Number of a judge's newest judgments that are analysed."""
@@ -46,6 +47,8 @@ class JudgeReport:
     """Share of pairs decided within one order that the answer shown earlier won."""
     same_in_all_orders: Estimate
     """Share of comparisons on which every order led to the same ranking."""
+    criteria: tuple[CriterionAgreement, ...]
+    """Agreement with people by criterion of its rubric; empty without one."""
 
 
 def report_of(judge: Judge) -> JudgeReport:
@@ -77,6 +80,7 @@ def report_of(judge: Judge) -> JudgeReport:
         among_people=percent_agreement([_units_of_all(others) for others in people.values()]),
         position=position_bias([_by_place(replies) for replies, _ in verdicts]),
         same_in_all_orders=share_of_independent([agree for _, agree in verdicts]),
+        criteria=criteria_agreement(judge, [pk for pk, _ in newest]),
     )
 
 

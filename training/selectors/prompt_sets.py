@@ -29,7 +29,7 @@ def prompt_sets_of(project: Project) -> QuerySet[PromptSet]:
 
 def prompts_matching(project: Project, text: str, *, split: str = "", tag: str = "") -> QuerySet[Prompt]:
     """Return the prompts of a project with all words of a text, newest first."""
-    prompts = matching(project.prompts.order_by("-pk"), text[:_LONGEST_SEARCH], column="messages")
+    prompts, _far = matching(project.prompts.order_by("-pk"), text[:_LONGEST_SEARCH], column="messages")
     if split:
         prompts = prompts.filter(split=split)
     return prompts

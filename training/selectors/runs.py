@@ -28,6 +28,7 @@ from training.contract import (
     read_watch_warnings,
 )
 from training.contract.log_lines import search_lines, tail
+from training.figures.baselines import BASELINE_FIGURES
 from training.figures.curves import MOST_LINES, Metric, metric_of, points_since
 from training.figures.folded_metrics import Folded, folded_metrics
 from training.figures.held_out import Figure, figures_of
@@ -53,7 +54,7 @@ DRAWN_METRICS = (
     "held_out_accuracy",
     "held_out_log_loss",
 )
-BASELINE_METRICS = ("held_out_constant_log_loss", "held_out_length_log_loss", "held_out_scaled_log_loss")
+BASELINE_METRICS = ("held_out_constant_log_loss", "held_out_scaled_log_loss", *BASELINE_FIGURES)
 """Metrics that hardly move during a run: not drawn first."""
 HEADLINE_METRICS = (
     *("held_out_accuracy", "held_out_log_loss", "held_out_reward", "held_out_loss"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from annotation.choices import Split
 from training.choices import RunState
-from training.contract import PolicyGradientSettings, Settings, read_machine_use
+from training.contract import PolicyGradientSettings, RewardSettings, Settings, read_machine_use
 from training.files.run_folders import folder_of
 from training.models import Round, Run
 from training.selectors.judgments import decided_judgments
@@ -25,7 +25,12 @@ class Pace:
 
 
 def pace_of(round_: Round, method: Settings) -> Pace | None:
-    """Return the pace of the latest finished run of the same method on the same base; None without one."""
+    """Return the pace of the latest finished run of the same method on the same base; None without one.
+
+    Fits to frozen features have none: their time is that of features, which are kept.
+    """
+    if _is_fitted_at_once(method):
+        return None
     finished = Run.objects.filter(
         method=method.method, state=RunState.FINISHED, checkpoint__base_model=round_.policy.base_model
     )
@@ -48,8 +53,17 @@ def pace_of(round_: Round, method: Settings) -> Pace | None:
     return None
 
 
+def _is_fitted_at_once(method: Settings) -> bool:
+    return isinstance(method, RewardSettings) and method.is_fitted_at_once
+
+
 def steps_of(method: Settings, examples: int) -> int:
-    """Optimiser steps of a run over so many examples: whole passes, or as many as are allowed."""
+    """Optimiser steps of a run over so many examples: whole passes, or as many as are allowed.
+
+    A head fitted to frozen features takes one.
+    """
+    if _is_fitted_at_once(method):
+        return 1
     steps = math.ceil(examples / method.optimiser.batch_size) * method.optimiser.epochs
     most = method.optimiser.max_steps
     return steps if most is None else min(steps, most)
@@ -68,7 +82,9 @@ def training_outlook(round_: Round) -> TrainingOutlook:
     """Return what the training of a round would have to learn from, and how long it would take."""
     recipe = round_.parsed_recipe
     rounds = range(1, round_.number + 1)
-    learned = decided_judgments(round_.project, rounds, ai_feedback=recipe.ai_feedback).count()
+    learned = decided_judgments(
+        round_.project, rounds, ai_feedback=recipe.ai_feedback, first_passes=recipe.first_passes
+    ).count()
     if not learned:
         return TrainingOutlook(judgments=0, seconds=None)
     seconds = 0.0

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass
 
+from annotation.agreement.selection import Selection
+from annotation.statistics.cached import last_report_of
 from training.choices import CheckpointKind, Method, StepKind
-from training.contract import EvaluationReport, RewardModelValidation, validation_from_figures
+from training.contract import (
+    BASELINES_KEY,
+    EvaluationReport,
+    RewardModelValidation,
+    validation_from_figures,
+)
+from training.figures.baselines import Baselines, baselines_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.evaluations import evaluator_of
 
@@ -20,6 +28,13 @@ def run_validation(run: Run, report: EvaluationReport | None) -> RewardModelVali
     if run.method != Method.REWARD or report is None:
         return None
     return validation_from_figures(report.figures)
+
+
+def run_baselines(run: Run, report: EvaluationReport | None) -> Baselines | None:
+    """Return the baselines of a reward model's run, beside the agreement of people as computed last."""
+    if run.method != Method.REWARD or report is None or BASELINES_KEY not in report.details:
+        return None
+    return baselines_of(report, last_report_of(run.snapshot.project, Selection()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

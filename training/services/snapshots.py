@@ -26,6 +26,7 @@ from annotation.models import (
     Rating,
     Review,
     SpanFlag,
+    TraceStep,
     User,
 )
 from annotation.selectors.access import judgments_current
@@ -44,23 +45,31 @@ from training.contract import (
     SnapshotReview,
     SnapshotRow,
     SnapshotSpan,
+    SnapshotStepLabels,
     write_snapshot,
 )
 from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
+from training.contract import StepLabel as ContractStepLabel
 from training.contract import Verdict as ContractVerdict
 from training.files.shared import publish
 from training.models import Snapshot
-from training.selectors.judgments import decided_judgments
+from training.recipe.parts import FeedbackUse
+from training.selectors.judgments import decided_judgments, judgments_with_labelled_steps
+from training.services.feedback.rows import feedback_rows
 
 T = TypeVar("T")
 
 _ROWS_AT_ONCE = 200
 
 
-def refuse_unless_learnable(project: Project, rounds: Sequence[int], *, ai_feedback: bool = False) -> None:
+def refuse_unless_learnable(
+    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False, first_passes: bool = False
+) -> None:
     """Refuse where no judgment says anything that a reward model could learn from."""
-    if decided_judgments(project, rounds, ai_feedback=ai_feedback).exists():
+    if decided_judgments(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes).exists():
+        return
+    if judgments_with_labelled_steps(project, rounds, ai_feedback=ai_feedback).exists():
         return
     found = judgments_current(project, rounds, machines=ai_feedback).count()
     if not found:
@@ -88,10 +97,10 @@ class Readers:
 _NOBODY = Readers()
 
 
-def readers(project: Project, rounds: Sequence[int]) -> Readers:
+def readers(project: Project, rounds: Sequence[int], *, first_passes: bool = False) -> Readers:
     """Return who marked any span or missing information, where the project asks for it."""
 
-    said = judgments_current(project, rounds).annotate(
+    said = judgments_current(project, rounds, first_passes=first_passes).annotate(
         marks=Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"))),
         lacks=Exists(MissingInfo.objects.filter(judgment=OuterRef("pk"))),
     )
@@ -136,6 +145,8 @@ def freeze_snapshot(
     created_by: User | None = None,
     weigh_by_reliability: bool = False,
     ai_feedback: bool = False,
+    feedback: FeedbackUse | None = None,
+    first_passes: bool = False,
     on_row: Callable[[int, int], object] = lambda done, total: None,
 ) -> Snapshot:
     """Freeze the current judgments of `rounds` into a snapshot.
@@ -145,15 +156,20 @@ def freeze_snapshot(
     there. `weigh_by_reliability` gives each row the weight of
     its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
     `ai_feedback` puts the judgments of programs in, each with the weight 1; how many is told in the header
-    and the counts.
+    and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
+    own; None none.
+    `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is
+    told in the counts.
     `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
     """
-    refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback)
-    judgments = judgments_current(project, rounds, machines=ai_feedback)
+    refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
+    judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
     by_machine = dict(judgments.values_list("pk", "annotator__is_machine"))
     ids = list(by_machine)
+    before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
-    read_by = readers(project, rounds)
+    read_by = readers(project, rounds, first_passes=first_passes)
+    given = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
     tally = _Tally()
 
     def rows() -> Iterator[SnapshotRow]:
@@ -161,6 +177,7 @@ def freeze_snapshot(
             tally.add(row)
             on_row(tally.judgments, len(ids))
             yield row
+        yield from given
 
     root = Path(settings.RONDO_SNAPSHOTS)
     root.mkdir(parents=True, exist_ok=True)
@@ -173,6 +190,7 @@ def freeze_snapshot(
             rounds=tuple(sorted(rounds)),
             prompts=snapshot_prompts(project),
             ai_judgments=sum(by_machine.values()),
+            feedback=len(given),
         )
         folder = root / header.digest
         if not folder.exists():
@@ -188,7 +206,12 @@ def freeze_snapshot(
             defaults={
                 "folder": str(folder.relative_to(settings.RONDO_HOME)),
                 "rounds": sorted(rounds),
-                "counts": {**tally.counts(), "ai_judgments": sum(by_machine.values())},
+                "counts": {
+                    **tally.counts(),
+                    "ai_judgments": sum(by_machine.values()),
+                    **({"feedback": len(given)} if feedback else {}),
+                    "first_passes": before_help,
+                },
                 "created_by": created_by,
             },
         )
@@ -217,6 +240,7 @@ def snapshot_rows(
 def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
     # Not `judgments_current`: one that is superseded while rows are written stays in this snapshot.
     candidates = Candidate.objects.select_related("completion__source").order_by("index")
+    steps = TraceStep.objects.only("completion_id", "start", "end").order_by("completion_id", "index")
     return (
         Judgment.objects.filter(pk__in=ids)
         .select_related(
@@ -224,8 +248,10 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
         )
         .prefetch_related(
             Prefetch("comparison__candidates", queryset=candidates),
+            Prefetch("comparison__candidates__completion__steps", queryset=steps),
             "ranks",
             "span_flags__category",
+            "labelled_steps",
             "missing_info__category",
             "corrections__edits",
             "ratings__criterion",
@@ -248,9 +274,7 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
         split=_split(prompt),
         messages=_messages(prompt),
         context=_context(prompt),
-        completions=tuple(
-            SnapshotCompletion(id=str(one.pk), text=one.text, source=one.source.name) for one in completions
-        ),
+        completions=tuple(map(_completion, completions)),
         verdict=cast(ContractVerdict, judgment.verdict),
         ranks={str(place.completion_id): place.rank for place in judgment.ranks.all()},
         guideline_version=judgment.guideline.version if judgment.guideline else None,
@@ -264,6 +288,7 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
             SnapshotCritique(completion=str(one.completion_id), text=one.text)
             for one in judgment.critiques.all()
         ),
+        step_labels=tuple(_step_labels(judgment, completions)),
         demonstration=judgment.demonstration.text if hasattr(judgment, "demonstration") else "",
         review=_review(comparison.review) if hasattr(comparison, "review") else None,
         weight=weight,
@@ -345,6 +370,25 @@ def _rating(rating: Rating) -> SnapshotRating:
         scale=cast(ContractScale, criterion.scale),
         value=rating.value,
     )
+
+
+def _completion(completion: Completion) -> SnapshotCompletion:
+    return SnapshotCompletion(
+        id=str(completion.pk),
+        text=completion.text,
+        source=completion.source.name,
+        steps=tuple((step.start, step.end) for step in completion.steps.all()),
+    )
+
+
+def _step_labels(judgment: Judgment, completions: Sequence[Completion]) -> Iterator[SnapshotStepLabels]:
+    given = {one.step_id: cast(ContractStepLabel, one.label) for one in judgment.labelled_steps.all()}
+    if not given:
+        return
+    for completion in completions:
+        labels = tuple(given.get(step.pk) for step in completion.steps.all())
+        if any(labels):
+            yield SnapshotStepLabels(completion=str(completion.pk), labels=labels)
 
 
 def _span(flag: SpanFlag) -> SnapshotSpan:

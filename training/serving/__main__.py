@@ -94,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-rows", type=_count, default=limits.max_rows, help="answers written at a time")
     add("--cache-tokens", type=_count, default=limits.cache_tokens,
         help="places for keys and values of prompts and answers; what does not fit waits")
+    add("--kept-tokens", type=_count_or_none, default=limits.kept_tokens,
+        help="places for earlier turns of conversations, which are then not read again; 0 keeps none")
     add("--queue", type=_count, default=limits.queue,
         help="requests that may wait; more are told to come back")
     add("--requests-per-key", type=_count, default=limits.per_key,
@@ -111,6 +113,10 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return value
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if int(text) == 0 else _count(text)
 
 
 def _seconds(text: str) -> float:
@@ -140,6 +146,7 @@ def _limits(options: argparse.Namespace) -> Limits:
         max_adapters=options.max_adapters,
         max_rows=options.max_rows,
         cache_tokens=options.cache_tokens,
+        kept_tokens=options.kept_tokens,
         queue=options.queue,
         per_key=options.requests_per_key,
         seconds_per_request=options.seconds_per_request,

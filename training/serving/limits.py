@@ -16,6 +16,9 @@ class Limits:
     cache_tokens: int = 32768
     """Places for keys and values of prompts and answers, each counted as long as the longest beside it may
     become; the context's length at least. A place of SmolLM2-135M takes 46 KB in float32."""
+    kept_tokens: int = 16384
+    """Places beside these for what was read and written before, so that the next turn of a conversation reads
+    only what is new."""
     queue: int = 32
     """Requests that may wait."""
     per_key: int = 64

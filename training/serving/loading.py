@@ -44,4 +44,5 @@ def load_model(catalogue: Catalogue, *, device: str, dtype: str, limits: Limits)
         max_adapters=limits.max_adapters,
         max_rows=limits.max_rows,
         cache_tokens=limits.cache_tokens,
+        kept_tokens=limits.kept_tokens,
     )

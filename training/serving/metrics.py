@@ -80,8 +80,13 @@ class _Now(Collector):
             "rondo_waiting_rows", "Answers of requests that have begun, without place.", engine.waiting
         )
         yield _gauge("rondo_adapters_loaded", "Checkpoints in memory.", len(model.shelf.loaded))
-        tokens = CounterMetricFamily("rondo_tokens", "Tokens read and written.", labels=["kind"])
+        tokens = CounterMetricFamily(
+            "rondo_tokens",
+            "Tokens of prompts that were read, of prompts that were known from earlier answers, and written.",
+            labels=["kind"],
+        )
         tokens.add_metric(["prompt"], engine.tokens_read)
+        tokens.add_metric(["reused"], engine.tokens_reused)
         tokens.add_metric(["completion"], engine.tokens_written)
         yield tokens
         yield CounterMetricFamily(

@@ -101,9 +101,10 @@ class Model:
         max_adapters: int,
         max_rows: int,
         cache_tokens: int,
+        kept_tokens: int,
     ) -> None:
         """max_rows: answers that are written at a time. cache_tokens: places for keys and values; those of
-        one answer always find place."""
+        one answer always find place. kept_tokens: places for those of earlier answers, see `Prefixes`."""
         self.backbone = backbone
         self.shelf = Shelf(backbone, catalogue, max_adapters=max_adapters)
         self.engine = Engine(
@@ -113,6 +114,7 @@ class Model:
             max_tokens=max(cache_tokens, context_length(backbone)),
             read_at_once=_READ_AT_ONCE,
             steady=True,
+            keep_tokens=kept_tokens,
         )
         self._texts = Texts(backbone)
         self._scoring = 0
@@ -123,7 +125,8 @@ class Model:
         """Answer a chat; emits `GenerationStarted`, deltas if streaming, `Generated`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
-            yield from self._generate(request, [self._texts.chat(request.chat())], held, emit)
+            prompt = self._texts.chat(request.chat(), prefix=request.prefix)
+            yield from self._generate(request, [prompt], held, emit)
 
     def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine]:
         """Continue raw text; emits `GenerationStarted`, deltas if streaming, `Generated`."""

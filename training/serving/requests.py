@@ -152,6 +152,25 @@ class ChatRequest(SamplingRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     response_format: ResponseFormat | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    """Extension, as vLLM has it: with `add_generation_prompt` false, the answer goes on from the text of the
+    last message, which is the assistant's, and holds what follows it alone."""
+
+    @model_validator(mode="after")
+    def _continues_an_answer(self) -> Self:
+        continues = bool(self.continue_final_message)
+        if continues == (self.add_generation_prompt in (None, True)):
+            raise ValueError(
+                "'continue_final_message': true needs 'add_generation_prompt': false, and the reverse"
+            )
+        last = self.messages[-1]
+        if continues and (len(self.messages) < 2 or last.role != "assistant" or not last.content.strip()):
+            raise ValueError(
+                "'continue_final_message', with 'add_generation_prompt': false, needs a last message of the "
+                "assistant with a text"
+            )
+        return self
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -170,9 +189,15 @@ class ChatRequest(SamplingRequest):
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def prefix(self) -> str | None:
+        """Return the text from which the answer goes on; None for one from its beginning."""
+        return self.messages[-1].content if self.continue_final_message else None
+
     def chat(self) -> list[Message]:
-        """Return the messages as the contract names them."""
-        return [Message(role=message.role, content=message.content) for message in self.messages]
+        """Return the messages that are answered, as the contract names them."""
+        answered = self.messages[:-1] if self.continue_final_message else self.messages
+        return [Message(role=message.role, content=message.content) for message in answered]
 
 
 class CompletionRequest(SamplingRequest):

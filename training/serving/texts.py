@@ -26,9 +26,10 @@ class Texts:
         control = sorted(backbone.tokenizer.all_special_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control)))
 
-    def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Return token ids of a chat up to where the answer begins."""
-        for index, message in enumerate(messages):
+    def chat(self, messages: Sequence[Message], *, prefix: str | None = None) -> list[int]:
+        """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""
+        answer = [] if prefix is None else [Message(role="assistant", content=prefix)]
+        for index, message in enumerate([*messages, *answer]):
             if match := self._control.search(self._encoder.undelimited(message)):
                 raise RequestError(
                     400,
@@ -37,6 +38,8 @@ class Texts:
                     param=f"messages[{index}].content",
                 )
         try:
+            if prefix is not None:
+                return list(self._encoder.begun(messages, prefix))
             return list(self._encoder.chat(messages))
         except ContractError as error:
             raise RequestError(400, f"{error}.", code="invalid_value", param="messages") from error

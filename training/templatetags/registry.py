@@ -8,9 +8,9 @@ _WORSE, _CHANCE, _BETTER = 0.45, 0.55, 0.7
 
 
 @register.filter
-def percent(share: float | None) -> str:
-    """A share as percent with one decimal; nothing for None."""
-    return "" if share is None else f"{100 * share:.1f} %"
+def percent(share: float | None, decimals: int = 1) -> str:
+    """Return a share as percent, by default with one decimal; nothing for None."""
+    return "" if share is None else f"{100 * share:.{decimals}f} %"
 
 
 @register.filter

@@ -48,7 +48,7 @@ _DEEDS = {
     "round.cancel": _("cancelled"),
     "round.again": _("started again"),
     "round.reopen": _("took back to labelling"),
-    "round.retry": _("began a step anew"),
+    "round.retry": _("repeated a step"),
     "round.promote": _("promoted"),
     "round.reject": _("rejected"),
     "round.rollback": _("rolled back"),

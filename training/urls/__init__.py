@@ -4,8 +4,22 @@ from django.urls import URLPattern, path
 
 from training.services.rounds.actions import ACTIONS
 from training.urls.comparing import patterns as comparing
+from training.urls.conversations import patterns as conversations
+from training.urls.feedback import patterns as feedback
 from training.urls.registry import patterns as registry
-from training.views import dashboard, evaluations, judges, openai, recipe, rounds, run_table, runs, snapshots
+from training.views import (
+    dashboard,
+    evaluations,
+    judges,
+    openai,
+    recipe,
+    rounds,
+    rubric_drafts,
+    run_table,
+    runs,
+    snapshots,
+    suggestions,
+)
 
 _ROUND = "projects/<slug:slug>/rounds/<int:number>/"
 
@@ -34,6 +48,9 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/judges/", judges.judges, name="judges"),
     path("projects/<slug:slug>/judges/<int:pk>/", judges.judge, name="judge"),
     path("projects/<slug:slug>/judges/<int:pk>/set/", judges.judge_set, name="judge-set"),
+    path("projects/<slug:slug>/rubric-drafts/", rubric_drafts.drafts, name="rubric-drafts"),
+    path("projects/<slug:slug>/rubric-drafts/<int:pk>/", rubric_drafts.draft, name="rubric-draft"),
+    path("projects/<slug:slug>/suggestions/", suggestions.suggestions, name="suggestions"),
     path("served-models/new/", judges.served_model, name="served-model"),
     path("v1/models", openai.models, name="v1-models"),
     path("v1/models/<str:name>", openai.model, name="v1-model"),
@@ -41,5 +58,7 @@ urlpatterns: list[URLPattern] = [
     path("v1/completions", openai.completions, name="v1-completions"),
     path("v1/<path:rest>", openai.unknown, name="v1-unknown"),
     *comparing,
+    *conversations,
+    *feedback,
     *registry,
 ]

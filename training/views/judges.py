@@ -16,6 +16,8 @@ from training.models import Judge
 from training.services.judges.judges import create_judge, set_judge
 from training.services.registry.served_models import register_served_model
 
+_RELATED = ("checkpoint", "project", "user", "rubric__rubric__project")
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
@@ -46,7 +48,9 @@ def judge(request: Request, project: Project, pk: int) -> HttpResponse:
     from training.selectors.judges import report_of
 
     found = _judge(project, pk)
-    verdicts = found.verdicts.select_related("judgment__comparison__prompt")[:10]
+    verdicts = found.verdicts.select_related("judgment__comparison__prompt").prefetch_related(
+        "judgment__rubric_scores__criterion"
+    )[:10]
     context = {"project": project, "judge": found, "report": report_of(found), "verdicts": verdicts}
     return render(request, "training/judge.html", context)
 
@@ -82,7 +86,7 @@ def served_model(request: Request) -> HttpResponse:
 
 def _judge(project: Project, pk: int) -> Judge:
     found = (
-        project.judges.select_related("checkpoint", "project", "user").filter(pk=pk).first()
+        project.judges.select_related(*_RELATED).filter(pk=pk).first()
         if pk <= BigIntegerField.MAX_BIGINT
         else None
     )

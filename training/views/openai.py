@@ -22,12 +22,13 @@ from django.views.decorators.csrf import csrf_exempt
 
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
-from annotation.models import User
+from annotation.models import ApiToken, User
 from annotation.services.people.tokens import TooManyRequests, use_token
 from training.engine import EngineError, EngineUnavailableError, Upstream, upstream_of
 from training.engine.relay import ClientGoneError, Exchange, Head, relay
 from training.models import Checkpoint
 from training.selectors.served_models import served_models
+from training.services.feedback.recording import Recorder, recorder_for
 
 ANSWER_SECONDS = 300.0
 """For one whole answer, however it is given."""
@@ -68,7 +69,7 @@ class ApiError(Exception):
 
 
 def endpoint(method: str, scope: TokenScope) -> Callable[[Endpoint], Endpoint]:
-    """A view for programs with a token of that scope; it gets the token's user after the request."""
+    """A view for programs with a token of that scope; it gets the token after the request."""
 
     def wrap(view: Endpoint) -> Any:
         @login_not_required
@@ -79,7 +80,7 @@ def endpoint(method: str, scope: TokenScope) -> Callable[[Endpoint], Endpoint]:
                 if request.method not in (method, "HEAD" if method == "GET" else method):
                     message = f"This address takes {method} alone."
                     raise ApiError(405, message, code="method_not_allowed", headers={"Allow": method})
-                return view(request, _user_of(request, scope), **parts)
+                return view(request, _token_of(request, scope), **parts)
             except ApiError as error:
                 return error.response()
 
@@ -89,27 +90,27 @@ def endpoint(method: str, scope: TokenScope) -> Callable[[Endpoint], Endpoint]:
 
 
 @endpoint("GET", TokenScope.READ)
-def models(request: HttpRequest, user: User) -> HttpResponse:
+def models(request: HttpRequest, token: ApiToken) -> HttpResponse:
     """The checkpoints that answer. For who holds a token of someone who manages a project."""
-    return JsonResponse({"object": "list", "data": [_entry(one) for one in served_models(user)]})
+    return JsonResponse({"object": "list", "data": [_entry(one) for one in served_models(token.user)]})
 
 
 @endpoint("GET", TokenScope.READ)
-def model(request: HttpRequest, user: User, name: str) -> HttpResponse:
+def model(request: HttpRequest, token: ApiToken, name: str) -> HttpResponse:
     """One checkpoint that answers. For who holds a token of someone who manages a project."""
-    return JsonResponse(_entry(_served(user, name)))
+    return JsonResponse(_entry(_served(token.user, name)))
 
 
 @endpoint("POST", TokenScope.GENERATE)
-def chat_completions(request: HttpRequest, user: User) -> HttpResponseBase:
+def chat_completions(request: HttpRequest, token: ApiToken) -> HttpResponseBase:
     """An answer to a chat, whole or streamed. For who holds a token of someone who manages a project."""
-    return _pass_on(request, user, "/v1/chat/completions")
+    return _pass_on(request, token, "/v1/chat/completions")
 
 
 @endpoint("POST", TokenScope.GENERATE)
-def completions(request: HttpRequest, user: User) -> HttpResponseBase:
+def completions(request: HttpRequest, token: ApiToken) -> HttpResponseBase:
     """Complete a text, whole or streamed. For who holds a token of someone who manages a project."""
-    return _pass_on(request, user, "/v1/completions")
+    return _pass_on(request, token, "/v1/completions")
 
 
 @login_not_required
@@ -122,8 +123,8 @@ def unknown(request: HttpRequest, rest: str) -> HttpResponse:
 # ── Steps ─────────────────────────────────────────────────────────────────────────────
 
 
-def _user_of(request: HttpRequest, scope: TokenScope) -> User:
-    """Return the user of the token. Raises `ApiError` 401, 403, 429."""
+def _token_of(request: HttpRequest, scope: TokenScope) -> ApiToken:
+    """Return the token. Raises `ApiError` 401, 403, 429."""
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     try:
         token = use_token(secret=secret.strip(), scope=scope) if scheme.lower() == "bearer" else None
@@ -135,7 +136,7 @@ def _user_of(request: HttpRequest, scope: TokenScope) -> User:
     if token is None:
         message = "Wrong or missing token. Send 'Authorization: Bearer' with one that is good."
         raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-    return token.user
+    return token
 
 
 def _entry(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -155,9 +156,11 @@ def _served(user: User, name: object) -> Checkpoint:
     return found
 
 
-def _pass_on(request: HttpRequest, user: User, path: str) -> HttpResponseBase:
+def _pass_on(request: HttpRequest, token: ApiToken, path: str) -> HttpResponseBase:
     body = _body_of(request)
-    upstream = _upstream(_served(user, body.get("model")))
+    checkpoint = _served(token.user, body.get("model"))
+    upstream = _upstream(checkpoint)
+    recorder = recorder_for(token=token, checkpoint=checkpoint, body=body)
     if not _room.acquire(blocking=False):
         message = f"{ANSWERS_AT_ONCE} answers are being given already. Ask again in a few seconds."
         raise ApiError(429, message, code="queue_full", headers={"Retry-After": "2"})
@@ -165,7 +168,7 @@ def _pass_on(request: HttpRequest, user: User, path: str) -> HttpResponseBase:
     try:
         head = answer.head()
         if body.get("stream") and head.status == 200:
-            return _streamed(answer)
+            return _streamed(answer, recorder)
         content = b"".join(answer.pieces())
     except ClientGoneError:
         # Nobody reads this; the log does, and 499 is what servers write there.
@@ -178,7 +181,7 @@ def _pass_on(request: HttpRequest, user: User, path: str) -> HttpResponseBase:
         answer.close()
         raise
     answer.close()
-    return _whole(head, content)
+    return _whole(head, content, recorder)
 
 
 def _body_of(request: HttpRequest) -> dict[str, Any]:
@@ -251,8 +254,9 @@ class _Answer:
 class _Stream:
     """The body of a streamed response. Django closes it at the end, and when the client has gone."""
 
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: _Answer, recorder: Recorder | None) -> None:
         self._answer = answer
+        self._recorder = recorder
         self._pieces = answer.pieces()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -260,33 +264,60 @@ class _Stream:
 
     def __next__(self) -> bytes:
         try:
-            return next(self._pieces)
+            piece = next(self._pieces)
+            if self._recorder:
+                self._recorder.add(piece)
+            return piece
+        except StopIteration:
+            if self._recorder:
+                self._recorder.end()
+            raise
         except EngineError as error:
+            self._recorder = None
             # The status line is long gone: an error can only be said inside the stream.
             self._pieces = iter(())
             return f"data: {json.dumps(_failed(error).body())}\n\n".encode()
         except ClientGoneError:
+            self._recorder = None
             raise StopIteration from None
 
     def close(self) -> None:
-        """Call the answer off."""
+        """Call the answer off; store it if all of it was sent."""
         self._answer.close()
+        if self._recorder:
+            self._recorder.store()
 
 
-def _streamed(answer: _Answer) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(_Stream(answer), content_type="text/event-stream")
+class _RecordedResponse(HttpResponse):
+    """A whole answer that is stored once it was sent: a web server closes a response after its last byte."""
+
+    recorder: Recorder | None = None
+
+    def close(self) -> None:
+        """Store the request, then end it."""
+        if self.recorder:
+            self.recorder.store()
+        super().close()
+
+
+def _streamed(answer: _Answer, recorder: Recorder | None) -> StreamingHttpResponse:
+    response = StreamingHttpResponse(_Stream(answer, recorder), content_type="text/event-stream")
     response["Cache-Control"] = "no-cache"
     # A proxy before us must not collect the pieces.
     response["X-Accel-Buffering"] = "no"
     return response
 
 
-def _whole(head: Head, content: bytes) -> HttpResponse:
+def _whole(head: Head, content: bytes, recorder: Recorder | None) -> HttpResponse:
     """The server's answer as it is; that it refuses our own key is no fault of the one who asks."""
     if head.status in (401, 403) or 300 <= head.status < 400:
         message = "The model server refuses this request. Ask the administrator to look at its key."
         raise ApiError(502, message, code="model_server_refuses")
-    response = HttpResponse(content, status=head.status)
+    response = _RecordedResponse(content, status=head.status)
+    if recorder and head.status == 200:
+        recorder.add(content)
+        recorder.end()
+        response.recorder = recorder
     headers = {name.lower(): value for name, value in head.headers.items()}
     for name in _PASSED:
         if value := headers.get(name.lower()):

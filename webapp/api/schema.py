@@ -23,6 +23,10 @@ ENUM_NAMES = {
     "FindingLevelName": "webapp.operations.health.LEVELS",
     "NotificationKindName": "annotation.choices.NotificationKind",
     "WhyDisabledName": "annotation.choices.WhyDisabled",
+    "FeedbackKindName": "training.choices.FeedbackKind",
+    "SelectionReasonName": "training.choices.SelectionReason",
+    "AbuseKindName": "training.choices.AbuseKind",
+    "RatingScaleName": "annotation.choices.RatingScale",
 }
 """Names of enums in the document, in place of generated ones."""
 
@@ -37,6 +41,7 @@ TAGS = [
     {"name": "runs", "description": "Training jobs, their metrics, and what they learned from."},
     {"name": "transfers", "description": "Files of judgments, in and out."},
     {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
+    {"name": "feedback", "description": "Requests of applications, and feedback of their end users."},
     {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
     {"name": "operations", "description": "How this Rondo stands, and who did what anywhere."},
 ]

@@ -1,6 +1,6 @@
 """The environment variables of Rondo: one table with the kind, bounds, default and help of each.
 
-`.ci/document_settings.py` writes the README's table from it. `read_environment` reads all variables and
+`.ci/reference.py` writes the guide's table from it. `read_environment` reads all variables and
 reports every wrong one at once, each with its name, its value and a remedy.
 """
 
@@ -158,7 +158,7 @@ _READERS: dict[Kind, Callable[[Setting, str], Any]] = {
 
 
 def documentation() -> str:
-    """Return the settings table of the README."""
+    """Return the settings table of the guide."""
     rows = [f"| `{setting.name}` |{_shown_default(setting)} | {setting.help} |" for setting in TABLE]
     return "\n".join(["| variable | default | what it sets |", "|---|---|---|", *rows])
 

@@ -1,4 +1,4 @@
-"""Every environment variable of Rondo, in the order of the README."""
+"""Every environment variable of Rondo, in the order of the guide."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -27,7 +27,7 @@ class Setting:
     name: str
     kind: Kind
     help: str
-    """Description in Markdown, for the README."""
+    """Description in Markdown, for the guide."""
     default: Any = ""
     """Value if unset; None if `webapp.settings` computes it."""
     low: float = 0

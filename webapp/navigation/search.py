@@ -86,7 +86,7 @@ def _prompts(user: User, text: str, project: Project | None) -> Iterator[Result]
     projects = managed_projects(user)
     if project is not None:
         projects = projects.filter(pk=project.pk)
-    found = matching(Prompt.objects.filter(project__in=projects), text, column="messages")
+    found, _far = matching(Prompt.objects.filter(project__in=projects), text, column="messages")
     shown = found.annotate(newest=Max("comparisons")).filter(newest__isnull=False)
     for prompt in shown.select_related("project").order_by("-pk")[:_MOST]:
         address = reverse("statistics-item", args=[prompt.project.slug, prompt.newest])

@@ -62,6 +62,12 @@ SECTIONS: tuple[Section, ...] = (
         icon="pencil-line",
         pages=(
             Page(url="label", label=_("Label"), role=Role.ANNOTATOR),
+            Page(
+                url="conversations",
+                label=_("Conversations"),
+                role=Role.ANNOTATOR,
+                inner=("conversation-begin",),
+            ),
             Page(url="my-work", label=_("My work"), role=Role.ANNOTATOR),
             Page(url="guidelines", label=_("Guidelines"), role=Role.ANNOTATOR),
         ),
@@ -90,6 +96,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="gold", label=_("Gold items")),
             Page(url="withheld", label=_("Quarantined")),
             Page(url="judges", label=_("AI annotators"), inner=("judge", "served-model")),
+            Page(url="suggestions", label=_("Suggestions")),
             Page(url="drift", label=_("Drift"), inner=("drift-items",)),
         ),
     ),
@@ -137,6 +144,17 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        name="feedback",
+        label=_("Applications"),
+        icon="thumbs-up",
+        pages=(
+            Page(url="feedback", label=_("Requests and feedback"), inner=("feedback-request",)),
+            Page(url="feedback-figures", label=_("Thumbs by day")),
+            Page(url="feedback-incidents", label=_("Abuse")),
+            Page(url="feedback-settings", label=_("Feedback settings"), inner=("feedback-patterns",)),
+        ),
+    ),
+    Section(
         name="settings",
         label=_("Settings"),
         icon="settings",
@@ -148,9 +166,19 @@ SECTIONS: tuple[Section, ...] = (
                 inner=("criterion", "criterion-add", "criterion-change"),
             ),
             Page(
+                url="rubrics",
+                label=_("Rubrics"),
+                inner=("rubric", "rubric-new", "rubric-edit", "rubric-drafts", "rubric-draft"),
+            ),
+            Page(
                 url="project-categories",
                 label=_("Categories"),
                 inner=("category", "category-add", "category-change"),
+            ),
+            Page(
+                url="conversation-settings",
+                label=_("Conversations"),
+                inner=("conversation-task", "conversation-task-add"),
             ),
             Page(url="project-preview", label=_("Preview")),
             Page(url="members", label=_("Members")),
@@ -163,8 +191,14 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-FULL_WIDTH = frozenset({"label", "submit", "revise", "skip", "flag"})
-"""URL names of the labelling screen, which has no sidebar."""
+FULL_WIDTH = frozenset(
+    {
+        *("label", "submit", "revise", "skip", "flag"),
+        *("conversation", "conversation-say", "conversation-write", "conversation-end"),
+        *("arena-talk", "arena-talk-say", "arena-talk-vote", "arena-talk-end"),
+    }
+)
+"""URL names of the labelling screen, also in a conversation, which has no sidebar."""
 
 
 @dataclass(frozen=True, slots=True)

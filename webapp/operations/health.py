@@ -198,7 +198,7 @@ def jobs() -> list[Finding]:
                 attention(
                     "jobs",
                     _("%(kind)s: %(failed)d failed in the last 24 hours.") % words,
-                    _("Each says why and what to do."),
+                    _("Each states the cause and the remedy."),
                     link=f"{job.link}?state__exact=failed",
                 )
             )
@@ -266,7 +266,9 @@ def deployment() -> list[Finding]:
     return findings or [fine("settings", _("The settings are fit for others to reach Rondo."))]
 
 
+@cache
 def _complaints() -> Iterable[checks.CheckMessage]:
+    """Return what the checks say. They look at code and settings, which a process never changes."""
     messages = checks.run_checks(include_deployment_checks=True)
     # The broker has a separate finding.
     return [

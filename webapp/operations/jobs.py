@@ -21,6 +21,7 @@ _NAMED_AFTER = {
     "training.tasks.advance_round": ("round",),
     "training.tasks.score_project": ("project",),
     "training.tasks.prepare_arena": ("arena",),
+    "training.tasks.prepare_openings": ("project",),
     "training.tasks.judge": ("judge",),
     "training.tasks.do_job": ("kind", "job"),
     "annotation.tasks.do_import": ("import",),

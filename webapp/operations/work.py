@@ -16,7 +16,17 @@ from django.utils.translation import gettext_lazy as _
 from annotation.choices import AssignmentState, ImportState, JobState
 from annotation.models import AnnotatorTally, Assignment, FileImport
 from training.choices import TRAINS, RoundState, RunState, StepState
-from training.models import CheckpointExport, DriftMeasurement, Judge, Round, RoundStep, Run, Worker
+from training.models import (
+    CheckpointExport,
+    DriftMeasurement,
+    Judge,
+    Round,
+    RoundStep,
+    RubricDraft,
+    Run,
+    SuggestionSource,
+    Worker,
+)
 
 _IS_WAITING_FOR_WORKERS = (RoundState.SAMPLING, *TRAINS)
 
@@ -46,8 +56,11 @@ def jobs() -> list[Jobs]:
         _jobs(RoundStep, "step", _("steps of rounds"), StepState, _oldest_step()),
         _jobs(CheckpointExport, "export", _("exports of checkpoints"), JobState),
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
+        _jobs(RubricDraft, "draft", _("drafts of rubrics"), JobState),
         # A judge waits for new comparisons, which have no time of arrival.
         _jobs(Judge, "judge", _("AI judges"), JobState, None),
+        # So do suggestions.
+        _jobs(SuggestionSource, "suggestions", _("suggestions ahead"), JobState, None),
         _jobs(FileImport, "import", _("imports of files"), ImportState),
         # A run belongs to a step of a round, and the step is what waits.
         _jobs(Run, "run", _("training runs"), RunState, None),

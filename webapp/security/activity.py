@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
-from webapp.security.lockout import client_address
+from annotation.api.authentication import client_address
 
 EVERY_SECONDS = 300
 _MOST = 10_000

@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from annotation.api.authentication import client_address
 from annotation.choices import TaskName
 from annotation.services.jobs.messages import send_after_commit
 from webapp.security import lockout
@@ -71,9 +72,7 @@ class _CountsWrongCodes(forms.Form):
     def clean_code(self) -> str:
         request = context.request
         if not lockout.code_may_be_tried(request, self.user):
-            minutes = lockout.minutes_left(
-                username=self.user.get_username(), address=lockout.client_address(request)
-            )
+            minutes = lockout.minutes_left(username=self.user.get_username(), address=client_address(request))
             raise forms.ValidationError(lockout.wait(minutes))
         try:
             code = str(super().clean_code())  # type: ignore[misc]

@@ -7,29 +7,17 @@ limits live in the cache of one process.
 import math
 from datetime import datetime, timedelta
 
-from allauth.account.adapter import get_adapter
 from axes.handlers.proxy import AxesProxyHandler
 from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.signals import user_login_failed
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import ngettext
 
+from annotation.api.authentication import client_address
 from annotation.models import User
-
-
-def client_address(request: HttpRequest) -> str | None:
-    """Return the client's address; behind our proxies, the one seen by the outermost.
-
-    None if unknown: the web server is reached by a Unix socket.
-    """
-    try:
-        return str(get_adapter().get_client_ip(request))
-    except PermissionDenied:
-        return None
 
 
 def minutes_left(*, username: str, address: str | None, now: datetime | None = None) -> int:

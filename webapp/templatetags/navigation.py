@@ -11,6 +11,7 @@ from annotation.models import Comparison, Project
 from annotation.statistics.home import HomeRow
 from training.models import Round
 from training.selectors.comparison_uses import uses_of_comparison
+from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
 from webapp.navigation.sections import FULL_WIDTH, Entry, entries
 
@@ -46,6 +47,12 @@ class ManagedRow:
     round: Round | None
     next_step: NextStep | None
     """None for those who are no managers, and beyond the first projects: it takes some queries."""
+
+
+@register.simple_tag
+def with_conversations(rows: Sequence[HomeRow]) -> set[int]:
+    """Return the keys of those projects whose annotators may begin conversations."""
+    return open_for_conversations(row.project.pk for row in rows)
 
 
 @register.simple_tag

@@ -4,21 +4,19 @@ Readers are pure: rows of a file in, `ImportedItem`s out, no database. An answer
 place in `completions`, from 0; a category and a criterion by its key.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from annotation.choices import SCALE_VALUES, CategoryScope, Granularity, RatingScale, Verdict
-from annotation.exchange.formats.fields import FieldError, text
+from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
+from annotation.exchange.formats.fields import FieldError
 from annotation.offsets import utf16_to_codepoint
+from annotation.text.edits import Edit
+from annotation.text.traces import PlacedStep
 
 LONGEST_KEY = 60
 LONGEST_SOURCE = 120
-_NO_ORDER = (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED)
-_NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 
 _KEY = re.compile(rf"[-a-zA-Z0-9_]{{1,{LONGEST_KEY}}}")
 
@@ -35,6 +33,8 @@ class ImportedCompletion:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     finish_reason: str = ""
+    steps: tuple[PlacedStep, ...] = ()
+    """Of an agent trace or a session; a plain response has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +72,31 @@ class ImportedRating:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImportedEdit:
+    """A stretch of one answer that a correction replaced, in code points, half open."""
+
+    completion: int
+    start: int
+    end: int
+    replacement: str
+    is_model: bool = False
+    """True if a model wrote the replacement, False for the annotator."""
+    seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    span: tuple[str, int, int] | None = None
+    """Category, start and end of the span that it mends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportedStepLabel:
+    """The label of one step of one answer, in the words of `choices.StepLabel`; steps count from 0."""
+
+    completion: int
+    step: int
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedJudgment:
     """A judgment of one person or program on the completions of an item."""
 
@@ -86,8 +111,11 @@ class ImportedJudgment:
     spans: tuple[ImportedSpan, ...] = ()
     missing: tuple[ImportedMissing, ...] = ()
     corrections: tuple[tuple[int, str], ...] = ()
+    edits: tuple[ImportedEdit, ...] = ()
+    """Of the corrections whose edits are not those of a comparison of both texts."""
     ratings: tuple[ImportedRating, ...] = ()
     critiques: tuple[tuple[int, str], ...] = ()
+    step_labels: tuple[ImportedStepLabel, ...] = ()
     demonstration: str = ""
     active_seconds: int | None = None
     created_at: str = ""
@@ -96,6 +124,38 @@ class ImportedJudgment:
     """The answers as they were shown, first to last; empty where nobody wrote it down."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What the file says beyond these fields; it stays with the judgment as it came."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportedConversation:
+    """A live conversation, without its turns."""
+
+    id: str
+    """Its id where it was held."""
+    annotator: str = ""
+    task: str = ""
+    """Name of its opening task; empty where it had none."""
+    system: str = ""
+    seed: int
+    rating: int | None = None
+    attack_success: int | None = None
+    comment: str = ""
+    created_at: str = ""
+    ended_at: str = ""
+    """ISO 8601 with a time zone; empty while it is open."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportedTurn:
+    """The item as a turn of a conversation: its prompt is the conversation so far."""
+
+    conversation: ImportedConversation
+    index: int
+    """From 1."""
+    continued_with: int | None = None
+    """The answer with which the conversation went on; None where it ended here."""
+    continued_text: str = ""
+    """The annotator's edit of it; empty where it stayed as it was."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +168,9 @@ class ImportedItem:
     tags: list[str] = field(default_factory=list)
     completions: tuple[ImportedCompletion, ...] = ()
     judgments: tuple[ImportedJudgment, ...] = ()
+    split: str = ""
+    """The side of the split that the file states; empty where it states none."""
+    turns: tuple[ImportedTurn, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,136 +254,9 @@ def verdict_of(ranks: Sequence[int]) -> Verdict:
     return Verdict.EQUAL if len(ranks) > 1 and len(set(ranks)) == 1 else Verdict.RANKED
 
 
-def checked(item: ImportedItem) -> ImportedItem:
-    """The item, if it can be stored as it is. Raises `FieldError` for the first thing that cannot."""
-    seen = set()
-    for number, one in enumerate(item.completions):
-        where = f"completions[{number}]"
-        text(one.text, where)
-        if len(one.source) > LONGEST_SOURCE:
-            raise FieldError(f"{where}.source", f"is longer than {LONGEST_SOURCE} characters")
-        key = (one.text, one.source, one.seed)
-        if key in seen:
-            raise FieldError(
-                where,
-                "is the same text by the same source as one before it; a text is not compared with itself",
-            )
-        seen.add(key)
-        if one.seed is not None and not -(2**63) <= one.seed < 2**63:
-            raise FieldError(f"{where}.seed", "is too large; a seed has 64 bits at most")
-        _check_object(one.sampling, f"{where}.sampling")
-    if item.judgments and not item.completions:
-        raise FieldError("completions", "is empty, and there is a judgment; write what was judged")
-    for judgment in item.judgments:
-        _check_judgment(item, judgment)
-    return item
-
-
-def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
-    _check_ranks(judgment, len(item.completions))
-    _check_spans(item, judgment.spans)
-    for missing in judgment.missing:
-        _check_missing(item, missing)
-    for rating in judgment.ratings:
-        _completion(item, rating.completion, "ratings")
-        if rating.value not in SCALE_VALUES[RatingScale(rating.scale)]:
-            scale = RatingScale(rating.scale).label
-            raise FieldError("ratings", f"{rating.criterion} is rated {scale}, not {rating.value}")
-    for number, _ in (*judgment.corrections, *judgment.critiques):
-        _completion(item, number, "corrections or critiques")
-    _refuse_doubles("ratings", [(one.completion, one.criterion) for one in judgment.ratings])
-    _refuse_doubles("corrections", [number for number, _ in judgment.corrections])
-    _refuse_doubles("critiques", [number for number, _ in judgment.critiques])
-    if judgment.display_order and sorted(judgment.display_order) != list(range(len(item.completions))):
-        raise FieldError("display_order", "does not name every answer once")
-    for name in ("annotator", "comment", "demonstration"):
-        text(getattr(judgment, name), name, empty=True)
-    _check_object(judgment.more, "more")
-    _check_time(judgment.created_at)
-    seconds = judgment.active_seconds
-    if seconds is not None and not (type(seconds) is int and 0 <= seconds < 2**31):
-        raise FieldError("active_seconds", f"a number of seconds from 0 is expected, not {seconds!r}")
-
-
-def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:
-    for span in spans:
-        length = len(_completion(item, span.completion, "spans").text)
-        if not 0 <= span.start < span.end <= length:
-            raise FieldError(
-                "spans",
-                f"{span.start}–{span.end} does not lie in its answer, which has {length} characters",
-            )
-        if span.severity is not None and not 1 <= span.severity <= 9:
-            raise FieldError("spans", f"the severity {span.severity} is not from 1 to 9")
-    _refuse_doubles("spans", [(s.completion, s.category, s.start, s.end) for s in spans])
-
-
-def _refuse_doubles(where: str, keys: Sequence[Any]) -> None:
-    if len(set(keys)) < len(keys):
-        raise FieldError(where, "the same stands there twice; take one away")
-
-
-def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
-    ranks = judgment.ranks
-    if judgment.verdict not in Verdict.values:
-        raise FieldError(
-            "verdict", f"{judgment.verdict!r} is not known; known are {', '.join(Verdict.values)}"
-        )
-    if judgment.verdict in _NO_ORDER:
-        if ranks:
-            raise FieldError("ranks", f"there are ranks, and the verdict {judgment.verdict} gives no order")
-    elif len(ranks) != answers or any(rank < 1 for rank in ranks):
-        raise FieldError("ranks", f"one rank from 1 is expected for each of the {answers} answers")
-    elif judgment.verdict in _NO_WINNER and (len(ranks) < 2 or len(set(ranks)) > 1):
-        raise FieldError("ranks", f"the verdict {judgment.verdict} names no winner, but the ranks do")
-    elif judgment.verdict == Verdict.RANKED and len(ranks) == 2 and ranks[0] == ranks[1]:
-        raise FieldError("verdict", "neither wins: write equal, both_good or both_bad")
-    if judgment.strength is not None and not (
-        judgment.verdict == Verdict.RANKED and answers == 2 and 1 <= judgment.strength <= 4
-    ):
-        raise FieldError("strength", "is 1 to 4, and only of a pair with a winner")
-
-
-def _check_object(values: Mapping[str, Any], where: str) -> None:
-    """Refuse what no database can store as JSON."""
-    if not values:
-        return
-    try:
-        spelled = json.dumps(values, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise FieldError(where, f"is no JSON ({error})") from None
-    if "\\u0000" in spelled:
-        raise FieldError(where, "holds NUL, which cannot be stored; take it out")
-    text(spelled, where)
-
-
-def _check_time(given: str) -> None:
-    if not given:
-        return
-    try:
-        found = datetime.fromisoformat(given)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise FieldError("created_at", f"{given[:40]!r} is no time with a time zone (ISO 8601)")
-
-
-def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:
-    length = len(_completion(item, missing.completion, "missing").text)
-    if missing.insert_at is not None and not 0 <= missing.insert_at <= length:
-        raise FieldError("missing", f"belongs at {missing.insert_at} of an answer of {length} characters")
-    if not missing.text.strip() and not missing.evidence:
-        raise FieldError("missing", "says neither what is missing nor where it stands")
-    for passage, sentence in missing.evidence:
-        if not 0 <= passage < len(item.context) or not (
-            sentence is None or 0 <= sentence < len(item.context[passage]["sentences"])
-        ):
-            raise FieldError(
-                "missing", f"points at passage {passage}, sentence {sentence}, which is not there"
-            )
-
-
-def _completion(item: ImportedItem, number: int, where: str) -> ImportedCompletion:
-    if not 0 <= number < len(item.completions):
-        raise FieldError(where, f"speaks of answer {number} of {len(item.completions)}, counted from 0")
-    return item.completions[number]
+def as_edits(original: str, edits: Iterable[ImportedEdit]) -> list[Edit]:
+    """Edits of one answer as those of its text."""
+    return [
+        Edit(start=e.start, end=e.end, quote=original[e.start : e.end], replacement=e.replacement)
+        for e in edits
+    ]

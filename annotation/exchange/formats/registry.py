@@ -11,17 +11,22 @@ from typing import Any
 from annotation.errors import Refusal
 from annotation.exchange.formats import (
     argilla,
+    chatbot_arena,
     columns,
     label_studio,
+    openai,
     openassistant,
     openrlhf,
+    otel_traces,
     prompts_jsonl,
-    published,
     qa_feedback,
     rondo_csv,
     rondo_jsonl,
     spans,
+    trace_messages,
+    transcripts,
     trl,
+    ultrafeedback,
     verl,
 )
 from annotation.exchange.formats.items import Reader, Row
@@ -33,8 +38,9 @@ READERS: dict[str, Reader] = {}
 """In the order in which they are guessed: more telling names come first, and any table last."""
 WRITERS: dict[str, Writer] = {}
 _MODULES = (
-    *(rondo_jsonl, rondo_csv, qa_feedback, published, openassistant, label_studio, argilla, trl),
-    *(openrlhf, verl, spans, prompts_jsonl, columns),
+    *(rondo_jsonl, rondo_csv, qa_feedback, transcripts, ultrafeedback, chatbot_arena, openassistant),
+    *(label_studio, argilla, trl, otel_traces, openai, trace_messages, openrlhf, verl, spans),
+    *(prompts_jsonl, columns),
 )
 
 

@@ -6,6 +6,8 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 - `annotator`: a pseudonym, the same for the same person everywhere; `machine`: whether it is a program
 - `messages`, `context`, `references`, `tags`: what was asked, as imported
 - `completions`: `id`, `text`, `source`, `sampling`, `seed`, `finish_reason`
+  and of an agent trace `steps`: `kind` (`message`, `reasoning`, `tool_call`, `tool_result`), `role`, `tool`,
+  `call`, `is_error`, `start`, `body` (where its heading ends) and `end` in code points, `arguments`
 - `display_order`: completion ids as this annotator saw them, first to last
 - `verdict`: `ranked`, `equal`, `both_good`, `both_bad`, `cannot_judge`, or `not_asked` where the project
   does not ask which answer is better
@@ -18,36 +20,64 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
   and null for the title, and the `quote` that stands there)
 - `corrections`: `completion`, `text`, which is empty when nothing of the answer should stand; `edits`, which
   in order make that text of the completion's: `start`, `end` (code points, half open), `quote`,
-  `replacement`; `preference`: the `chosen` text over the `rejected` completion
+  `replacement`, and where they apply `model` (`seed`, `sampling`), by which the model that wrote the answer
+  wrote the replacement, and `span` (`category`, `start`, `end`), which it mends; `preference`: the `chosen`
+  text over the `rejected` completion
 - `ratings`: `completion`, `criterion`, `scale` (`five`, `seven` or `thumbs`: 0 down, 1 up), `value`
+- `rubric`: `name` and `version` of the rubric that the ratings or scores go by; only with one
+- `rubric_scores`: an AI annotator's `completion`, `criterion`, `scale`, `weight`, `value` (the mean over the
+  orders in which it was asked) and `reason`
 - `critiques`: `completion`, `text`
+- `step_labels`: `completion`, `step` (its number, from 0), `label` (`correct`, `wrong`, `unnecessary`); only
+  where steps were labelled
 - `demonstration`: the answer as this annotator would have written it, or null
 - `comment`, `active_seconds`, `guideline_version`, `created_at` (ISO 8601, UTC)
 - `blind`: false where the annotator knew which model wrote which answer; training leaves such a judgment out
+- `help`: only where suggestions were computed: `arm` (`helped` or `control`), `revealed_at`,
+  `finished_at`, `final` (id of the judgment of the final pass, or null), `first` (the first pass: `judgment`,
+  `verdict`, `ranks`, `strength`, `comment`, `spans`, `missing`, `ratings`, `critiques`, `active_seconds`,
+  `created_at`) and `decisions`, one for each suggestion: what it says (`kind`, `completion`, `category`,
+  `start`, `end`, `quote`, `severity`, `text`, `verdict`, `ranks`, `confidence`, `source`), whether it was
+  `planted` wrong, the `decision` (`accepted`, `changed`, `rejected`), its `seconds` and `decided_at`
 - `imported_from`: where an imported judgment came from, or null
+- `conversations`: only of a turn of a live conversation, see `formats.conversation_turns`
 
-Read back, everything returns but what belongs to the other database: ids, the round, and the version of the
-guidelines, which stay with the judgment under `more`. The annotator keeps the pseudonym.
+Read back, everything returns but what belongs to the other database: ids, the round, the help, the version
+of the guidelines and the rubric with its scores, which stay with the judgment under `more`. The annotator
+keeps the pseudonym, and a new prompt its side of the split.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from annotation.choices import StepKind
 from annotation.exchange.formats import fields
+from annotation.exchange.formats.conversation_turns import split_of, turns_of, unjudged_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
+    ImportedEdit,
     ImportedItem,
     ImportedJudgment,
     ImportedMissing,
     ImportedRating,
     ImportedSpan,
+    ImportedStepLabel,
     Reader,
     Row,
+    as_edits,
     key_of,
     placed,
 )
 from annotation.exchange.formats.writers import Record, Scene, Writer, Written
+from annotation.text.edits import applied, edits
+from annotation.text.traces import LONGEST_CALL, LONGEST_TOOL, STEP_ROLES, PlacedStep
+
+_KEPT_AS_WRITTEN = (
+    *("judgment", "comparison", "round", "guideline_version", "rubric", "rubric_scores", "blind"),
+    "help",
+    "imported_from",
+)
 
 
 def _line(row: Row) -> Iterator[ImportedItem]:
@@ -67,7 +97,10 @@ def _line(row: Row) -> Iterator[ImportedItem]:
         tags=[fields.text(value, "tags") for value in fields.items_of(row.get("tags"), "tags")],
         completions=tuple(_completion(where, one) for where, one in completions),
         judgments=(_judgment(row, places, [str(one.get("text")) for _, one in completions]),),
+        split=split_of(row),
+        turns=turns_of(row, places),
     )
+    yield from unjudged_of(row, _completion)
 
 
 def _passage(value: Any) -> dict[str, Any]:
@@ -92,6 +125,30 @@ def _completion(where: str, one: Mapping[str, Any]) -> ImportedCompletion:
         sampling=fields.object_of(one.get("sampling") or {}, f"{where}.sampling"),
         seed=None if seed is None else fields.whole_number(seed, f"{where}.seed"),
         finish_reason=finish,
+        steps=tuple(
+            _step(fields.object_of(value, f"{where}.steps[{number}]"), f"{where}.steps[{number}]")
+            for number, value in enumerate(fields.items_of(one.get("steps"), f"{where}.steps"))
+        ),
+    )
+
+
+def _step(one: Mapping[str, Any], where: str) -> PlacedStep:
+    kind, role = one.get("kind"), one.get("role")
+    if kind not in StepKind.values:
+        raise FieldError(f"{where}.kind", f"{kind!r} is not known; known are {', '.join(StepKind.values)}")
+    if role not in STEP_ROLES:
+        raise FieldError(f"{where}.role", f"{role!r} is not known; known are {', '.join(STEP_ROLES)}")
+    start, body, end = (fields.whole_number(one.get(n), f"{where}.{n}") for n in ("start", "body", "end"))
+    return PlacedStep(
+        kind=kind,
+        role=role,
+        start=start,
+        body=body,
+        end=end,
+        tool=fields.optional_text(one.get("tool"), f"{where}.tool")[:LONGEST_TOOL],
+        call=fields.optional_text(one.get("call"), f"{where}.call")[:LONGEST_CALL],
+        is_error=one.get("is_error") is True,
+        arguments=one.get("arguments"),
     )
 
 
@@ -123,10 +180,23 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
             )
             for one in parts("corrections")
         ),
+        edits=tuple(
+            edit
+            for one in parts("corrections")
+            for edit in _edits(one, place(one.get("completion"), "corrections"), texts)
+        ),
         ratings=tuple(_rating(one, place(one.get("completion"), "ratings")) for one in parts("ratings")),
         critiques=tuple(
             (place(one.get("completion"), "critiques"), fields.text(one.get("text"), "critiques"))
             for one in parts("critiques")
+        ),
+        step_labels=tuple(
+            ImportedStepLabel(
+                completion=place(one.get("completion"), "step_labels"),
+                step=fields.whole_number(one.get("step"), "step_labels.step"),
+                label=fields.text(one.get("label"), "step_labels.label"),
+            )
+            for one in parts("step_labels")
         ),
         demonstration=fields.optional_text(row.get("demonstration"), "demonstration"),
         active_seconds=row.get("active_seconds"),
@@ -134,11 +204,7 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
         display_order=tuple(
             place(pk, "display_order") for pk in fields.items_of(row.get("display_order"), "display_order")
         ),
-        more={
-            name: row[name]
-            for name in ("judgment", "comparison", "round", "guideline_version", "blind", "imported_from")
-            if row.get(name) is not None
-        },
+        more={name: row[name] for name in _KEPT_AS_WRITTEN if row.get(name) not in (None, [])},
     )
 
 
@@ -159,6 +225,44 @@ def _span(one: Mapping[str, Any], completion: int, texts: list[str]) -> Imported
         severity=None if severity is None else fields.whole_number(severity, "spans.severity"),
         note=fields.optional_text(one.get("note"), "spans.note"),
     )
+
+
+def _edits(one: Mapping[str, Any], completion: int, texts: list[str]) -> Iterator[ImportedEdit]:
+    """Yield the edits of a correction, unless a comparison of both texts gives them."""
+    where = "corrections.edits"
+    rows = [fields.object_of(value, where) for value in fields.items_of(one.get("edits"), where)]
+    found = [_edit(row, completion) for row in rows]
+    named = any(edit.is_model or edit.span for edit in found)
+    if not named:
+        original, text = texts[completion], str(one.get("text"))
+        given = as_edits(original, found)
+        if applied(original, given) != text or tuple(given) == edits(original, text):
+            return
+    yield from found
+
+
+def _edit(row: Mapping[str, Any], completion: int) -> ImportedEdit:
+    where = "corrections.edits"
+    model, span = row.get("model"), row.get("span")
+    written = {} if model is None else fields.object_of(model, f"{where}.model")
+    mended = None if span is None else fields.object_of(span, f"{where}.span")
+    seed = written.get("seed")
+    return ImportedEdit(
+        completion=completion,
+        start=fields.whole_number(row.get("start"), where),
+        end=fields.whole_number(row.get("end"), where),
+        replacement=fields.text(row.get("replacement"), where, empty=True),
+        is_model=model is not None,
+        seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
+        sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
+        span=None if mended is None else _mended(mended, f"{where}.span"),
+    )
+
+
+def _mended(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
+    category = key_of(fields.text(span.get("category"), where))
+    start, end = (fields.whole_number(span.get(name), where) for name in ("start", "end"))
+    return category, start, end
 
 
 def _missing(one: Mapping[str, Any], completion: int) -> ImportedMissing:

@@ -91,7 +91,7 @@ def _preference(row: Row) -> Iterator[ImportedItem]:
     chosen, rejected = fields.required(row, "chosen"), fields.required(row, "rejected")
     if row.get("prompt") is not None:
         prompt = fields.prompt(row["prompt"], "prompt")
-        chosen, rejected = _after(prompt, chosen), _after(prompt, rejected)
+        prompt, chosen, rejected = _parted(prompt, _after(prompt, chosen), _after(prompt, rejected))
     else:
         prompt, chosen, rejected = _implicit(chosen, rejected)
     chosen_text, rejected_text = fields.answer(chosen, "chosen"), fields.answer(rejected, "rejected")
@@ -105,6 +105,21 @@ def _after(prompt: list[dict[str, str]], answer: Any) -> Any:
         if [m for m in beginning if m["role"] != "system"] == [m for m in prompt if m["role"] != "system"]:
             return answer[-1:]
     return answer
+
+
+def _parted(
+    prompt: list[dict[str, str]], chosen: Any, rejected: Any
+) -> tuple[list[dict[str, str]], Any, Any]:
+    """The earlier turns that both answers begin with belong to the prompt, which they may repeat."""
+    if not isinstance(chosen, list) or not isinstance(rejected, list) or len(chosen) < 2:
+        return prompt, chosen, rejected
+    if chosen[:-1] != rejected[:-1]:
+        raise FieldError("rejected", "does not share all but its last message with 'chosen'")
+    shared = fields.messages(chosen[:-1], "chosen")
+    system = [m for m in (*prompt, *shared) if m["role"] == "system"][:1]
+    asked, shared = ([m for m in chat if m["role"] != "system"] for chat in (prompt, shared))
+    turns = shared if shared[: len(asked)] == asked else [*asked, *shared]
+    return fields.prompt([*system, *turns], "chosen"), chosen[-1:], rejected[-1:]
 
 
 def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, Any]:
@@ -217,7 +232,7 @@ def _labels(record: Record) -> Iterator[tuple[Mapping[str, Any], bool | str]]:
             yield completion, NO_ORDER.get(verdict, "nothing to compare it with")
 
 
-def _trl_sft(record: Record, scene: Scene) -> Written:
+def sft_rows(record: Record, scene: Scene) -> Written:
     found = False
     for text in _worth_imitating(record):
         found = True
@@ -313,7 +328,7 @@ WRITERS = (
         name="trl-sft",
         sentence="TRL prompt and completion: demonstrations and corrections, else the preferred answers.",
         container="jsonl",
-        rows=_trl_sft,
+        rows=sft_rows,
     ),
     Writer(
         name="trl-prm",

@@ -10,7 +10,7 @@ from django.db.models import Prefetch, QuerySet
 from django.utils.translation import gettext as _
 
 from annotation.choices import SCALE_VALUES, RatingScale, Verdict
-from annotation.models import Comparison, Judgment, RankedCompletion, Rating
+from annotation.models import Comparison, Judgment, RankedCompletion, Rating, RubricScore
 from annotation.text.edits import Piece, pieces
 
 
@@ -77,6 +77,12 @@ class ShownJudgment:
             *(
                 Remark(about=self.letters[row.completion_id], kind=str(row.criterion), text=in_words(row))
                 for row in judgment.ratings.all()
+            ),
+            *(
+                Remark(
+                    about=self.letters[row.completion_id], kind=str(row.criterion), text=score_in_words(row)
+                )
+                for row in judgment.rubric_scores.all()
             ),
             *(
                 Remark(about=self.letters[row.completion_id], kind=_("Critique"), text=row.text)
@@ -150,17 +156,27 @@ def in_words(rating: Rating) -> str:
     return _("%(value)s of %(most)s") % {"value": rating.value, "most": most}
 
 
+def score_in_words(score: RubricScore) -> str:
+    """Return an AI annotator's score with the end of its scale, and its reason."""
+    most = SCALE_VALUES[RatingScale(score.criterion.scale)][-1]
+    words = _("%(value)s of %(most)s") % {"value": f"{score.value:g}", "most": most}
+    return f"{words}: {score.reason}" if score.reason else words
+
+
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
     return (
         Judgment.objects.filter(comparison=comparison)
-        .select_related("annotator", "assignment", "guideline", "superseded_by", "demonstration")
+        .select_related(
+            *("annotator", "assignment", "guideline", "rubric__rubric", "superseded_by", "demonstration")
+        )
         .prefetch_related(
             Prefetch("ranks", queryset=ranks),
             "span_flags__category",
             "missing_info__category",
             "ratings__criterion",
+            "rubric_scores__criterion",
             "critiques",
             "corrections__completion",
         )

@@ -18,8 +18,10 @@ from annotation.models import Assignment, Comparison, ItemFlag, Judgment, Review
 from annotation.selectors.comparison.agreement import agreement_on, in_a_sentence
 from annotation.selectors.comparison.judgments import ShownJudgment, in_order, judgments_of
 from annotation.selectors.comparison.responses import Column, ShownResponse, column_of, with_everybody
+from annotation.selectors.comparison.traces import Traces
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.reviews import completion_ids_by_name
+from annotation.selectors.traces import Row
 from annotation.text.rendering import render_markdown
 
 TOGETHER, SIDE_BY_SIDE = "together", "side"
@@ -121,11 +123,26 @@ class ComparisonPage:
         ]
 
     @cached_property
+    def traces(self) -> Traces:
+        """The steps of those responses that are traces."""
+        return Traces(self.comparison, self.completions)
+
+    @cached_property
+    def step_rows(self) -> list[Row]:
+        """Two traces in rows with everybody's labels; none where there are not two."""
+        return self.traces.rows([shown for shown in self.judgments if not shown.superseded])
+
+    @property
+    def response_numbers(self) -> list[int]:
+        """The numbers of the responses."""
+        return list(self.numbers.values())
+
+    @cached_property
     def responses(self) -> list[ShownResponse]:
         """Every response with the spans of all standing judgments."""
         standing = [shown for shown in self.judgments if not shown.superseded]
         return [
-            with_everybody(completion, self.numbers[completion.pk], self.judgments, standing)
+            with_everybody(completion, self.numbers[completion.pk], self.judgments, standing, self.traces)
             for completion in self.completions
         ]
 
@@ -133,7 +150,7 @@ class ComparisonPage:
     def columns(self) -> list[Column]:
         """The responses as the chosen annotator saw them, or each of them; none together."""
         return [
-            column_of(thread.shown, self.completions)
+            column_of(thread.shown, self.completions, self.traces)
             for thread in self.threads
             if self.view in (thread.key, SIDE_BY_SIDE)
         ]

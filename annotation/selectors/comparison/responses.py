@@ -8,8 +8,10 @@ from django.utils.safestring import SafeString
 from annotation.choices import FinishReason
 from annotation.models import Completion, SpanFlag
 from annotation.selectors.comparison.judgments import Remark, ShownJudgment
+from annotation.selectors.comparison.traces import Traces
 from annotation.text.rendering import render_answer
 from annotation.text.span_rendering import Mark, with_marks
+from annotation.text.step_markup import ShownStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,8 @@ class ShownResponse:
     """The letter under which the annotator saw it; empty where it is shown with everybody's spans."""
     rank: int | None = None
     remarks: Sequence[Remark] = ()
+    steps: Sequence[ShownStep] = ()
+    """Of a trace, which is shown by them and not by its markup."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +51,11 @@ class Column:
 
 
 def with_everybody(
-    completion: Completion, number: int, judgments: Sequence[ShownJudgment], standing: Sequence[ShownJudgment]
+    completion: Completion,
+    number: int,
+    judgments: Sequence[ShownJudgment],
+    standing: Sequence[ShownJudgment],
+    traces: Traces,
 ) -> ShownResponse:
     """Return a response with the spans of all standing judgments."""
     spans = [
@@ -65,17 +73,19 @@ def with_everybody(
         is_truncated=completion.finish_reason == FinishReason.LENGTH,
         markup=markup,
         marks=marks,
+        steps=traces.of(completion, standing),
         seen_as=[(letter, ", ".join(seen_as[letter])) for letter in sorted(seen_as)],
     )
 
 
-def column_of(shown: ShownJudgment, completions: Sequence[Completion]) -> Column:
+def column_of(shown: ShownJudgment, completions: Sequence[Completion], traces: Traces) -> Column:
     """Return the responses in the order in which the annotator of a judgment saw them."""
     by_pk = {completion.pk: completion for completion in completions}
-    return Column(judgment=shown, responses=[_as_seen(shown, by_pk[pk]) for pk in shown.order if pk in by_pk])
+    seen = [_as_seen(shown, by_pk[pk], traces) for pk in shown.order if pk in by_pk]
+    return Column(judgment=shown, responses=seen)
 
 
-def _as_seen(shown: ShownJudgment, completion: Completion) -> ShownResponse:
+def _as_seen(shown: ShownJudgment, completion: Completion, traces: Traces) -> ShownResponse:
     spans = [(span, "") for span in shown.judgment.span_flags.all() if span.completion_id == completion.pk]
     markup, marks = _marked(completion, spans)
     return ShownResponse(
@@ -86,6 +96,7 @@ def _as_seen(shown: ShownJudgment, completion: Completion) -> ShownResponse:
         letter=shown.letters[completion.pk],
         rank=shown.ranks.get(completion.pk) if len(set(shown.ranks.values())) > 1 else None,
         remarks=shown.remarks_about(completion.pk),
+        steps=traces.of(completion, [shown], is_named=False),
     )
 
 
@@ -102,4 +113,6 @@ def _marked(
         Mark(number=one.number, start=one.span.start, end=one.span.end, category=one.span.category.key)
         for one in numbered
     ]
-    return with_marks(render_answer(completion.text), drawn), numbered
+    # A trace is shown by its steps.
+    markup = SafeString() if completion.step_count else with_marks(render_answer(completion.text), drawn)
+    return markup, numbered

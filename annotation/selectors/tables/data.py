@@ -24,6 +24,7 @@ from annotation.selectors.tables.filters import (
     agreements,
     annotated_by,
     annotators,
+    calling,
     categories,
     in_state,
     lookup,
@@ -33,6 +34,7 @@ from annotation.selectors.tables.filters import (
     split_filter,
     states,
     tag_filter,
+    tools,
     with_category,
     with_response_of,
 )
@@ -210,6 +212,7 @@ COMPARISONS = Table(
         Filter(name="annotator", label=gettext_lazy("Annotator"), choices=annotators, apply=annotated_by),
         Filter(name="assigned", label=gettext_lazy("Assigned to"), choices=annotators, apply=reserved_for),
         Filter(name="source", label=gettext_lazy("Model"), choices=sources, apply=with_response_of),
+        Filter(name="tool", label=gettext_lazy("Tool"), choices=tools, apply=calling),
         split_filter("prompt__split"),
         tag_filter("prompt"),
     ),

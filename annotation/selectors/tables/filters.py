@@ -19,11 +19,12 @@ from annotation.models import (
     Project,
     Prompt,
     SpanFlag,
+    TraceStep,
     User,
 )
 from annotation.selectors.allocation import reservations
 from annotation.selectors.kept import kept
-from annotation.selectors.tables.search import few_of
+from annotation.selectors.tables.search import few_of, is_common
 from annotation.selectors.tables.table import Choice, Filter, never
 
 _SMALL_ROUND = 50_000
@@ -136,6 +137,22 @@ def with_response_of(rows: QuerySet[Any], _project: Project, value: str) -> Quer
     )
 
 
+def tools(project: Project) -> Sequence[Choice]:
+    """Return the tools that agents called; of a large project those of a while ago."""
+    return [(tool, tool) for tool in kept(lambda: _tools_in_use(project), "tools of traces", project.pk)]
+
+
+def _tools_in_use(project: Project) -> list[str]:
+    called = TraceStep.objects.filter(completion__prompt__project=project).exclude(tool="")
+    return list(called.order_by("tool").values_list("tool", flat=True).distinct())
+
+
+def calling(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
+    """Keep comparisons with a trace in which a tool was called."""
+    called = TraceStep.objects.filter(tool=value, completion__candidacies__comparison=OuterRef("pk"))
+    return rows.filter(Exists(called))
+
+
 def with_category(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
     """Keep annotations with a span of a category."""
     return rows.filter(Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"), category_id=value)))
@@ -179,4 +196,11 @@ def split_filter(path: str) -> Filter:
 
 def tag_filter(path: str) -> Filter:
     """Return the filter by tag of the prompt in `path`."""
-    return Filter(name="tag", label=gettext_lazy("Tag"), choices=_tags, apply=_tagged(path))
+    return Filter(
+        name="tag", label=gettext_lazy("Tag"), choices=_tags, apply=_tagged(path), collects=_is_rare_tag
+    )
+
+
+def _is_rare_tag(_project: Project, value: str) -> bool:
+    has_index = connection.features.supports_json_field_contains
+    return has_index and not is_common(Prompt.objects.filter(tags__contains=[value]))

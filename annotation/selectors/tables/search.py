@@ -1,7 +1,10 @@
 """Full-text search: every word of the query begins a word of the text. An index serves it on PostgreSQL."""
 
 import json
+import random
 import re
+from functools import reduce
+from operator import or_
 from typing import Any, TypeVar, cast
 
 from django.contrib.postgres.search import SearchQuery, SearchVectorField
@@ -13,7 +16,7 @@ Row = TypeVar("Row", bound=Model)
 FEW = 5000
 """Up to so many rows that meet a condition are listed first, and their pages are sorted from the list."""
 
-_SAMPLE, _COMMON = 1000, 50
+_SAMPLE, _COMMON = 200, 10
 _MOST_WORDS = 12
 _WORD = re.compile(r"\w+")
 
@@ -27,37 +30,54 @@ class _Words(Func):
 
 def matching(
     rows: QuerySet[Row], text: str, *, column: str, of: type[Model] | None = None, path: str = ""
-) -> QuerySet[Row]:
+) -> tuple[QuerySet[Row], bool]:
     """Return the rows of which a text has words that begin with those of `text`; without a word in it, all.
 
+    And True where they lie far from each other: their keys are to be collected and sorted for a page.
     of, column: the model and its column with the text (or a JSON value with texts); the rows' own where `of`
     is left out. path: the field of the rows that leads there. SQLite looks for each word anywhere in a text.
     """
     words = _WORD.findall(text.replace("\0", " "))[:_MOST_WORDS]
     if not words:
-        return rows
+        return rows, False
     field = f"{path}__{column}" if path else column
     if connection.vendor == "postgresql":
         query = SearchQuery(" & ".join(f"{word}:*" for word in words), search_type="raw", config="simple")
-        found = (of or rows.model)._default_manager.alias(words_=_Words(F(column))).filter(words_=query)
-        few = None if _is_common(found) else few_of(found)
-        if few is None:
-            # In a CASE, as PostgreSQL then expects many rows and walks: it takes several words to be rare.
-            hit = Case(When(words_=query, then=True), default=False)
-            walked = rows.alias(words_=_Words(F(field))).alias(hit_=hit).filter(hit_=True)
-            return cast("QuerySet[Row]", walked)
-        return rows.filter(**{f"{path or 'pk'}__in": few})
+        texts = (of or rows.model)._default_manager.all()
+        if is_common(_walked(texts, column, query)):
+            return _walked(rows, field, query), False
+        few = few_of(texts.alias(words_=_Words(F(column))).filter(words_=query))
+        if few is not None:
+            return rows.filter(**{f"{path or 'pk'}__in": few}), False
+        return cast("QuerySet[Row]", rows.alias(words_=_Words(F(field)))).filter(words_=query), True
     for word in words:
-        rows = rows.filter(
-            Q(**{f"{field}__icontains": word}) | Q(**{f"{field}__icontains": json.dumps(word)[1:-1]})
-        )
-    return rows
+        spellings = {word, json.dumps(word)[1:-1]}
+        rows = rows.filter(reduce(or_, (Q(**{f"{field}__icontains": one}) for one in spellings)))
+    return rows, True
 
 
-def _is_common(found: QuerySet[Any]) -> bool:
-    """Return True where the newest rows show that many match: listing those would take long."""
+def _walked(rows: QuerySet[Row], field: str, query: SearchQuery) -> QuerySet[Row]:
+    """Return the rows that match, not by the index.
+
+    In a CASE, as PostgreSQL then expects many rows and walks: it takes several words to be rare.
+    """
+    hit = Case(When(words_=query, then=True), default=False)
+    walked = rows.alias(words_=_Words(F(field))).alias(hit_=hit).filter(hit_=True)
+    return cast("QuerySet[Row]", walked)
+
+
+def is_common(found: QuerySet[Any]) -> bool:
+    """Return True where many rows match among the newest and among all: a walk soon fills a page.
+
+    Listing all that match takes long then. Where they lie together, far from the newest, a walk does.
+    """
     newest = found.model._default_manager.order_by("-pk").values_list("pk", flat=True).first() or 0
-    return len(found.filter(pk__gt=newest - _SAMPLE).values_list("pk", flat=True)[:_COMMON]) == _COMMON
+    drawn = random.sample(range(1, newest + 1), min(newest, _SAMPLE))
+    samples = (Q(pk__gt=newest - _SAMPLE), Q(pk__in=drawn))
+    return all(
+        len(found.order_by().filter(sample).values_list("pk", flat=True)[:_COMMON]) == _COMMON
+        for sample in samples
+    )
 
 
 def few_of(found: QuerySet[Any]) -> list[int] | None:

@@ -19,6 +19,8 @@ from annotation.models import Project
 ROWS_ON_A_PAGE = 50
 COUNTED = 1000
 """Matching rows are counted up to this number."""
+COUNTED_IN_SEARCH = 100
+"""Up to this number where a search text has to be looked for in every row."""
 
 Choice = tuple[str, str | Promise]
 
@@ -83,7 +85,8 @@ class Table:
     rows: Callable[[Project], QuerySet[Any]]
     columns: tuple[Column, ...]
     filters: tuple[Filter, ...] = ()
-    search: Callable[[QuerySet[Any], str], QuerySet[Any]] | None = None
+    search: Callable[[QuerySet[Any], str], tuple[QuerySet[Any], bool]] | None = None
+    """The rows with a text, and True where their keys are collected as for `Filter.collects`."""
     actions: tuple[Action, ...] = ()
 
 
@@ -135,40 +138,67 @@ class View:
         return self.query.get("order") == "oldest"
 
     @cached_property
-    def matching(self) -> QuerySet[Any]:
-        """Return the rows that filters and search leave, in no order."""
-        rows = self.table.rows(self.project)
+    def _found(self) -> tuple[QuerySet[Any], bool]:
+        rows, collects = self.table.rows(self.project), False
         for one, shown in zip(self.table.filters, self.fields, strict=True):
             if shown.value:
                 rows = one.apply(rows, self.project, shown.value)
+                collects = collects or one.collects(self.project, shown.value)
         if self.text and self.table.search is not None:
-            rows = self.table.search(rows, self.text)
-        return rows
+            rows, far = self.table.search(rows, self.text)
+            collects = collects or far
+        return rows, collects
+
+    @property
+    def matching(self) -> QuerySet[Any]:
+        """Return the rows that filters and search leave, in no order."""
+        return self._found[0]
+
+    @property
+    def _collects(self) -> bool:
+        return self._found[1]
+
+    @property
+    def counted_up_to(self) -> int:
+        """Return the number up to which matching rows are counted."""
+        return COUNTED_IN_SEARCH if self.text and not self._collects else COUNTED
 
     @cached_property
     def count(self) -> int:
-        """Return the number of matching rows, at most one more than `COUNTED`."""
-        return int(self.matching.order_by()[: COUNTED + 1].count())
+        """Return the number of matching rows, at most one more than `counted_up_to`."""
+        if self._collects:
+            return len(self._collected)
+        # A text that is common among the newest need not be so among the oldest.
+        rows = self.matching.order_by("-pk") if self.text else self.matching.order_by()
+        return int(rows.values("pk")[: self.counted_up_to + 1].count())
 
     @property
     def counted_to_the_end(self) -> bool:
         """Return False where more rows match than are counted."""
-        return self.count <= COUNTED
+        return self.count <= self.counted_up_to
 
-    @property
-    def _collects(self) -> bool:
-        shown = zip(self.table.filters, self.fields, strict=True)
-        return any(field.value and one.collects(self.project, field.value) for one, field in shown)
+    @cached_property
+    def _collected(self) -> list[int]:
+        return self._keys_of(self.matching, COUNTED + 1)
+
+    def _keys_of(self, rows: QuerySet[Any], most: int) -> list[int]:
+        # By a sum, as PostgreSQL would walk the table for an order that an index has.
+        order = F("pk") + 0 if self._collects else F("pk")
+        ordered = rows.order_by(order if self.oldest_first else order.desc())
+        return list(ordered.values_list("pk", flat=True)[:most])
 
     @cached_property
     def _page(self) -> tuple[list[Any], bool]:
         after = str(self.query.get("after", ""))
-        rows = self.matching
+        rows, is_first = self.matching, True
         if after.isdecimal() and len(after) < 19:
             rows = rows.filter(pk__gt=int(after)) if self.oldest_first else rows.filter(pk__lt=int(after))
-        order = F("pk") + 0 if self._collects else F("pk")
-        page = list(rows.order_by(order if self.oldest_first else order.desc())[: ROWS_ON_A_PAGE + 1])
-        return page[:ROWS_ON_A_PAGE], len(page) > ROWS_ON_A_PAGE
+            is_first = False
+        # Keys alone are sorted: databases sort whole rows of many matches, with what is counted for each.
+        shared = self._collects and is_first
+        keys = self._collected if shared else self._keys_of(rows, ROWS_ON_A_PAGE + 1)
+        page = self.table.rows(self.project).filter(pk__in=keys[:ROWS_ON_A_PAGE])
+        return list(page.order_by("pk" if self.oldest_first else "-pk")), len(keys) > ROWS_ON_A_PAGE
 
     @cached_property
     def lines(self) -> list[tuple[int, list[tuple[Column, Cell]]]]:

@@ -35,9 +35,15 @@ def display_order(
     candidates has stood in each position equally often: over a project no position is ahead by more
     than one for each lane. Which order comes next cannot be told without the server's secret key.
     """
-    size = len(completion_ids)
+    drawn_for = f"{project.pk}:{len(completion_ids)}:{_lane(annotator)}"
+    return balanced_order(completion_ids, number=number, drawn_for=drawn_for)
+
+
+def balanced_order(ids: Sequence[int], *, number: int, drawn_for: str) -> list[int]:
+    """Return the order with this number in the sequence named `drawn_for`, balanced as `display_order`."""
+    size = len(ids)
     block, turn = divmod(number, size)
-    drawn_for = f"{project.pk}:{size}:{_lane(annotator)}:{block}"
+    drawn_for = f"{drawn_for}:{block}"
     seed = salted_hmac("annotation.display", drawn_for, algorithm="sha256").digest()
     chance = random.Random(seed)  # noqa: S311 - the seed is a keyed hash
     rotations = list(range(size))
@@ -46,7 +52,7 @@ def display_order(
     chance.shuffle(rotations)
     chance.shuffle(shuffled)
     rotation = rotations[turn]
-    return [completion_ids[index] for index in shuffled[rotation:] + shuffled[:rotation]]
+    return [ids[index] for index in shuffled[rotation:] + shuffled[:rotation]]
 
 
 _NEXT_NUMBER = """

@@ -21,6 +21,20 @@ def number_below(limit: int, what: str, *, project: Project, annotator: User, tu
     return (_number(what, project, annotator, turn) * limit) >> _BITS
 
 
+def drawn_below(limit: int, what: str, subject: str) -> int:
+    """Return a number from 0 to `limit` − 1 for a subject that is no turn of a person."""
+    return (_keyed(what, subject) * limit) >> _BITS
+
+
+def drawn_within(share: float, what: str, subject: str) -> bool:
+    """Return True for a `share` of all subjects."""
+    return _keyed(what, subject) < int(share * 2**_BITS)
+
+
 def _number(what: str, project: Project, annotator: User, turn: int) -> int:
-    mac = salted_hmac(f"annotation.{what}", f"{project.pk}:{annotator.pk}:{turn}", algorithm="sha256")
+    return _keyed(what, f"{project.pk}:{annotator.pk}:{turn}")
+
+
+def _keyed(what: str, subject: str) -> int:
+    mac = salted_hmac(f"annotation.{what}", subject, algorithm="sha256")
     return int.from_bytes(mac.digest()[: _BITS // 8])

@@ -22,17 +22,20 @@ from annotation.services.judgments.inputs import (
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,
+    StepLabelInput,
 )
 from annotation.services.judgments.part_checks import (
     Evidence,
     check_missing,
     check_ratings,
     check_span,
+    check_step_labels,
     check_text,
     check_texts,
     evidence_of,
     refuse_doubles,
 )
+from annotation.services.judgments.rewrite_checks import check_rewrites
 
 __all__ = [
     "NO_WINNER",
@@ -44,6 +47,7 @@ __all__ = [
     "MissingInfoInput",
     "RatingInput",
     "SpanFlagInput",
+    "StepLabelInput",
     "check_answer",
     "check_ranks",
     "dense_ranks",
@@ -92,9 +96,11 @@ def check_answer(
     )
     for number, missing in enumerate(answer.missing_info, start=1):
         check_missing(missing, number, comparison.prompt, completions, categories)
+    check_step_labels(answer.step_labels, completions)
     check_ratings(answer.ratings, completions, configured.criteria, whole=not imported)
     check_texts(answer, completions)
-    changed = [c for c in answer.corrections if imported or c.text != completions[c.completion_id].text]
+    corrections = check_rewrites(answer, comparison, completions)
+    changed = [c for c in corrections if imported or c.text != completions[c.completion_id].text]
     return replace(answer, ranks=ranks, corrections=tuple(changed))
 
 
@@ -121,8 +127,9 @@ def _check_asked(
     """Refuse what the project does not ask, and the lack of the one thing that it does ask."""
     for said, asked, name, what in (
         (answer.strength is not None, project.ask_strength, "strength", _("how much better the winner is")),
-        (bool(answer.span_flags), project.ask_span_flags, "span_flags", _("for marks")),
+        (bool(answer.span_flags), project.ask_span_flags, "span_flags", _("for spans")),
         (bool(answer.missing_info), project.ask_missing_info, "missing_info", _("what is missing")),
+        (bool(answer.step_labels), project.ask_step_labels, "step_labels", _("for labels of steps")),
         (bool(answer.corrections), project.ask_correction, "corrections", _("for corrections")),
         (bool(answer.critiques), project.ask_critique, "critiques", _("for critiques of single responses")),
         (bool(answer.comment), project.ask_comment, "comment", _("for a comment")),

@@ -21,7 +21,7 @@ def flag_item(*, assignment: Assignment, annotator: User, reason: str, details: 
         if "\x00" in text:
             raise InvalidAnswer(_("The text holds the character NUL, which cannot be stored."), field=name)
     if not reason:
-        raise InvalidAnswer(_("Say why: choose a reason."), field="reason")
+        raise InvalidAnswer(_("Choose a reason."), field="reason")
     with transaction.atomic():
         locked = Assignment.objects.select_for_update(no_key=True).get(pk=assignment.pk)
         if locked.annotator_id != annotator.pk:

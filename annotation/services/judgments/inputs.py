@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from annotation.text.edits import Edit
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpanFlagInput:
@@ -43,11 +45,22 @@ class MissingInfoInput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepLabelInput:
+    """The label of one step of a completion, in the words of `choices.StepLabel`; steps count from 0."""
+
+    completion_id: int
+    step: int
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionInput:
     """A completion as it should have been. Empty: nothing of it should stand."""
 
     completion_id: int
     text: str
+    edits: tuple[Edit, ...] = ()
+    """The edits that make the text, with their origins; none: those of a comparison of both texts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +70,17 @@ class RatingInput:
     completion_id: int
     criterion_id: int
     value: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RubricScoreInput:
+    """An AI annotator's score of one completion by one criterion of a rubric, and its reason."""
+
+    completion_id: int
+    criterion_id: int
+    """Of a `RubricCriterion`."""
+    value: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +102,15 @@ class JudgmentAnswer:
     comment: str = ""
     span_flags: tuple[SpanFlagInput, ...] = ()
     missing_info: tuple[MissingInfoInput, ...] = ()
+    step_labels: tuple[StepLabelInput, ...] = ()
     corrections: tuple[CorrectionInput, ...] = ()
     ratings: tuple[RatingInput, ...] = ()
     critiques: tuple[CritiqueInput, ...] = ()
     demonstration: str = ""
     """The answer as the annotator would have written it; empty when they wrote none."""
     active_seconds: int | None = None
+    rubric_scores: tuple[RubricScoreInput, ...] = ()
+    """Given by AI annotators alone."""
 
     @property
     def has_details(self) -> bool:
@@ -91,8 +118,10 @@ class JudgmentAnswer:
         return bool(
             self.span_flags
             or self.missing_info
+            or self.step_labels
             or self.corrections
             or self.ratings
             or self.critiques
             or self.demonstration
+            or self.rubric_scores
         )

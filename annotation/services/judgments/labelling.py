@@ -6,7 +6,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from annotation.errors import Refusal
-from annotation.models import Assignment, Guideline, User
+from annotation.models import Assignment, Guideline, RubricVersion, User
 from annotation.services.assignments import assign_next_in_transaction, expire_leases_now_and_then
 from annotation.services.judgments.checks import JudgmentAnswer
 from annotation.services.judgments.submission import submit_in_transaction, submit_judgment
@@ -19,6 +19,7 @@ def submit_and_get_next(
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
+    rubric: RubricVersion | None = None,
     stands_on: int | None = None,
 ) -> Assignment | None:
     """`submit_judgment`, and then `assign_next`, written to disk together.
@@ -35,6 +36,7 @@ def submit_and_get_next(
         "answer": answer,
         "idempotency_key": idempotency_key,
         "guideline": guideline,
+        "rubric": rubric,
         "stands_on": stands_on,
     }
     try:

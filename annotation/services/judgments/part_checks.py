@@ -6,10 +6,17 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import SCALE_VALUES, CategoryScope, RatingScale
+from annotation.choices import SCALE_VALUES, CategoryScope, RatingScale, StepLabel
 from annotation.errors import InvalidAnswer, StaleAnswer
-from annotation.models import Category, Completion, Criterion, Prompt
-from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, RatingInput, SpanFlagInput
+from annotation.models import Category, Completion, Criterion, Prompt, RubricVersion, TraceStep
+from annotation.services.judgments.inputs import (
+    JudgmentAnswer,
+    MissingInfoInput,
+    RatingInput,
+    RubricScoreInput,
+    SpanFlagInput,
+    StepLabelInput,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +167,41 @@ def check_missing(
         evidence_of(prompt, pointer.passage, pointer.sentence, what)
 
 
+def check_step_labels(labels: Sequence[StepLabelInput], completions: Mapping[int, Completion]) -> None:
+    """Refuse a label that is not known, and one of a step that is not there or not the agent's."""
+    if not labels:
+        return
+    refuse_doubles("step_labels", "step label", [(one.completion_id, one.step) for one in labels])
+    for one in labels:
+        _known_completion(one.completion_id, completions, "step_labels", _("A step label"))
+        if one.label not in StepLabel.values:
+            raise InvalidAnswer(
+                _("The step label %(label)s is not known; choose one of %(labels)s.")
+                % {"label": repr(one.label)[:40], "labels": ", ".join(StepLabel.values)},
+                field="step_labels",
+            )
+    steps = {
+        (step.completion_id, step.index): step
+        for step in TraceStep.objects.filter(completion__in={one.completion_id for one in labels}).only(
+            "completion_id", "index", "kind", "role"
+        )
+    }
+    for one in labels:
+        step = steps.get((one.completion_id, one.step))
+        if step is None:
+            raise InvalidAnswer(
+                _("A step label is of step %(step)s; its response has %(steps)s, counted from 0.")
+                % {"step": repr(one.step)[:40], "steps": completions[one.completion_id].step_count},
+                field="step_labels",
+            )
+        if not step.is_agents:
+            raise InvalidAnswer(
+                _("Step %(step)s is not the agent's. Label the steps of the assistant alone.")
+                % {"step": one.step},
+                field="step_labels",
+            )
+
+
 def check_ratings(
     ratings: Sequence[RatingInput],
     completions: Mapping[int, Completion],
@@ -200,6 +242,28 @@ def check_ratings(
                 % {"criterion": criterion.label, "left": left, "all": len(completions)},
                 field="ratings",
             )
+
+
+def check_rubric_scores(
+    scores: Sequence[RubricScoreInput], completions: Sequence[int], rubric: RubricVersion | None
+) -> None:
+    """Refuse scores unless every completion is scored by every criterion of the rubric, within its scale."""
+    criteria = {} if rubric is None else {row.pk: row for row in rubric.criteria.all()}
+    if not scores and not criteria:
+        return
+    scored = [(score.completion_id, score.criterion_id) for score in scores]
+    refuse_doubles("rubric_scores", "score", scored)
+    expected = {(completion, criterion) for completion in completions for criterion in criteria}
+    # A judge that cannot judge gives no scores.
+    if scores and set(scored) != expected:
+        raise InvalidAnswer(
+            _("Score every response by every criterion of the rubric and by no other."), field="rubric_scores"
+        )
+    for score in scores:
+        steps = SCALE_VALUES[RatingScale(criteria[score.criterion_id].scale)]
+        if not steps[0] <= score.value <= steps[-1]:
+            raise InvalidAnswer(_("A score is outside its criterion’s scale."), field="rubric_scores")
+        check_text(score.reason, "rubric_scores")
 
 
 def check_texts(answer: JudgmentAnswer, completions: Mapping[int, Completion]) -> None:

@@ -12,12 +12,22 @@ from django.utils import timezone
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose, WithholdingState
 from annotation.errors import NotAllowed
-from annotation.models import Assignment, Comparison, Guideline, Judgment, Project, User, Withholding
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Guideline,
+    Judgment,
+    Project,
+    RubricVersion,
+    User,
+    Withholding,
+)
 from annotation.selectors import access
 from annotation.services.assignments.leases import held_by, lease
 from annotation.services.assignments.queue import QUEUE_ORDER
 from annotation.services.assignments.tallies import take_turn
 from annotation.services.judgments.checks import JudgmentAnswer, check_answer
+from annotation.services.judgments.part_checks import check_rubric_scores
 from annotation.services.judgments.submission import write_judgment
 
 
@@ -72,12 +82,18 @@ def lease_to_machine(
 
 
 def judge_as_machine(
-    *, assignment: Assignment, machine: User, answer: JudgmentAnswer, guideline: Guideline | None
+    *,
+    assignment: Assignment,
+    machine: User,
+    answer: JudgmentAnswer,
+    guideline: Guideline | None,
+    rubric: RubricVersion | None = None,
 ) -> Judgment:
     """Store what a machine says of its assignment. Twice is once: the second time returns the first.
 
     Refuses an answer that contradicts itself. A machine is asked for its verdict and its comment, whatever
-    else the project asks of people; no review follows, and no tally of people changes.
+    else the project asks of people; no review follows, and no tally of people changes. Its rubric scores are
+    by the criteria of `rubric`.
     """
     _require_machine(machine)
     if assignment.annotator_id != machine.pk:
@@ -87,12 +103,14 @@ def judge_as_machine(
         if (judged := access.current_judgment(assignment)) is not None:
             return judged
         checked = check_answer(comparison=assignment.comparison, answer=answer, imported=True)
+        check_rubric_scores(checked.rubric_scores, assignment.display_order, rubric)
         judgment = write_judgment(
             assignment=assignment,
             answer=checked,
             # The assignment is judged once, so its own key is as good as one that is drawn.
             idempotency_key=uuid.uuid5(machine.pseudonym, f"assignment {assignment.pk}"),
             guideline=guideline,
+            rubric=rubric,
         )
         assignment.state = AssignmentState.SUBMITTED
         assignment.closed_at = timezone.now()

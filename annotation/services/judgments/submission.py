@@ -19,14 +19,20 @@ from annotation.models import (
     Demonstration,
     Guideline,
     Judgment,
+    LabelledStep,
     MissingInfo,
+    Project,
     Prompt,
     RankedCompletion,
     Rating,
+    RubricScore,
+    RubricVersion,
     SpanFlag,
+    TraceStep,
     User,
 )
 from annotation.selectors import access
+from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import retake_slot
 from annotation.services.assignments.qualification import settle_qualification
 from annotation.services.assignments.tallies import Turn, count_submission, take_turn
@@ -36,6 +42,7 @@ from annotation.services.judgments.checks import (
     JudgmentAnswer,
     MissingInfoInput,
     SpanFlagInput,
+    StepLabelInput,
     check_answer,
     evidence_of,
 )
@@ -43,6 +50,7 @@ from annotation.services.judgments.drafts import discard_draft
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.quality.reviews import review_after_judgment
+from annotation.services.suggestions.reveals import open_reveal, refuse_while_open
 from annotation.services.webhooks.messages import tell_of_judgment
 from annotation.text import edits as corrections
 
@@ -65,6 +73,7 @@ def submit_judgment(
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
+    rubric: RubricVersion | None = None,
     stands_on: int | None = None,
 ) -> Judgment:
     """Store what `annotator` says about `assignment`, whole or not at all.
@@ -75,9 +84,11 @@ def submit_judgment(
     - Refuses another person's assignment (`NotAllowed`), marks on another text (`StaleAnswer`)
       and whatever contradicts itself (`InvalidAnswer`), naming the part in `field`.
 
-    `guideline` is the version that was on screen; the current one when left out. `stands_on` is the
+    `guideline` is the version that was on screen; the current one when left out. `rubric` likewise, for a
+    judgment that rates by its criteria. `stands_on` is the
     judgment that the page began with, 0 for none: when another stands now, `AnsweredElsewhere`
-    leaves the choice to the person. Left out, whatever stands is superseded.
+    leaves the choice to the person. Left out, whatever stands is superseded. Where the project helps its
+    annotators, a first judgment is the first pass: see `annotation.services.suggestions`.
     """
     try:
         with transaction.atomic():
@@ -87,6 +98,7 @@ def submit_judgment(
                 answer=answer,
                 idempotency_key=idempotency_key,
                 guideline=guideline,
+                rubric=rubric,
                 stands_on=stands_on,
             )
             return judgment
@@ -105,6 +117,7 @@ def submit_in_transaction(
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
+    rubric: RubricVersion | None = None,
     stands_on: int | None = None,
 ) -> tuple[Judgment, Turn]:
     """`submit_judgment` as a part of a larger transaction, and the person's turn as it stands then.
@@ -133,6 +146,7 @@ def submit_in_transaction(
             return _require_same_page(doubled, locked), turn
         current = access.current_judgment(locked)
     _require_same_ground(current, stands_on)
+    refuse_while_open(locked, current)
     shown = guideline or access.current_guideline(project)
     if shown is not None and shown.project_id != project.pk:
         raise InvalidAnswer(_("The guideline belongs to another project."), field="guideline")
@@ -146,6 +160,7 @@ def submit_in_transaction(
         answer=checked,
         idempotency_key=idempotency_key,
         guideline=shown,
+        rubric=_rubric_of(project, checked, rubric),
         supersedes=current,
     )
     if locked.state != AssignmentState.SUBMITTED:
@@ -155,11 +170,27 @@ def submit_in_transaction(
         turn = count_submission(turn=turn, assignment=locked)
         settle_qualification(assignment=locked)
     discard_draft(assignment=locked)
+    open_reveal(judgment=judgment, assignment=locked)
     if locked.retest_of_id is None:
         record_agreement_after(judgment=judgment, comparison=locked.comparison)
     review_after_judgment(comparison=locked.comparison)
     assignment.state = locked.state
     return judgment, turn
+
+
+def _rubric_of(
+    project: Project, answer: JudgmentAnswer, on_screen: RubricVersion | None
+) -> RubricVersion | None:
+    """Return the rubric version that the ratings go by; None without a rating by one of its criteria."""
+    configured = configuration_of(project)
+    version = on_screen or configured.rubric
+    if version is None or not answer.ratings:
+        return None
+    if version.rubric.project_id != project.pk:
+        raise InvalidAnswer(_("The rubric belongs to another project."), field="rubric")
+    keys = {criterion.key for criterion in version.criteria.all()}
+    rated = {rating.criterion_id for rating in answer.ratings}
+    return version if any(row.key in keys for row in configured.criteria if row.pk in rated) else None
 
 
 def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
@@ -185,6 +216,7 @@ def write_judgment(
     answer: JudgmentAnswer,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None,
+    rubric: RubricVersion | None = None,
     supersedes: Judgment | None = None,
     imported_from: dict[str, Any] | None = None,
     blind: bool = True,
@@ -199,6 +231,7 @@ def write_judgment(
         comparison_id=assignment.comparison_id,
         annotator_id=assignment.annotator_id,
         guideline=guideline,
+        rubric=rubric,
         verdict=answer.verdict,
         strength=answer.strength,
         comment=answer.comment,
@@ -221,7 +254,7 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
     )
     if not answer.has_details:
         return
-    SpanFlag.objects.bulk_create(
+    spans = SpanFlag.objects.bulk_create(
         SpanFlag(
             judgment=judgment,
             completion_id=span.completion_id,
@@ -237,8 +270,10 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
     MissingInfo.objects.bulk_create(
         _missing_info(judgment, prompt, missing) for missing in answer.missing_info
     )
+    if answer.step_labels:
+        _write_step_labels(judgment, answer.step_labels)
     if answer.corrections:
-        _write_corrections(judgment, answer.corrections)
+        _write_corrections(judgment, answer.corrections, spans)
     Rating.objects.bulk_create(
         Rating(
             judgment=judgment,
@@ -248,6 +283,16 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
         )
         for rating in answer.ratings
     )
+    RubricScore.objects.bulk_create(
+        RubricScore(
+            judgment=judgment,
+            completion_id=score.completion_id,
+            criterion_id=score.criterion_id,
+            value=score.value,
+            reason=score.reason,
+        )
+        for score in answer.rubric_scores
+    )
     Critique.objects.bulk_create(
         Critique(judgment=judgment, completion_id=critique.completion_id, text=critique.text)
         for critique in answer.critiques
@@ -256,25 +301,39 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
         Demonstration.objects.create(judgment=judgment, text=answer.demonstration)
 
 
-def _write_corrections(judgment: Judgment, corrected: Sequence[CorrectionInput]) -> None:
+def _write_step_labels(judgment: Judgment, labels: Sequence[StepLabelInput]) -> None:
+    steps = TraceStep.objects.filter(completion__in={one.completion_id for one in labels})
+    ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
+    LabelledStep.objects.bulk_create(
+        LabelledStep(judgment=judgment, step_id=ids[one.completion_id, one.step], label=one.label)
+        for one in labels
+    )
+
+
+def _write_corrections(
+    judgment: Judgment, corrected: Sequence[CorrectionInput], spans: Sequence[SpanFlag]
+) -> None:
     """The corrected texts, and each of their local edits."""
     originals = Completion.objects.in_bulk([correction.completion_id for correction in corrected])
+    span_ids = {(s.completion_id, s.category_id, s.start, s.end): s.pk for s in spans}
     written = Correction.objects.bulk_create(
         Correction(judgment=judgment, completion_id=correction.completion_id, text=correction.text)
         for correction in corrected
     )
     CorrectionEdit.objects.bulk_create(
         CorrectionEdit(
-            correction=correction,
+            correction=row,
             index=index,
             start=edit.start,
             end=edit.end,
             quote=edit.quote,
             replacement=edit.replacement,
+            continuation_id=edit.origin.continuation,
+            span_flag_id=span_ids[correction.completion_id, *edit.origin.span] if edit.origin.span else None,
         )
-        for correction in written
+        for row, correction in zip(written, corrected, strict=True)
         for index, edit in enumerate(
-            corrections.edits(originals[correction.completion_id].text, correction.text)
+            correction.edits or corrections.edits(originals[correction.completion_id].text, correction.text)
         )
     )
 

@@ -14,12 +14,19 @@ from annotation.models import User
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something that a key does. A key of a mark counts while a mark has the focus, and comes first there."""
+    """Something that a key does. A key of a mark, or of a suggestion, counts while one has the focus, and
+    comes first there."""
 
     name: str
     label: str | Promise
     default: str
     of_a_mark: bool = False
+    of_a_suggestion: bool = False
+
+    @property
+    def place(self) -> tuple[bool, bool]:
+        """Return where the key counts: within one place, every key does one thing."""
+        return self.of_a_mark, self.of_a_suggestion
 
 
 ACTIONS: Final = (
@@ -40,32 +47,65 @@ ACTIONS: Final = (
     Action(name="ask", label=gettext_lazy("Ask the managers"), default="q"),
     Action(name="rate", label=gettext_lazy("Rate the responses"), default="v"),
     Action(name="edit", label=gettext_lazy("Edit this response"), default="o"),
+    Action(name="rewrite", label=gettext_lazy("Rewrite the selection"), default="y"),
     Action(name="critique", label=gettext_lazy("Critique of this response"), default="k"),
     Action(name="demonstrate", label=gettext_lazy("Your own response"), default="w"),
+    Action(name="steps", label=gettext_lazy("Steps of a trace"), default="j"),
     Action(name="undo", label=gettext_lazy("Change the last annotation"), default="z"),
-    Action(name="mark_remove", label=gettext_lazy("Remove the mark"), default="Delete", of_a_mark=True),
-    Action(name="mark_note", label=gettext_lazy("Note on the mark"), default="n", of_a_mark=True),
+    Action(name="suggestion", label=gettext_lazy("Next suggestion without a decision"), default="."),
+    Action(
+        name="suggestion_accept",
+        label=gettext_lazy("Accept the suggestion"),
+        default="y",
+        of_a_suggestion=True,
+    ),
+    Action(
+        name="suggestion_change",
+        label=gettext_lazy("Accept the suggestion and change it"),
+        default="o",
+        of_a_suggestion=True,
+    ),
+    Action(
+        name="suggestion_reject",
+        label=gettext_lazy("Reject the suggestion"),
+        default="n",
+        of_a_suggestion=True,
+    ),
+    Action(
+        name="suggestion_next",
+        label=gettext_lazy("To the next suggestion"),
+        default="ArrowDown",
+        of_a_suggestion=True,
+    ),
+    Action(
+        name="suggestion_previous",
+        label=gettext_lazy("To the previous suggestion"),
+        default="ArrowUp",
+        of_a_suggestion=True,
+    ),
+    Action(name="mark_remove", label=gettext_lazy("Remove the span"), default="Delete", of_a_mark=True),
+    Action(name="mark_note", label=gettext_lazy("Note on the span"), default="n", of_a_mark=True),
     Action(
         name="mark_end_later",
-        label=gettext_lazy("End of the mark: later"),
+        label=gettext_lazy("End of the span: later"),
         default="ArrowRight",
         of_a_mark=True,
     ),
     Action(
         name="mark_end_earlier",
-        label=gettext_lazy("End of the mark: earlier"),
+        label=gettext_lazy("End of the span: earlier"),
         default="ArrowLeft",
         of_a_mark=True,
     ),
     Action(
         name="mark_start_later",
-        label=gettext_lazy("Start of the mark: later"),
+        label=gettext_lazy("Start of the span: later"),
         default="Shift+ArrowRight",
         of_a_mark=True,
     ),
     Action(
         name="mark_start_earlier",
-        label=gettext_lazy("Start of the mark: earlier"),
+        label=gettext_lazy("Start of the span: earlier"),
         default="Shift+ArrowLeft",
         of_a_mark=True,
     ),
@@ -161,7 +201,7 @@ def _key(name: str, text: str) -> str:
         message = _("“%(key)s” is no key. Write one character, or a name such as Enter, Delete or F2.")
         raise InvalidKey(message % {"key": key}, field=name)
     named = _BY_LOWER_NAME[key.lower()]
-    if not _BY_NAME[name].of_a_mark and named.removeprefix("Shift+") in _ON_THE_SCREEN:
+    if not any(_BY_NAME[name].place) and named.removeprefix("Shift+") in _ON_THE_SCREEN:
         message = _("“%(key)s” moves about on the page. Choose another key.")
         raise InvalidKey(message % {"key": key}, field=name)
     return named
@@ -176,7 +216,7 @@ def _require_free(action: Action, complete: Mapping[str, str]) -> None:
     for other in ACTIONS:
         if (
             other.name != action.name
-            and other.of_a_mark == action.of_a_mark
+            and other.place == action.place
             and complete[other.name] == complete[action.name]
         ):
             raise InvalidKey(

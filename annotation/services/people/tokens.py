@@ -52,7 +52,7 @@ def create_token(
     """
     name = name.replace("\x00", "").strip()
     if not name:
-        raise Refusal(_("Say what the token is for."), field="name")
+        raise Refusal(_("Enter the purpose of the token."), field="name")
     wanted = [scope for scope in TokenScope.values if scope in scopes]
     if not wanted or set(scopes) - set(wanted):
         raise Refusal(_("Choose what the token may be used for."), field="scopes")

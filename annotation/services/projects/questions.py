@@ -124,7 +124,8 @@ def _uses(question: Category | Criterion) -> int:
         return Judgment.objects.filter(ratings__criterion=question).distinct().count()
     marked = Judgment.objects.filter(span_flags__category=question).order_by().values("pk")
     missed = Judgment.objects.filter(missing_info__category=question).order_by().values("pk")
-    return marked.union(missed).count()
+    suggested = Judgment.objects.filter(help_after__decisions__suggestion__category=question)
+    return marked.union(missed, suggested.order_by().values("pk")).count()
 
 
 def _lock(project: Project) -> None:

@@ -19,7 +19,8 @@ Fields = Mapping[str, Any]
 _NOTHING_ASKED: Fields = MappingProxyType(
     dict.fromkeys(
         (
-            *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info", "ask_correction"),
+            *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
+            *("ask_step_labels", "ask_correction"),
             *("ask_critique", "ask_comment", "ask_demonstration"),
         ),
         False,

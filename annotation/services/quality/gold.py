@@ -47,7 +47,7 @@ def create_gold_item(
     """
     project = prompt.project
     if not access.may(created_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project says what is known."))
+        raise NotAllowed(_("Only a manager of the project sets known answers."))
     if purpose == Purpose.WORK:
         raise Refusal(_("A known answer is for gold or for qualification, not for work."), field="purpose")
     ids = checked_ids(prompt, completions)

@@ -105,6 +105,15 @@ def create_comparison(
         raise
 
 
+def storable(text: str) -> str:
+    """Return a model's text as a completion keeps it.
+
+    PostgreSQL cannot store NUL, nor UTF-8 half a surrogate pair; a byte-level model can write them. They
+    become the replacement character before anyone reads the text, because spans count on the stored one.
+    """
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
 def overlap_of(project: Project, completion_set: str) -> int:
     """Return the number of annotators for a comparison of these completions: on a share of them, some more.
 
@@ -116,9 +125,7 @@ def overlap_of(project: Project, completion_set: str) -> int:
 
 
 def _completion(prompt: Prompt, source: CompletionSource, answer: NewCompletion) -> Completion:
-    # PostgreSQL cannot store NUL, nor UTF-8 half a surrogate pair; a byte-level model can write them. They
-    # become the replacement character, here and not later, because spans count on the stored text.
-    text = _UNSTORABLE.sub("�", answer.text)
+    text = storable(answer.text)
     return Completion(
         prompt=prompt,
         source=source,

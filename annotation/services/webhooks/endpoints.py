@@ -165,10 +165,10 @@ def _checked(url: str, events: Sequence[str], description: str) -> dict[str, obj
         )
     description = description.strip()
     if len(description) > LONGEST_DESCRIPTION or not description.isprintable():
-        raise Refusal(_("Say in one line what it is for."), field="description")
+        raise Refusal(_("Describe its purpose in one line."), field="description")
     wanted = [event for event in WebhookEvent.values if event in events]
     if not wanted or set(events) - set(wanted):
-        raise Refusal(_("Choose what the webhook is told of."), field="events")
+        raise Refusal(_("Choose at least one event."), field="events")
     return {"url": url, "events": wanted, "description": description}
 
 

@@ -14,6 +14,7 @@ from html import unescape
 from typing import Any
 
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.html import json_script, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -21,24 +22,32 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import STRENGTHS, AssignmentState, CategoryScope, ContextDisplay, Verdict
 from annotation.forms import Entered, JudgmentForm
+from annotation.forms.entered import step_field
 from annotation.models import (
     Assignment,
     Category,
     Completion,
     Draft,
     Guideline,
+    HelpReveal,
     Project,
+    RubricVersion,
+    TraceStep,
     User,
 )
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.own_work import progress_and_pace
+from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments import tokens_of
 from annotation.services.judgments.confirmations import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.text.references import refers_to_context
 from annotation.text.rendering import render_markdown
+from annotation.text.step_markup import ShownStep
+from annotation.views.labelling.places import Place
 from annotation.views.labelling.screen_parts import CandidateOnScreen, Choice, CriterionOnScreen, Passage
+from annotation.views.labelling.suggestions_on_screen import HelpOnScreen
 
 _SHORT = 400
 
@@ -58,6 +67,9 @@ class Screen:
         after: Assignment | None = None,
         doubts: Sequence[Doubt] = (),
         is_preview: bool = False,
+        place: Place | None = None,
+        reveal: HelpReveal | None = None,
+        sent: Mapping[str, Any] | None = None,
     ) -> None:
         self.project = project
         self.assignment = assignment
@@ -66,10 +78,12 @@ class Screen:
         self.form = form
         self.doubts = doubts
         self.is_preview = is_preview
+        self.place = place
         self.guideline = guideline or access.current_guideline(project)
         self.round_number = access.round_shown(assignment)
         self.after = after
-        self.progress, self.pace = progress_and_pace(project, annotator, self.round_number)
+        if place is None:
+            self.progress, self.pace = progress_and_pace(project, annotator, self.round_number)
         if after is not None and after.state == AssignmentState.LEASED:
             # The page is shown only after the previous comparison is submitted.
             self.progress = replace(self.progress, done=self.progress.done + 1)
@@ -82,20 +96,60 @@ class Screen:
             if assignment.fresh_completions is not None
             else Completion.objects.in_bulk(tokens.values())
         )
+        traces = steps_by_completion(list(completions.values()))
         self.candidates = [
-            CandidateOnScreen(letter, token, completions[pk], entered, len(tokens))
+            CandidateOnScreen(
+                *(letter, token, completions[pk], entered, len(tokens)),
+                steps=self._steps(token, completions[pk], traces.get(pk, ())),
+            )
             for letter, (token, pk) in zip(string.ascii_uppercase, tokens.items(), strict=False)
         ]
         self.size = len(self.candidates)
+        self.help = None
+        if reveal is not None:
+            fields = sent if sent is not None else self.draft.fields if self.draft else {}
+            self.help = HelpOnScreen(reveal, self.candidates, tokens, fields)
         # A row that names an archived category keeps it.
         used = {row.category for row in entered.missing}
         categories = [c for c in access.categories_of(project) if not c.is_archived or c.key in used]
         self.keys = keys_of(annotator)
-        marking = _of_scope(categories, CategoryScope.SPAN) if project.ask_span_flags else []
+        # The steps of a trace are labelled, not marked: they are not there whole.
+        is_marked = project.ask_span_flags and not all(candidate.steps for candidate in self.candidates)
+        marking = _of_scope(categories, CategoryScope.SPAN) if is_marked else []
         self.span_categories, self.categories_without_key = _less_taken(marking, own_keys(annotator))
         self.missing_categories = (
             _of_scope(categories, CategoryScope.MISSING) if project.ask_missing_info else []
         )
+
+    def _steps(self, token: str, completion: Completion, steps: Sequence[TraceStep]) -> list[ShownStep]:
+        """The steps of a trace with their fields; none of a plain response."""
+        if not steps:
+            return []
+        return shown_steps(
+            completion,
+            steps,
+            column=token,
+            address=reverse("label-step", args=[self.project.slug, self.assignment.pk, token, 0]),
+            field_of=lambda index: step_field(token, index) if self.project.ask_step_labels else "",
+            chosen=self.entered.step_labels,
+        )
+
+    @property
+    def letters(self) -> list[str]:
+        """The letters of the responses, in screen order."""
+        return [candidate.letter for candidate in self.candidates]
+
+    @property
+    def has_steps(self) -> bool:
+        """True if a trace is on the screen."""
+        return any(candidate.steps for candidate in self.candidates)
+
+    @cached_property
+    def step_rows(self) -> list[Row]:
+        """Two traces in rows; none where there are not two."""
+        if self.size != 2 or not all(candidate.steps for candidate in self.candidates):
+            return []
+        return rows_of([candidate.steps for candidate in self.candidates])
 
     @cached_property
     def criteria(self) -> list[CriterionOnScreen]:
@@ -103,6 +157,11 @@ class Screen:
             CriterionOnScreen(criterion, self.candidates, self.entered)
             for criterion in configuration_of(self.project).asked_criteria
         ]
+
+    @cached_property
+    def rubric(self) -> RubricVersion | None:
+        """The rubric version whose criteria are on screen."""
+        return configuration_of(self.project).rubric
 
     @property
     def confirmed(self) -> str:
@@ -169,6 +228,8 @@ class Screen:
     @cached_property
     def previous(self) -> Assignment | None:
         """The last submitted assignment, to be revised; None on its own page."""
+        if self.place is not None:
+            return None
         last = self.after or access.last_submitted(self.annotator, self.project)
         return None if last is None or last.pk == self.assignment.pk else last
 
@@ -231,10 +292,17 @@ class Screen:
         """Data for label.js: the texts in which spans are counted, keys and categories."""
         data = {
             "candidates": [
-                {"token": c.token, "letter": c.letter, "source": c.source, "textHash": c.text_hash}
+                {
+                    "token": c.token,
+                    "letter": c.letter,
+                    # A trace comes in parts, as text.
+                    "source": "" if c.steps else c.source,
+                    "textHash": c.text_hash,
+                }
                 for c in self.candidates
             ],
             "keys": self.keys,
+            "rewrites": self.project.ask_correction,
             "categories": [
                 {
                     "key": c.key,
@@ -245,6 +313,7 @@ class Screen:
                 }
                 for c in self.span_categories
             ],
+            "suggestions": [one.as_json() for one in self.help.suggestions] if self.help else [],
         }
         return json_script(data, "screen-data")
 

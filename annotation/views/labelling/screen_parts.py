@@ -13,6 +13,7 @@ from annotation.forms import Entered, MissingRow, rating_field
 from annotation.models import Completion, Criterion
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
 from annotation.text.rendering import render_answer
+from annotation.text.step_markup import ShownStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,19 @@ class Choice:
 class CandidateOnScreen:
     """A completion as shown to the annotator: a letter, a text, and the values entered about it."""
 
-    def __init__(self, letter: str, token: str, completion: Completion, entered: Entered, size: int) -> None:
+    def __init__(
+        self,
+        letter: str,
+        token: str,
+        completion: Completion,
+        entered: Entered,
+        size: int,
+        steps: Sequence[ShownStep] = (),
+    ) -> None:
         self.letter = letter
         self.token = token
         self.source = completion.text
+        self.steps = steps
         self.text_hash = completion.text_hash
         self.is_truncated = completion.finish_reason == FinishReason.LENGTH
         self.rank = entered.ranks.get(token, "")

@@ -233,14 +233,17 @@ def test_pairs_and_rankings_are_balanced_apart(project: Project, alice: User):
 
 
 def test_orders_of_pairs_do_not_simply_alternate(project: Project, alice: User):
-    firsts = []
-    for _ in range(40):
-        comparison = factories.make_comparison(project)
-        assignment = lease(project, alice)
-        firsts.append(assignment.display_order[0] == comparison.candidates.get(index=0).completion_id)
-        skip_assignment(assignment=assignment, annotator=alice, reason="")
-    blocks = {tuple(firsts[place : place + 2]) for place in range(0, 40, 2)}
-    # Twenty fair blocks are all the same with a chance of 2 in 2**20.
+    firsts: list[bool] = []
+    blocks: set[tuple[bool, ...]] = set()
+    # Twenty fair blocks are all the same with a chance of 2 in 2**20; two of them differ soon.
+    while len(blocks) < 2:
+        assert len(firsts) < 40
+        for _ in range(2):
+            comparison = factories.make_comparison(project)
+            assignment = lease(project, alice)
+            firsts.append(assignment.display_order[0] == comparison.candidates.get(index=0).completion_id)
+            skip_assignment(assignment=assignment, annotator=alice, reason="")
+        blocks.add(tuple(firsts[-2:]))
     assert blocks == {(True, False), (False, True)}
 
 

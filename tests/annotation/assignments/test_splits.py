@@ -5,9 +5,9 @@ import json
 import pytest
 
 from annotation.choices import Split
-from annotation.exchange.formats.items import ImportedItem
-from annotation.exchange.prompts import find_or_add_prompt, import_prompts
+from annotation.exchange.prompts import import_prompts
 from annotation.models import Project
+from annotation.services.texts.prompts import find_or_add_prompt
 
 pytestmark = pytest.mark.django_db
 
@@ -51,12 +51,11 @@ def test_one_import_is_split_the_same_in_any_order(project: Project):
 def test_prompts_added_one_at_a_time_fill_the_quota(project: Project):
     for number in range(10):
         chat = [{"role": "user", "content": f"question {number}"}]
-        find_or_add_prompt(project=project, parsed=ImportedItem(messages=chat))
+        find_or_add_prompt(project=project, messages=chat)
     assert held_out(project) >= 3
 
 
 def test_a_prompt_that_is_there_is_not_added_again(project: Project):
-    parsed = ImportedItem(messages=[{"role": "user", "content": "hi"}])
-    assert find_or_add_prompt(project=project, parsed=parsed) == find_or_add_prompt(
-        project=project, parsed=parsed
-    )
+    chat = [{"role": "user", "content": "hi"}]
+    first = find_or_add_prompt(project=project, messages=chat)
+    assert find_or_add_prompt(project=project, messages=chat) == first

@@ -21,6 +21,7 @@ from annotation.models import (
     Rating,
     User,
 )
+from annotation.services.quality.agreement import record_agreement
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
 from tests.annotation.statistics.statistics_scene import ids_of, item, say
@@ -184,7 +185,7 @@ def test_a_comparison_with_many_judgments_costs_as_many_queries_as_one_with_few(
     # Session, person, membership, comparison, review, neighbours, candidates, judgments and six kinds of what
     # belongs to them with two kinds of categories, agreement, flags, skips, use in training.
     # Two of them for the questions and comments; one for what waits in the sidebar.
-    with django_assert_max_num_queries(25):
+    with django_assert_max_num_queries(26):
         client.get(reverse("statistics-item", args=[project.slug, comparison.pk]))
 
 
@@ -357,6 +358,7 @@ def test_previous_and_next_follow_the_list_that_led_here(
         say(comparison, bob, [2, 1])
     for annotator in (alice, bob):
         say(agreed, annotator, [1, 2])
+    record_agreement(comparisons=[split.pk, agreed.pk, other.pk])
     client = client_of(carol)
     listed = client.get(
         reverse("statistics-items", args=[project.slug]), {"show": "disagree"}

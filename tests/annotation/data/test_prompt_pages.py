@@ -64,7 +64,7 @@ def test_an_almost_equal_prompt_is_added_only_once_confirmed(
     body = {"question": "How long should black tea steep now?"}
     warned = client.post(address, body)
     assert warned.status_code == 422
-    assert "say almost the same" in warned.content.decode()
+    assert "Near-duplicates" in warned.content.decode()
     assert Prompt.objects.count() == 1
     assert client.post(address, {**body, "confirmed": "yes"}).status_code == 302
     assert Prompt.objects.count() == 2

@@ -81,13 +81,13 @@ def lines(project: Project) -> list[tuple[int, list[tuple[tables.Column, tables.
     return View(TABLES["comparisons"], project, QueryDict("")).lines
 
 
-@pytest.mark.parametrize("few", [0, 1000])
+@pytest.mark.parametrize(("few", "common"), [(0, 1), (1000, 1000), (0, 1000)])
 def test_search_tags_and_rounds_find_the_same_whether_few_or_many_match(
-    few: int, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+    few: int, common: int, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ):
-    # The ways to a page differ by how many rows match; the page does not.
+    # The ways to a page differ by how many rows match and where they lie; the page does not.
     monkeypatch.setattr(search, "FEW", few)
-    monkeypatch.setattr(search, "_COMMON", few + 1)
+    monkeypatch.setattr(search, "_COMMON", common)
     monkeypatch.setattr(filters, "_SMALL_ROUND", few)
     project.overlap = 2
     project.save()
@@ -108,6 +108,10 @@ def test_search_tags_and_rounds_find_the_same_whether_few_or_many_match(
     assert rows(project, "annotations", "tag=hard") == newest_first[:2]
     assert rows(project, "annotations", "round=2") == newest_first[2:]
     assert rows(project, "annotations", "round=2&order=oldest") == newest_first[:1:-1]
+    view = View(TABLES["comparisons"], project, QueryDict("text=tea"))
+    assert (view.count, view.counted_to_the_end) == (2, True)
+    after = f"text=tea&after={second.pk}"
+    assert rows(project, "comparisons", after) == [first.pk]
 
 
 def test_comparisons_are_filtered_by_round_state_annotator_split_and_tag(project: Project, alice: User):

@@ -59,7 +59,7 @@ def test_the_badge_costs_a_fixed_number_of_queries(
     client_of: ClientOf,
     django_assert_max_num_queries: Callable[..., AbstractContextManager[object]],
 ):
-    for number in range(150):
+    for number in range(101):
         notify_managers(project_id=project.pk, event=event(f"round:{number}"))
     client = client_of(carol)
     with django_assert_max_num_queries(4):

@@ -136,8 +136,8 @@ def test_a_submit_that_is_sent_twice_is_one_judgment(pair, project, alice, brows
     [
         ({}, "Choose the better response, or a no-preference option."),
         ({"choice": "win:forged:3"}, "no longer fits"),
-        ({"choice": "win:{token}"}, "Say how much better it is"),
-        ({"choice": "win:{token}:5"}, "Say how much better it is"),
+        ({"choice": "win:{token}"}, "Choose how much better it is"),
+        ({"choice": "win:{token}:5"}, "Choose how much better it is"),
         ({"choice": "superb"}, "no longer fits"),
         ({"choice": "equal", "span_flags": "{nonsense"}, "Enter a valid JSON"),
         ({"choice": "equal", "span_flags": '[{"candidate": "forged"}]'}, "no longer fits"),
@@ -260,7 +260,7 @@ def test_skipping_needs_a_reason(pair, project, alice, browser):
     assignment = held(project, alice)
     answer = browser.post(address("skip", assignment), {}, headers=HTMX)
     assert (answer.status_code, answer["HX-Retarget"]) == (422, "#skip-form")
-    assert "Say why" in answer.content.decode()
+    assert "Choose a reason." in answer.content.decode()
     browser.post(address("skip", assignment), {"reason": "broken", "details": "empty page"}, headers=HTMX)
     assignment.refresh_from_db()
     assert (assignment.state, assignment.reason) == (AssignmentState.SKIPPED, "broken: empty page")

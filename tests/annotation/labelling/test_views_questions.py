@@ -422,7 +422,7 @@ def test_a_flag_goes_to_reviewers_and_the_comparison_stays(held: Assignment, bro
 def test_a_flag_without_reason_is_asked_for_one_also_without_javascript(held: Assignment, browser: Client):
     answer = browser.post(address("flag", held), {})
     assert answer.status_code == 422
-    assert "Say why: choose a reason." in shown(answer)
+    assert "Choose a reason." in shown(answer)
     assert "<html" in shown(answer)
     assert not ItemFlag.objects.exists()
 

@@ -25,8 +25,8 @@ def test_every_action_has_a_key_from_the_start_and_none_is_there_twice(alice: Us
     assert keys["submit"] == "Enter"
     assert keys["undo"] == "z"
     assert own_keys(alice) == {}
-    for of_a_mark in (True, False):
-        defaults = [action.default for action in ACTIONS if action.of_a_mark == of_a_mark]
+    for place in {action.place for action in ACTIONS}:
+        defaults = [action.default for action in ACTIONS if action.place == place]
         assert len(set(defaults)) == len(defaults)
 
 
@@ -48,7 +48,7 @@ def test_two_actions_may_exchange_their_keys(alice: User):
     ("keys", "field", "told"),
     [
         ({"undo": "s"}, "undo", "is the key of “Skip” already"),
-        ({"mark_note": "Delete"}, "mark_note", "is the key of “Remove the mark” already"),
+        ({"mark_note": "Delete"}, "mark_note", "is the key of “Remove the span” already"),
         ({"undo": "b"}, "undo", "“b” is the key of a response or of a step"),
         ({"comment": "7"}, "comment", "“7” is the key of a response or of a step"),
         ({"comment": "0"}, "comment", "“0” is the key of a response or of a step"),
@@ -93,20 +93,20 @@ def test_keys_are_changed_by_a_plain_form_and_set_back(browser: Client, alice: U
     address = reverse("keys")
     page = browser.get(address).content.decode()
     assert 'name="undo" value="z"' in page
-    answer = browser.post(address, {**keys_of(alice), "undo": "j"}, follow=True)
+    answer = browser.post(address, {**keys_of(alice), "undo": "u"}, follow=True)
     assert answer.redirect_chain == [(address, 302)]
-    assert 'name="undo" value="j"' in answer.content.decode()
+    assert 'name="undo" value="u"' in answer.content.decode()
     assert "Your keys are stored." in answer.content.decode()
-    browser.post(address, {"undo": "j", "reset": "1"})
+    browser.post(address, {"undo": "u", "reset": "1"})
     alice.refresh_from_db()
     assert alice.keys == {}
 
 
 def test_a_refused_form_comes_back_as_it_was_sent_with_the_reason_at_its_field(browser: Client, alice: User):
-    answer = browser.post(reverse("keys"), {**keys_of(alice), "undo": "s", "comment": "y"})
+    answer = browser.post(reverse("keys"), {**keys_of(alice), "undo": "s", "comment": ";"})
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert 'name="comment" value="y"' in page
+    assert 'name="comment" value=";"' in page
     assert 'aria-describedby="error-undo"' in page
     assert "is the key of “Skip” already" in page
     alice.refresh_from_db()
@@ -117,16 +117,16 @@ def test_the_screen_knows_ones_own_keys_and_says_whose_key_a_category_lost(
     browser: Client, project: Project, alice: User
 ):
     factories.make_comparison(project)
-    change_keys(user=alice, keys={"undo": "u", "both_bad": "y"})
+    change_keys(user=alice, keys={"undo": "u", "both_bad": ";"})
     page = browser.get(reverse("label", args=[project.slug])).content.decode()
-    assert 'data-key="y"' in page
+    assert 'data-key=";"' in page
     assert "<s><kbd>u</kbd></s>" in page
     assert "Untruthful: you use this key for something else" in page
     # The other category keeps its key, and the project keeps both.
-    assert "mark the selection: Irrelevant" in page
+    assert "annotate the selection: Irrelevant" in page
     assert project.categories.get(key="untruthful").shortcut == "u"
 
 
 def test_what_one_chose_is_nobody_elses(browser: Client, alice: User, bob: User, client_of):
-    change_keys(user=alice, keys={"undo": "j"})
+    change_keys(user=alice, keys={"undo": "u"})
     assert 'name="undo" value="z"' in client_of(bob).get(reverse("keys")).content.decode()

@@ -143,16 +143,17 @@ class TestRules:
         assert work_of(project, alice) == [free.pk]
 
     def test_who_has_had_the_head_of_the_queue_still_gets_the_rest(
-        self, project: Project, alice: User, bob: User
+        self, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
     ):
-        # Two places each: the walk starts behind one's own place after fifty that one has had.
+        # Two places each: the walk starts behind one's own place after five that one has had.
+        monkeypatch.setattr("annotation.services.assignments.queue._LOOK_AHEAD", 5)
         project.overlap = 2
         project.save()
-        for index in range(120):
+        for index in range(16):
             comparison_with(project, *(["german"] if index % 2 else []))
         has(project, bob, "German")
-        assert len(work_of(project, alice)) == 60
-        assert len(work_of(project, bob)) == 120
+        assert len(work_of(project, alice)) == 8
+        assert len(work_of(project, bob)) == 16
 
     def test_progress_and_round_count_what_one_can_get(
         self, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +262,18 @@ class TestPage:
         assert (membership.skills, membership.daily_limit, membership.total_limit) == changed
         actions = set(AuditEntry.objects.values_list("action", flat=True))
         assert {"member.skills", "member.daily_limit", "member.total_limit"} <= actions
+
+    def test_a_large_projects_page_comes_before_its_counts(
+        self, project: Project, alice: User, carol: User, client_of: ClientOf, monkeypatch
+    ):
+        monkeypatch.setattr("annotation.statistics.cached.LARGE", 0)
+        factories.make_judgment(comparison_with(project), alice)
+        client, address = client_of(carol), reverse("allocation", args=[project.slug])
+        page = client.get(address)
+        assert (page.context["has_counts"], b'hx-select="#members"' in page.content) == (False, True)
+        page = client.get(address, headers={"HX-Request": "true"})
+        assert [count for member, count in page.context["members"] if member.user == alice] == [1]
+        assert b'hx-select="#members"' not in page.content
 
     def test_a_member_of_another_project_is_not_found(
         self, project: Project, carol: User, client_of: ClientOf

@@ -27,6 +27,7 @@ from annotation.models import (
     User,
 )
 from annotation.services.judgments.checks import dense_ranks
+from annotation.services.quality.agreement import record_agreement
 from tests import factories
 
 SLOTS = 9
@@ -170,6 +171,7 @@ def busy_project(project: Project, people: Sequence[User], *, items: int = 40, s
             right = generator.random() < 0.95 - 0.15 * place
             say(gold, annotator, [1, 2] if right else [2, 1], active_seconds=20, days_ago=number)
     item(project)
+    record_agreement(comparisons=project.comparisons.values_list("pk", flat=True))
 
 
 def _judge(

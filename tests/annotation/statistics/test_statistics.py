@@ -10,6 +10,7 @@ from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, Shown, Verdict
 from annotation.models import Judgment, Project, User
 from annotation.selectors.comparisons import items_behind
+from annotation.services.quality.agreement import record_agreement
 from annotation.statistics.compute import compute_report
 from annotation.statistics.page import progress_by_round
 from annotation.statistics.report import Report
@@ -42,6 +43,7 @@ def test_pairs_count_with_ties_as_a_category(project: Project, alice: User, bob:
     report = compute_report(project, Selection())
     assert figure(report, "pair-percent").value == pytest.approx(4 / 9)
     assert (report.judgments, report.comparisons) == (8, 3)
+    record_agreement(comparisons=[first.pk, second.pk, third.pk])
     assert items_behind(project, Selection(), Shown.DISAGREE) == [third.pk, second.pk]
     assert items_behind(project, Selection(), Shown.AGREE) == [first.pk]
     assert items_behind(project, Selection(), Shown.NO_WINNER) == [second.pk]

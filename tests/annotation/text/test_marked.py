@@ -25,7 +25,7 @@ def marked_text(markup: str) -> str:
 
 
 def number(count: int) -> str:
-    return f'<sup><span class="visually-hidden">Mark </span>{count}</sup>'
+    return f'<sup><span class="visually-hidden">Span </span>{count}</sup>'
 
 
 def test_a_mark_stands_around_its_words_and_its_number_behind_them():

@@ -248,7 +248,7 @@ def test_managers_are_told_of_one_that_rondo_switched_off(
     assert "A webhook was disabled" in client_of(carol).get(home).content.decode()
     assert "webhook was disabled" not in client_of(alice).get(home).content.decode()
     page = client_of(carol).get(reverse("webhook", args=["tea", hook.endpoint.pk])).content.decode()
-    assert "gone for good (410)" in page
+    assert "it is gone (410)" in page
 
 
 def test_one_that_is_deleted_takes_along_what_was_to_be_sent(

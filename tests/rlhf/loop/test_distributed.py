@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.loop.trainers import finish_two, start_two
 from tests.rlhf.runs import ENVIRONMENT, ROOT, files_of, judgments, make_run, row, status_of, train
-from training.contract import EXIT_FINISHED, SnapshotRow, read_manifest, read_metrics
+from training.contract import EXIT_FINISHED, Method, SnapshotRow, read_manifest, read_metrics
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder
 
@@ -153,6 +153,26 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
     assert train(runs[0]) == EXIT_FINISHED
     finish_two(runs[1])
     assert losses_of(runs[1]) == pytest.approx(losses_of(runs[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [("sft", {"sources": ["preferred"]}), ("kto", {"sources": ["ranks"]})]
+)
+def test_two_processes_draw_the_loss_curve_of_one(
+    base: Path, tmp_path: Path, method: Method, more: dict[str, object]
+) -> None:
+    one = make_run(
+        tmp_path / "one",
+        base,
+        odd_judgments(),
+        method=method,
+        settings=more,
+        optimiser={"epochs": 2, "micro_batch_tokens": 64},
+    )
+    two = same_run(one, tmp_path / "two")
+    assert train(one) == EXIT_FINISHED
+    finish_two(two)
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5)
 
 
 def test_accelerate_starts_a_run_unchanged_and_fewer_judgments_than_processes_are_told(

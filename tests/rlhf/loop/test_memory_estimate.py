@@ -1,10 +1,13 @@
 """What the dry run reckons, held against the bytes of real tensors on the tiny model."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
+from tests.rlhf.model.families import CONTEXT, LONG_ROPE, family_folder
 from tests.tiny import tiny_model_folder
 from training.contract import (
     AdvantageSettings,
@@ -17,6 +20,8 @@ from training.contract import (
     SftSettings,
 )
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.base_config import context_of
+from training.rlhf.rollout.cache import KeyCache
 from training.services.runs.memory import Shape, memory_of, parameters_in
 
 
@@ -74,6 +79,41 @@ def test_what_is_trained_is_counted_to_the_byte(backbone: Backbone, shape: Shape
     ]
     real = bytes_of(weights) + bytes_of(weight.grad for weight in weights) + bytes_of(moments)
     assert memory_of(SftSettings(lora=lora), shape).trained == real
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "mixtral", "qwen3_moe"])
+def test_families_are_counted_with_their_key_heads_tied_heads_and_experts(tmp_path: Path, kind: str):
+    folder = family_folder(tmp_path / kind, kind, hidden_size=64, intermediate_size=160)
+    # As their makers write it: what is a family's default is left out.
+    config = json.loads((folder / "config.json").read_text())
+    if kind.startswith("gemma"):
+        del config["tie_word_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
+    family, shape = Backbone.load(folder, device="cpu", dtype=torch.float32), Shape.read(folder)
+    assert shape is not None
+    # Norms of heads, and more norms to a block than Llama has, are not counted.
+    assert shape.parameters == pytest.approx(parameters_in(folder), rel=0.02)
+    family.add_adapter("policy", LoraSettings(), seed=0)
+    trained = sum(one.numel() for one in family.parameters("policy").values())
+    estimate = shape.adapter_parameters(LoraSettings())
+    # One factor A serves what Phi-3 joins into one layer.
+    assert estimate == trained or (kind == "phi3" and trained < estimate)
+    cache = KeyCache(family.device)
+    with torch.no_grad():
+        layout = cache.read([(cache.add_prompt(), 5)])
+        family.packed_states(torch.arange(5)[None], torch.arange(5)[None], layout)
+    kept = sum(one.numel() for layer in cache._layers.values() for one in layer.prompts)
+    assert kept == 5 * 2 * shape.layers * shape.key_heads * shape.head_size
+
+
+def test_positions_by_longrope_count_as_the_trainer_counts_them(tmp_path: Path):
+    folder = family_folder(
+        tmp_path / "long", "phi3", rope_parameters=LONG_ROPE, original_max_position_embeddings=CONTEXT // 2
+    )
+    shape = Shape.read(folder)
+    assert shape is not None
+    config = AutoConfig.from_pretrained(folder)
+    assert shape.context == context_of(config) == CONTEXT // 2
 
 
 def test_training_all_weights_needs_sixteen_bytes_each_and_the_base_where_it_is_the_reference(shape: Shape):

@@ -8,8 +8,8 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
-    Gemma3TextConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -21,9 +21,10 @@ from transformers import (
 )
 
 from training.contract import ContractError
-from training.rlhf.model import attention
+from training.rlhf.model import attention, base_probe
 from training.rlhf.model.attention import NAME, Layout, Segment, packed_states
-from training.rlhf.model.base_probe import refuse_unknown_family, window_of
+from training.rlhf.model.base_config import window_of
+from training.rlhf.model.base_probe import refuse_unknown_family
 
 SIZES: dict[str, Any] = {
     "vocab_size": 320,
@@ -65,21 +66,12 @@ def test_a_sound_base_in_bfloat16_is_never_refused_by_chance():
 
 
 @pytest.mark.parametrize("family", [MistralConfig, Phi3Config, Starcoder2Config])
-def test_a_sliding_window_is_refused_by_its_length(family: type[PreTrainedConfig]):
-    model = made(family(**SIZES, **GROUPED, sliding_window=64))
-    with pytest.raises(ContractError, match=r"see only the last 64 tokens \(sliding window\)"):
-        tried(model)
+@pytest.mark.parametrize("window", [64, None, 256])
+def test_a_sliding_window_passes_whatever_its_length(family: type[PreTrainedConfig], window: int | None):
+    tried(made(family(**SIZES, **GROUPED, sliding_window=window)))
 
 
-@pytest.mark.parametrize("family", [MistralConfig, Phi3Config, Starcoder2Config])
-def test_the_same_family_without_a_window_or_with_one_as_long_as_its_context_passes(
-    family: type[PreTrainedConfig],
-):
-    tried(made(family(**SIZES, **GROUPED, sliding_window=None)))
-    tried(made(family(**SIZES, **GROUPED, sliding_window=256)))
-
-
-def test_a_window_in_some_layers_only_is_refused_even_where_the_first_ones_have_none():
+def test_a_window_in_some_layers_only_passes():
     config = Qwen2Config(
         **{**SIZES, "num_hidden_layers": 4},
         **GROUPED,
@@ -88,14 +80,16 @@ def test_a_window_in_some_layers_only_is_refused_even_where_the_first_ones_have_
         max_window_layers=3,
     )
     assert config.layer_types == [*["full_attention"] * 3, "sliding_attention"]
-    with pytest.raises(ContractError, match="last 64 tokens"):
-        tried(made(config))
+    tried(made(config))
 
 
-def test_gemma_3_whose_layers_alternate_is_refused():
-    config = Gemma3TextConfig(**SIZES, **GROUPED, head_dim=8, sliding_window=64)
-    with pytest.raises(ContractError, match="sliding window"):
-        tried(made(config))
+def test_a_window_that_packed_attention_does_not_see_is_refused_by_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    model = made(MistralConfig(**SIZES, **GROUPED, sliding_window=64))
+    monkeypatch.setattr(attention.Layout, "attend", without_window(attention.Layout.attend))
+    with pytest.raises(ContractError, match="with its window of 64 tokens cannot be computed"):
+        tried(model)
 
 
 def test_layers_of_a_kind_that_a_short_row_does_not_show_are_refused_by_name():
@@ -105,12 +99,20 @@ def test_layers_of_a_kind_that_a_short_row_does_not_show_are_refused_by_name():
         tried(model)
 
 
-def test_attention_scores_that_are_capped_are_refused_however_small_they_are():
-    config = Gemma2Config(
-        **SIZES, **GROUPED, head_dim=8, layer_types=["full_attention"] * 2, final_logit_softcapping=None
+def test_attention_sinks_are_refused_by_name():
+    config = GptOssConfig(
+        **SIZES, **GROUPED, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=64
     )
-    with pytest.raises(ContractError, match="its attention uses softcap"):
+    with pytest.raises(ContractError, match="its attention uses attention sinks"):
         tried(made(config))
+
+
+def test_a_cap_of_logits_that_nobody_knows_of_is_refused(monkeypatch: pytest.MonkeyPatch):
+    model = made(Gemma2Config(**SIZES, **GROUPED, head_dim=8))
+    tried(model)
+    monkeypatch.setattr(base_probe, "output_head", lambda trial: trial.get_output_embeddings())
+    with pytest.raises(ContractError, match="changes its logits after the LM head"):
+        tried(model)
 
 
 @pytest.mark.parametrize(
@@ -137,33 +139,40 @@ def test_the_trial_moves_no_random_generator():
     assert torch.equal(torch.rand(4), expected)
 
 
+def without_window(attend: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
+        return attend(self, module, query, key, value, scores._replace(window=None))
+
+    return attending
+
+
 def wrong_scale(attend: Any) -> Any:
-    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
-        return attend(self, module, query, key, value, scaling * 1.05)
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
+        return attend(self, module, query, key, value, scores._replace(scale=scores.scale * 1.05))
 
     return attending
 
 
 def other_heads(attend: Any) -> Any:
-    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
-        return attend(self, module, query, key.flip(1), value.flip(1), scaling)
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
+        return attend(self, module, query, key.flip(1), value.flip(1), scores)
 
     return attending
 
 
 def other_answer_seen(attend: Any) -> Any:
-    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
         first, *rest = self.segments
         leaking = [Segment(one.start, one.length, number) for number, one in enumerate(rest)]
-        return attend(Layout([first, *leaking], self.device), module, query, key, value, scaling)
+        return attend(Layout([first, *leaking], self.device), module, query, key, value, scores)
 
     return attending
 
 
 def prompt_unseen(attend: Any) -> Any:
-    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scaling: Any) -> Any:
+    def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
         alone = [Segment(one.start, one.length) for one in self.segments]
-        return attend(Layout(alone, self.device), module, query, key, value, scaling)
+        return attend(Layout(alone, self.device), module, query, key, value, scores)
 
     return attending
 

@@ -1,4 +1,4 @@
-"""Checkpoints where there is no Rondo: read by the README's own snippet, and exported."""
+"""Checkpoints where there is no Rondo: read by the guide's own snippet, and exported."""
 
 import json
 import re
@@ -68,11 +68,12 @@ def value_in_rondo(base: Path, checkpoint: Path) -> float:
 
 
 @pytest.mark.parametrize("name", ["policy", "policy of ties", "reward", "ensemble"])
-def test_the_readmes_snippet_computes_the_same_without_rondo(
+def test_the_guides_snippet_computes_the_same_without_rondo(
     base: Path, checkpoints: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     checkpoint = checkpoints[name]
-    snippet = re.search(r"```python\n(import torch\nfrom peft.*?)```", (ROOT / "README.md").read_text(), re.S)
+    guide = ROOT / "webapp" / "guide" / "how-to" / "use-checkpoints-elsewhere.md"
+    snippet = re.search(r"```python\n(import torch\nfrom peft.*?)```", guide.read_text(), re.S)
     script = tmp_path / "plain.py"
     script.write_text(
         "import importlib.util, pathlib\n"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
-from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.segmented_attention import SegmentedAttention, causal_mask
+from training.rlhf.model.attention import Layout, Segment, flex_attend
+from training.rlhf.model.attention_scores import Scores, causal_mask
+from training.rlhf.model.segmented_attention import SegmentedAttention
 
 CPU = torch.device("cpu")
+PLAIN = Scores()
 
 
 @st.composite
@@ -27,7 +32,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(segments, CPU)
 
 
-def visible(layout: Layout) -> Tensor:
+def visible(layout: Layout, window: int | None = None) -> Tensor:
     """(T, T), True where the row's token sees the column's, token by token."""
     owner = [number for number, segment in enumerate(layout.segments) for _ in range(segment.length)]
     seen = torch.zeros(len(owner), len(owner), dtype=torch.bool)
@@ -36,36 +41,102 @@ def visible(layout: Layout) -> Tensor:
         while continued is not None:
             seen[token, [other for other in range(token + 1) if owner[other] == continued]] = True
             continued = layout.segments[continued].after
+        if window is not None:
+            seen[token, seen[token].nonzero()[:-window, 0]] = False
     return seen
 
 
-def both(layout: Layout, heads: int, groups: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+def written_out(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scores: Scores) -> Tensor:
+    """Attention step by step: (1, heads, T, width) to (1, T, heads, width)."""
+    key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    table = query @ key.transpose(-1, -2) * scores.scaling(query.shape[-1])
+    if scores.cap is not None:
+        table = scores.cap * torch.tanh(table / scores.cap)
+    return (table.masked_fill(~seen, -torch.inf).softmax(-1) @ value).transpose(1, 2)
+
+
+def both(
+    layout: Layout, heads: int, groups: int, seed: int, scores: Scores = PLAIN
+) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and the three gradients, ours and by one masked attention, in float64."""
     random = torch.Generator().manual_seed(seed)
-    sizes = (heads, groups, groups)
+    # Values are narrower than keys, as in DeepSeek's attention.
     given_ = [
-        torch.randn(1, size, layout.tokens, 8, generator=random, dtype=torch.float64, requires_grad=True)
-        for size in sizes
+        torch.randn(1, size, layout.tokens, width, generator=random, dtype=torch.float64, requires_grad=True)
+        for size, width in ((heads, 8), (groups, 8), (groups, 6))
     ]
-    slope = torch.randn(1, layout.tokens, heads, 8, generator=random, dtype=torch.float64)
-    buckets, alone = layout.tables
-    ours = SegmentedAttention.apply(*given_, alone, buckets, None)
-    plain = F.scaled_dot_product_attention(
-        given_[0], given_[1], given_[2], attn_mask=visible(layout), enable_gqa=True
-    ).transpose(1, 2)
+    slope = torch.randn(1, layout.tokens, heads, 6, generator=random, dtype=torch.float64)
+    buckets, alone = layout.tables(scores.window)
+    ours = SegmentedAttention.apply(*given_, alone, buckets, scores)
+    plain = written_out(given_[0], given_[1], given_[2], visible(layout, scores.window), scores)
     return [ours, *torch.autograd.grad(ours, given_, slope)], [
         plain,
         *torch.autograd.grad(plain, given_, slope),
     ]
 
 
-@given(layout=layouts(), shape=st.sampled_from([(2, 2), (4, 2), (3, 1)]), seed=st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+SCORES = st.builds(
+    Scores,
+    scale=st.sampled_from([None, 0.7]),
+    window=st.one_of(st.none(), st.integers(1, 12)),
+    cap=st.sampled_from([None, 0.5, 3.0]),
+)
+
+
+@given(
+    layout=layouts(),
+    shape=st.sampled_from([(2, 2), (4, 2), (3, 1)]),
+    seed=st.integers(0, 2**31),
+    scores=SCORES,
+)
+@settings(max_examples=120, deadline=None)
 def test_outputs_and_gradients_are_those_of_one_masked_attention(
-    layout: Layout, shape: tuple[int, int], seed: int
+    layout: Layout, shape: tuple[int, int], seed: int, scores: Scores
 ) -> None:
-    for ours, plain in zip(*both(layout, *shape, seed), strict=True):
-        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+    for ours, plain in zip(*both(layout, *shape, seed, scores), strict=True):
+        # A cap is computed in float32, as the families' own code does.
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12 if scores.cap is None else 3e-6)
+
+
+@given(layout=layouts(), seed=st.integers(0, 2**31), scores=SCORES)
+@settings(max_examples=10, deadline=None)
+def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
+    layout: Layout, seed: int, scores: Scores
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(1, heads, layout.tokens, 16, generator=random) for heads in (4, 2, 2))
+    seen = visible(layout, scores.window)
+    places = torch.arange(layout.tokens)
+    sees = layout.visibility(scores.window)
+    none = torch.zeros((), dtype=torch.long)
+    assert torch.equal(sees(none, none, places[:, None], places[None, :]), seen)
+    with warnings.catch_warnings():
+        # Uncompiled, it says that it is slow.
+        warnings.simplefilter("ignore")
+        mixed = flex_attend(flex_attention, layout, query, key, value, scores)
+    torch.testing.assert_close(mixed, written_out(query, key, value, seen, scores), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [5, 100, 300])
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_long_segments_under_a_window_are_cut_into_pieces_that_see_what_is_near(
+    window: int, cap: float | None
+) -> None:
+    layout = Layout([Segment(0, 290), Segment(290, 530, 0), Segment(820, 30, 0), Segment(850, 40, 1)], CPU)
+    _, alone = layout.tables(window)
+    longest = max(window, 256)
+    for start, end, seen in alone:
+        assert end - start <= longest
+        assert sum(one.stop - one.start for one in seen) <= end - start + window - 1
+    scores = Scores(window=window, cap=cap)
+    for ours, plain in zip(*both(layout, 2, 1, 3, scores), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11 if cap is None else 3e-6)
+
+
+def test_a_cap_on_a_row_longer_than_a_block_of_queries_is_that_of_the_whole() -> None:
+    layout = Layout([Segment(0, 600), Segment(600, 5, 0)], CPU)
+    for ours, plain in zip(*both(layout, 2, 2, 3, Scores(cap=1.5)), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=3e-6)
 
 
 def test_many_short_segments_are_computed_together_and_a_long_one_by_itself() -> None:
@@ -75,7 +146,7 @@ def test_many_short_segments_are_computed_together_and_a_long_one_by_itself() ->
         segments.append(Segment(place, length, after))
         place += length
     layout = Layout(segments, CPU)
-    buckets, alone = layout.tables
+    buckets, alone = layout.tables()
     # What the answers see is too long for a table; the prompts of four tokens share one.
     assert [bucket.queries.shape for bucket in buckets] == [(6, 4)]
     assert len(alone) == 10
@@ -89,7 +160,7 @@ def test_answers_of_many_lengths_fit_into_few_tables() -> None:
         segments.append(Segment(place, 2 + index % 13, 0))
         place += 2 + index % 13
     layout = Layout(segments, CPU)
-    buckets, alone = layout.tables
+    buckets, alone = layout.tables()
     assert len(buckets) <= 4
     assert [one[:2] for one in alone] == [(0, 20)]
     for ours, plain in zip(*both(layout, 4, 2, 5), strict=True):
@@ -106,7 +177,7 @@ def test_a_segment_longer_than_a_block_of_queries_has_the_same_gradients() -> No
 def test_the_scale_is_that_of_the_call(scaling: float | None) -> None:
     random = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 1, 5, 4, generator=random, requires_grad=True) for _ in range(3))
-    ours = SegmentedAttention.apply(query, key, value, [(0, 5, [slice(0, 5)])], [], scaling)
+    ours = SegmentedAttention.apply(query, key, value, [(0, 5, [slice(0, 5)])], [], Scores(scaling))
     plain = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).transpose(1, 2)
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(
@@ -121,7 +192,7 @@ def test_in_bfloat16_gradients_are_those_of_float32_but_for_rounding() -> None:
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
         rounded = [one.to(torch.bfloat16).to(dtype).requires_grad_() for one in wide]
-        mixed = SegmentedAttention.apply(*rounded, segments, [], None)
+        mixed = SegmentedAttention.apply(*rounded, segments, [], Scores())
         gradients.append(torch.autograd.grad(mixed.float().square().sum(), rounded))
     for narrow, exact in zip(*gradients, strict=True):
         assert narrow.dtype == torch.bfloat16

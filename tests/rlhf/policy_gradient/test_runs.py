@@ -16,22 +16,16 @@ from training.contract import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
-    ContractError,
     manifest_digest,
     read_evaluation,
     read_manifest,
     read_metrics,
     read_samples,
-    read_spec,
 )
-from training.rlhf.loop.run import TrainingRun
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.objective import Evaluated
-from training.rlhf.policy_gradient.run import train_on_samples
 from training.rlhf.rewards.protocol import Chat, Reference, Score
-from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import RunFolder
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.packing import Batch
 
@@ -372,16 +366,6 @@ def test_a_watch_that_warns_can_end_the_run(
         assert train(run) == EXIT_FINISHED
         assert read_manifest(run / "checkpoint").steps == steps
         assert "Watch: it may be gamed" in status_of(run).message
-
-
-def test_several_processes_are_refused(base: Path, tmp_path: Path, backbone: Backbone) -> None:
-    run = make_sampled_run(tmp_path / "run", base, GRPO)
-    spec = read_spec(run)
-    several = TrainingRun(
-        backbone, spec, run / spec.snapshot, RunFolder(run), StopRequest(run), Processes(0, 2)
-    )
-    with pytest.raises(ContractError, match="one process, and 2 were started"):
-        train_on_samples(several)
 
 
 def test_all_weights_can_be_trained_on_samples_and_resumed(base: Path, tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_every_prompt_is_read_once_and_forgotten_with_its_last_sample(
     kept: list[int] = []
     original_read, original_write = KeyCache.read, KeyCache.write
 
-    def spy_read(self: KeyCache, lengths: list[int]) -> Any:
-        read.extend(lengths)
-        return original_read(self, lengths)
+    def spy_read(self: KeyCache, pieces: list[tuple[int, int]]) -> Any:
+        read.extend(length for _, length in pieces)
+        return original_read(self, pieces)
 
     def spy_write(self: KeyCache) -> Any:
         kept.append(len(self.prompt_lengths))

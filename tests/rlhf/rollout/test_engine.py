@@ -151,9 +151,9 @@ def test_a_prompt_is_read_once_for_each_adapter_that_answers_it(
     read: list[int] = []
     original = KeyCache.read
 
-    def spy(self: KeyCache, lengths: list[int]) -> Any:
-        read.extend(lengths)
-        return original(self, lengths)
+    def spy(self: KeyCache, pieces: list[tuple[int, int]]) -> Any:
+        read.extend(length for _, length in pieces)
+        return original(self, pieces)
 
     monkeypatch.setattr(KeyCache, "read", spy)
     engine = engine_of(backbone)

@@ -193,7 +193,7 @@ def test_without_memory_for_fixed_shapes_the_run_goes_on_without(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Full(StaticShapes):
-        def kept(self, layer: int, like: Tensor) -> list[Tensor]:
+        def kept(self, layer: int, key: Tensor, value: Tensor) -> list[Tensor]:
             raise torch.OutOfMemoryError
 
     monkeypatch.setattr(loop, "shapes_for", Full)

@@ -127,7 +127,7 @@ def test_the_whole_rows_mask_for_a_gpu_says_what_the_segments_say() -> None:
     ]
     layout = Layout(segments, CPU)
     places = torch.arange(layout.tokens)
-    seen = layout.block_mask.mask_mod(None, None, places[:, None], places[None, :])
+    seen = layout.visibility()(places, places, places[:, None], places[None, :])
     by_hand = torch.zeros(layout.tokens, layout.tokens, dtype=torch.bool)
     for segment, stretches in zip(segments, layout.seen, strict=True):
         for query in range(segment.start, segment.end):

@@ -96,7 +96,7 @@ def test_pairs_of_models_and_sides_are_balanced_over_voters(project, carol):
 
 
 def test_which_side_stands_first_is_not_always_the_same(project, carol):
-    """48 first pairs of 48 voters in as many arenas of one pair: one side 48 times is no chance."""
+    """The first pairs of 40 voters in as many arenas of one pair: one side 40 times is no chance."""
     arena = ready_arena(project, carol, prompts=1, server=server_that_signs())
     sides = set()
     for number in range(40):
@@ -104,6 +104,8 @@ def test_which_side_stands_first_is_not_always_the_same(project, carol):
         ArenaPair.objects.update(given=0, given_left_first=0)
         ballot = next_ballot(arena=arena, voter=factories.make_user(f"w{number}"))
         sides.add(ballot.display_order[0] == ballot.pair.left_id)
+        if len(sides) == 2:
+            break
     assert sides == {True, False}
 
 

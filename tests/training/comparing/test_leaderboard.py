@@ -151,7 +151,7 @@ def test_the_votes_can_be_narrowed(project, voted, carol, client_of, query, vote
     page = client_of(carol).get(reverse("leaderboard", args=["tea"]) + f"?{query}").content.decode()
     plain = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert votes in plain
-    assert ("What is taken out" in plain) == (query == "style=on")
+    assert ("Excluded" in plain) == (query == "style=on")
 
 
 @pytest.mark.django_db

@@ -53,6 +53,14 @@ def counts_of(part: str = Slice.ALL, value: str = "") -> dict[tuple[str, str], l
     return {pair: counts for pair, counts in found.items() if any(counts)}
 
 
+def test_what_waits_is_counted_up_to_one_beyond_a_bound(project, alice, sources, monkeypatch):
+    for _ in range(3):
+        factories.make_judgment(compared(project, sources), alice, (2, 1))
+    assert waiting(project) == 3
+    monkeypatch.setattr("training.services.comparing.leaderboard.MOST_WAITING", 1)
+    assert waiting(project) == 2
+
+
 def test_a_pair_is_one_vote_with_its_lengths_and_its_places(project, alice, sources):
     judgment = factories.make_judgment(compared(project, sources), alice, (2, 1))
     assert waiting(project) == 1

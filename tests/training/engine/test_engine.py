@@ -11,6 +11,7 @@ from training.engine import (
     EngineUnavailableError,
     EngineUnknownModelError,
 )
+from training.engine.dialect import OPENAI
 
 
 def engine(handler) -> Engine:
@@ -49,6 +50,34 @@ def test_a_completion_is_asked_for_with_key_seed_and_all_parameters():
         "key": "Bearer secret",
         "path": "/v1/chat/completions",
     }
+
+
+def test_a_prefix_is_the_beginning_of_the_answer_as_vllm_takes_it():
+    seen: dict[str, object] = {}
+
+    def server(request: httpx.Request) -> httpx.Response:
+        seen.update(json.loads(request.content))
+        choice = {"index": 0, "message": {"content": " two."}, "finish_reason": "stop"}
+        return httpx.Response(200, json={"choices": [choice]})
+
+    [answer] = engine(server).complete(model="m", messages=CHAT, seed=7, prefix="For")
+    assert answer.text == " two."
+    assert seen["messages"] == [*CHAT, {"role": "assistant", "content": "For"}]
+    assert (seen["add_generation_prompt"], seen["continue_final_message"]) == (False, True)
+
+
+def test_a_server_that_cannot_continue_is_not_asked_for_another_message():
+    asked: list[object] = []
+
+    def server(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        error = {"message": "Unrecognized request argument: continue_final_message"}
+        return httpx.Response(400, json={"error": error})
+
+    plain = Engine(url="http://server", key="", transport=httpx.MockTransport(server), dialect=OPENAI)
+    with pytest.raises(EngineError, match="Unrecognized"):
+        plain.complete(model="m", messages=CHAT, seed=7, prefix="For")
+    assert len(asked) == 1
 
 
 def test_scores_come_in_the_order_of_the_completions():

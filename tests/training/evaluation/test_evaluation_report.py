@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.template.loader import render_to_string
 from django.test import Client
+from django.utils.html import strip_tags
 
 from annotation.models import Project, User
 from annotation.services.texts.completions import create_comparison
@@ -148,3 +150,17 @@ def test_people_stand_beside_the_reward_model(checkpoint: Checkpoint, project: P
     assert report.shares[0].figure.value == 1
     assert (report.shares[0].by_people, report.shares[0].is_rated) == (True, False)
     assert report.people.judgments == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "shown"),
+    [
+        (1.5, 0.5, 2.5, "1.5 (0.5 – 2.5)"),
+        (1.5, None, None, "1.5"),
+        (-0.2753, -0.75, 0.125, "≈ 0 (sampling error: -0.75 – 0.125)"),
+        (-0.2753, None, None, "≈ 0 (sampling error: -0.2753)"),
+    ],
+)
+def test_an_estimate_of_a_divergence_below_0_is_about_0(value, low, high, shown):
+    kl = {"value": value, "low": low, "high": high}
+    assert " ".join(strip_tags(render_to_string("training/divergence.html", {"kl": kl})).split()) == shown

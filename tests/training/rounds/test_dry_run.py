@@ -336,3 +336,30 @@ def test_a_template_file_goes_before_the_tokenizers_own(project: Project, prompt
     assert dry_run(round_=round_).problems == []
     open_round(round_=round_, opened_by=None)
     assert round_.state == RoundState.SAMPLING
+
+
+def test_few_decided_annotations_suggest_a_head_on_frozen_features(
+    project: Project, prompts: list[Prompt], alice: User
+):
+    round_ = a_round(project)
+    assert dry_run(round_=round_).suggestions == []
+    factories.make_judgment(factories.make_comparison(project, ["a", "b"], prompt=prompts[0]), alice)
+    (suggestion,) = dry_run(round_=round_).suggestions
+    assert suggestion.startswith("Few annotations decide a preference so far: 1. Below 500 consider a head")
+    frozen = {"adapter": "none", "features": "frozen"}
+    for reward in (frozen, {"loss": "davidson"}, {"annotator_heads": True}):
+        Round.objects.update(recipe={"reward": reward})
+        round_.refresh_from_db()
+        assert dry_run(round_=round_).suggestions == []
+
+
+def test_a_head_on_frozen_features_takes_one_step_and_the_memory_of_a_forward_pass(
+    project: Project, prompts: list[Prompt], base: Path
+):
+    adapted = dry_run(round_=a_round(project)).runs[0]
+    Round.objects.update(recipe={"reward": {"adapter": "none", "features": "frozen"}})
+    frozen = dry_run(round_=Round.objects.get()).runs[0]
+    assert frozen.steps == 1
+    assert frozen.memory.trained == 0
+    assert frozen.memory.base == adapted.memory.base > 0
+    assert frozen.memory.activations < adapted.memory.activations

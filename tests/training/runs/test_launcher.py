@@ -21,7 +21,6 @@ from training.contract import (
     write_spec,
 )
 from training.contract.log_lines import tail
-from training.services.runs import launcher
 from training.services.runs.launcher import run_trainer, trainer_environment
 
 
@@ -104,14 +103,16 @@ def test_words_of_an_earlier_failure_are_not_taken_for_those_of_this_one(
     behave(run_folder, '{"fail_at": 0}')
     first = run_trainer(run_folder, watch=lambda status: False)
     assert first.message == "Loss was not finite at step 0. Lower the learning rate."
-    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-c", "raise SystemExit('no torch')"))
+    monkeypatch.setattr(
+        settings, "RONDO_TRAINER_COMMAND", (sys.executable, "-c", "raise SystemExit('no torch')")
+    )
     second = run_trainer(run_folder, watch=lambda status: False)
     assert second.message == "The trainer ended with status 1. It said last: no torch"
 
 
 def test_a_trainer_that_the_system_kills_is_told_apart(run_folder: Path, monkeypatch: pytest.MonkeyPatch):
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-c", kill))
+    monkeypatch.setattr(settings, "RONDO_TRAINER_COMMAND", (sys.executable, "-c", kill))
     ending = run_trainer(run_folder, watch=lambda status: False)
     assert "killed by signal 9" in ending.message
     assert "goes on from the last saved step" in ending.message
@@ -147,7 +148,7 @@ def test_a_trainer_that_is_killed_once_it_was_asked_to_stop_is_not_started_again
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    monkeypatch.setattr(launcher, "TRAINER_COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(settings, "RONDO_TRAINER_COMMAND", (sys.executable, "-c", program))
     ending = run_trainer(run_folder, watch=lambda status: (run_folder / "starts").exists())
     assert ending.killed
     assert starts_of(run_folder) == ["from 0"]
@@ -171,7 +172,8 @@ def test_a_worker_killed_with_sigkill_takes_its_trainer_along_and_the_next_goes_
     program = (
         "import sys, django; django.setup();"
         "from pathlib import Path; from training.services.runs import launcher;"
-        f"launcher.TRAINER_COMMAND = {launcher.TRAINER_COMMAND!r};"
+        "from django.conf import settings;"
+        f"settings.RONDO_TRAINER_COMMAND = {settings.RONDO_TRAINER_COMMAND!r};"
         "launcher.run_trainer(Path(sys.argv[1]), watch=lambda status: False)"
     )
     worker = subprocess.Popen(

@@ -20,6 +20,9 @@ from training.contract.record import (
     require,
 )
 
+ALL_LINEAR = "all-linear"
+"""As a target: every linear layer of the base's blocks, those aside that choose experts."""
+
 
 @record
 class LoraSettings:
@@ -40,7 +43,8 @@ class LoraSettings:
         "up_proj",
         "down_proj",
     )
-    """Names of the linear layers that are adapted."""
+    """Names of the linear layers that are adapted; all-linear adapts every one of a block, and so does the
+    default on a base that lacks some of these names."""
     layers: Count | None = None
     """Adapt only this many of the transformer's last blocks; null, or more than it has, adapts all.
     Fewer train faster: the backward pass ends at the first adapted block."""

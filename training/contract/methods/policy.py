@@ -34,7 +34,7 @@ class ReferenceSettings(JudgedSettings):
     """A method that measures how far the policy diverges from a reference."""
 
     beta: Positive = 0.1
-    """How dear it is to leave the reference; smaller moves further."""
+    """KL penalty coefficient (β); smaller moves further."""
     reference: str = "parent"
     """The policy that divergence is measured from: parent, the one that training continues; base, the model
     under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by

@@ -44,7 +44,7 @@ RuleKind = Literal[
     "chrf",
 ]
 """Kinds of rewards that are computed from texts alone, without a model."""
-RewardKind = Literal[RuleKind, "model", "judge", "function"]
+RewardKind = Literal[RuleKind, "model", "judge", "rubric", "function"]
 AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "gae"]
 
 
@@ -55,8 +55,8 @@ class RewardPart:
     name: Text
     """Its name in curves and samples."""
     kind: RewardKind
-    """Scorer of a response: a rule, a metric, a trained reward model, a judge, or a function by its
-    path."""
+    """Scorer of a response: a rule, a metric, a trained reward model, a judge, a judge that scores by a
+    rubric, or a function by its path."""
     weight: Number = 1.0
     """How much it counts; negative to punish."""
     normalise: bool = False
@@ -74,7 +74,7 @@ class RewardPart:
     heads: dict[str, Number] | None = None
     """Weight of each of the model's heads; null counts all of them, once each."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the rule, metric, judge or function is told, by name; see `training.rlhf.rewards`."""
+    """Options of the rule, metric, judge, rubric or function, by name; see `training.rlhf.rewards`."""
 
     def __post_init__(self) -> None:
         require(
@@ -184,7 +184,7 @@ class KlSettings:
     """Estimator (Schulman 2020); full sums over the whole vocabulary, in the loss alone. k1 has no gradient
     as a loss and is refused there."""
     beta: NotNegative = 0.05
-    """How dear a nat is."""
+    """KL penalty coefficient (β)."""
     target: Positive | None = None
     """Target KL divergence of an adaptive β, in nats per response (Ziegler et al. 2019); null keeps β
     fixed."""
@@ -251,7 +251,7 @@ class WatchSettings:
     """Warn when a held-out reward falls by this many of its first standard deviations, while the reward that
     is trained for rises; null does not look."""
     held_out: tuple[RewardPart, ...] = ()
-    """Rewards that are told of, and never trained for."""
+    """Rewards that are reported and never trained for."""
     action: Literal["warn", "stop"] = "warn"
     """Go on with a warning, or end the run with the state that it has."""
 
@@ -289,7 +289,7 @@ class PolicyGradientSettings(MethodSettings):
     update: UpdateSettings = field(default_factory=UpdateSettings)
     """How it learns from one batch of samples."""
     watch: WatchSettings = field(default_factory=WatchSettings)
-    """When a run says that its reward is being gamed."""
+    """Conditions under which a run warns of reward hacking."""
     evaluation_prompts: CountOrZero = 64
     """Held-out prompts that the run is evaluated on, with greedy responses."""
 

@@ -9,6 +9,11 @@ from pydantic import Field
 from training.contract.methods.common import JudgedSettings
 from training.contract.record import AS_WRITTEN, NotNegative, Positive, Text, record, require
 
+STEPS = "steps"
+"""Granularity of a process reward model."""
+_FAULTS = ("wrong", "unnecessary")
+"""Labels of a step that a head may learn to tell from the others."""
+
 HeadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")]
 Smoothing = Annotated[float, Field(ge=0, lt=0.5), AS_WRITTEN]
 
@@ -34,17 +39,29 @@ class RatingHead:
 class SegmentHead:
     """A head that scores every segment of an answer at its last token (Wu et al. 2023, section 3.1).
 
-    It learns whether a span flag of one of its categories touches the segment.
+    It learns whether a span flag of one of its categories touches the segment. Of granularity "steps" it is a
+    process reward model (Lightman et al. 2023): it learns whether annotators labelled the step with one of
+    its categories, which are then `wrong`, `unnecessary` or both.
     """
 
     name: HeadName
     """Name of the head in the checkpoint."""
     categories: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Keys of the error categories; a flag of any of them makes a segment faulty."""
-    granularity: Literal["sub-sentence", "sentence", "whole"] = "sentence"
-    """What a segment is."""
+    """Keys of the error categories; a flag of any of them makes a segment faulty. Of steps: wrong,
+    unnecessary or both."""
+    granularity: Literal["sub-sentence", "sentence", "whole", "steps"] = "sentence"
+    """What a segment is. steps: the labelled steps of agent traces; of other text paragraphs, or the
+    sentences of a single one."""
     weight: Positive = 1.0
     """Share of this head's loss in the whole."""
+
+    def __post_init__(self) -> None:
+        odd = sorted(set(self.categories) - set(_FAULTS)) if self.granularity == STEPS else []
+        require(
+            not odd,
+            "categories",
+            f"steps are labelled {' or '.join(_FAULTS)}, not {', '.join(odd)}; name one of these or both",
+        )
 
 
 @record
@@ -68,7 +85,15 @@ class RewardSettings(JudgedSettings):
     """A reward model: heads on one adapter, each fitted to one kind of judgment."""
 
     method: ClassVar[Literal["reward"]] = "reward"
-    default_rates: ClassVar = {"lora": 1e-3}
+    default_rates: ClassVar = {"lora": 1e-3, "none": 1e-3}
+
+    features: Literal["adapted", "frozen"] = "adapted"
+    """What the score reads: states that an adapter changes as it learns, or those of the frozen base. A head
+    on frozen features, with adapter none, is fitted in seconds and serves few annotations; its layer and
+    ridge are chosen by cross-validation."""
+    head_from: Literal["random", "frozen"] = "random"
+    """What the head score begins as: random weights, or the head fitted to frozen features, which then reads
+    where that one does."""
 
     loss: Literal["bradley_terry", "davidson", "plackett_luce", "none"] = "bradley_terry"
     """What the head `score` is fitted to: the decided pairs of a ranking; its pairs, ties among them; the
@@ -101,9 +126,17 @@ class RewardSettings(JudgedSettings):
     Held-out metrics use human preferences only. Off by default in a run."""
 
     def __post_init__(self) -> None:
-        require(
-            self.adapter == "lora", "adapter", "a reward model is heads on an adapter; leave it at 'lora'"
-        )
+        if self.features == "frozen":
+            self._check_frozen()
+        else:
+            require(
+                self.adapter == "lora",
+                "adapter",
+                "a reward model is heads on an adapter; leave it at 'lora', or set features to 'frozen'",
+            )
+        if self.head_from == "frozen":
+            require(self.features == "adapted", "head_from", "serves features 'adapted' alone")
+            self._check_score_alone("head_from")
         if self.loss != "bradley_terry":
             for name in ("margin_per_strength", "label_smoothing"):
                 require(not getattr(self, name), name, "serves loss 'bradley_terry' alone; set it to 0")
@@ -113,6 +146,21 @@ class RewardSettings(JudgedSettings):
             f"{self.ties!r} serves loss 'plackett_luce' alone; leave it at 'exact'",
         )
         self._check_heads()
+
+    @property
+    def is_fitted_at_once(self) -> bool:
+        """Return whether the score is fitted to frozen features in one step, without an optimiser."""
+        return self.features == "frozen"
+
+    @property
+    def may_be_frozen(self) -> bool:
+        """Return whether the same model could be fitted to frozen features: a score alone, without ties."""
+        return (
+            self.features == "adapted"
+            and self.loss in ("bradley_terry", "plackett_luce")
+            and self.ties == "exact"
+            and not (self.ratings or self.segments or self.completeness or self.annotator_heads)
+        )
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -125,6 +173,24 @@ class RewardSettings(JudgedSettings):
             *(head.name for head in self.segments),
             *completeness,
         )
+
+    def _check_frozen(self) -> None:
+        require(self.adapter == "none", "adapter", "features 'frozen' train no adapter; set it to 'none'")
+        require(
+            self.loss in ("bradley_terry", "plackett_luce") and self.ties == "exact",
+            "loss",
+            "features 'frozen' are fitted by 'bradley_terry' or 'plackett_luce' without a model of ties",
+        )
+        for name in ("margin_per_strength", "label_smoothing"):
+            require(not getattr(self, name), name, "serves features 'adapted' alone; set it to 0")
+        self._check_score_alone("features")
+
+    def _check_score_alone(self, setting: str) -> None:
+        """Raise `ContractError` unless the head `score` is the only one, for all annotators."""
+        value = getattr(self, setting)
+        for name in ("ratings", "segments", "completeness", "annotator_heads"):
+            require(not getattr(self, name), name, f"{setting} {value!r} serves the score alone")
+        require(self.loss != "none", "loss", f"{setting} {value!r} needs a score to fit")
 
     def _check_heads(self) -> None:
         names = [head.name for head in self.ratings] + [head.name for head in self.segments]

@@ -12,6 +12,7 @@ from training.contract import ContractError, MethodSettings
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.base_config import context_of
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
@@ -19,7 +20,7 @@ from training.rlhf.tokens.example import Example
 
 def refuse_too_many_tokens(backbone: Backbone, settings: MethodSettings) -> None:
     """Rows longer than the base has positions for would be computed from positions it never saw."""
-    positions = getattr(backbone.config, "max_position_embeddings", None)
+    positions = context_of(backbone.config)
     if positions is not None and settings.max_tokens > positions:
         raise ContractError(
             f"settings, max_tokens: {settings.max_tokens} is more than {backbone.folder.name} reads "

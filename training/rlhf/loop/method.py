@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec
-from training.rlhf.data import Wanted
+from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec, SnapshotRow
+from training.rlhf.data import Examples, Wanted
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.example import Example
@@ -38,6 +38,21 @@ class Outcome(NamedTuple):
     observed: Mapping[str, Tensor]
     """What the figures are made of, without gradient: tensors of one dimension, any length. Those of all
     passes of a step, or of an evaluation, are put together end to end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The data of a run whose last step is taken."""
+
+    examples: Examples
+    rows: Callable[[], Iterable[SnapshotRow]]
+    """Reads the snapshot's rows again."""
+    check: Callable[[], None]
+    """Raises where the run is asked to stop; to be called before every forward pass."""
+    tell: Callable[[str], None]
+    """Shows what is being done."""
+    writes: bool
+    """Whether this process writes files."""
 
 
 class TrainingMethod(Protocol):
@@ -77,6 +92,12 @@ class TrainingMethod(Protocol):
         """Return an evaluation's results that are no single figure, such as diagrams, as JSON values."""
         del observed
         return {}
+
+    def compare(self, trained: Trained) -> tuple[dict[str, float], dict[str, Any]]:
+        """Compare what was trained with simpler predictors, after the last step: further held-out figures,
+        and details as JSON values by name."""
+        del trained  # most methods have nothing to be compared with
+        return {}, {}
 
     def held_out_warnings(self, figures: Mapping[str, float]) -> list[str]:
         """Log what the held-out figures at the end say of the method; return the warnings among it."""

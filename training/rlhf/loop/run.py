@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from training.contract import (
     CheckpointKind,
@@ -13,11 +13,13 @@ from training.contract import (
     RunSpec,
     SnapshotRow,
     part_of_prompt,
+    read_evaluation,
     read_snapshot,
+    write_evaluation,
 )
-from training.rlhf.data import build_examples, only_teaching
+from training.rlhf.data import Examples, build_examples, only_teaching
 from training.rlhf.loop.checks import refuse_untaught, tell_of_examples
-from training.rlhf.loop.method import TrainingMethod
+from training.rlhf.loop.method import Trained, TrainingMethod
 from training.rlhf.loop.reference import placed_reference
 from training.rlhf.loop.training_loop import TrainingLoop
 from training.rlhf.model.backbone import Backbone
@@ -25,6 +27,8 @@ from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import RunFolder, log
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.token_cache import TokenCache
+
+Method = TypeVar("Method", bound=TrainingMethod)
 
 
 @dataclass(frozen=True)
@@ -62,20 +66,49 @@ def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) 
     `method` makes it from the backbone, the spec, the spec's settings and the folder of its caches. Raises
     `ContractError` where no judgment teaches it anything.
     """
-    backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
-    settings = spec.settings
-    cache = folder.path / (spec.cache or "cache")
-    learner = method(backbone, placed_reference(spec, folder.path), settings, cache=cache)
+    folder = run.folder
+    learner = made_method(run, method)
+    examples = examples_of_run(run, learner)
+    loop = TrainingLoop(
+        backbone=run.backbone,
+        method=learner,
+        examples=examples,
+        spec=run.spec,
+        folder=folder,
+        stop=run.stop,
+        processes=run.processes,
+    )
+    # A method that knows better what is lacking has said so by now.
+    refuse_untaught(learner, examples.train)
+    log.info("Training %s on %s, %d steps", run.spec.method, run.backbone.device, loop.total_steps)
+    # Those of the steps are not among them: a resumed run does not see them again.
+    warnings = list(folder.warnings)
+    steps, held_out = loop.run()
+    held_out = compared(run, learner, examples, held_out)
+    warnings += learner.held_out_warnings(held_out)
+    summary = f"{loop.total_steps} steps on {len(examples.train)} judgments"
+    return RunResult(learner.adapter, learner.kind, steps, held_out, examples.dropped, warnings, summary)
+
+
+def made_method(run: TrainingRun, method: Callable[..., Method]) -> Method:
+    """Return the method of a run, which adds its adapter and heads to the backbone."""
+    spec = placed_reference(run.spec, run.folder.path)
+    return method(run.backbone, spec, run.spec.settings, cache=_cache_of(run))
+
+
+def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
+    """Return the tokenised judgments that say something to a method, listed and told of."""
+    settings, folder, processes = run.spec.settings, run.folder, run.processes
     folder.tell("starting", "reading the judgments")
     tokens = TokenCache(
-        cache,
-        snapshot_digest=spec.snapshot_digest,
-        tokenizer=backbone.tokenizer,
+        _cache_of(run),
+        snapshot_digest=run.spec.snapshot_digest,
+        tokenizer=run.backbone.tokenizer,
         writes=processes.first,
     )
     examples = build_examples(
-        _rows_of_part(read_snapshot(run.snapshot), spec.judgments),
-        backbone.tokenizer,
+        _rows(run),
+        run.backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
         wanted=learner.wanted,
@@ -86,24 +119,35 @@ def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) 
     examples = only_teaching(examples, lambda example: any(learner.weights(example).values()), learner.wanted)
     folder.list_dropped(examples.dropped)
     tell_of_examples(examples, settings=settings, processes=processes)
-    loop = TrainingLoop(
-        backbone=backbone,
-        method=learner,
+    return examples
+
+
+def compared(
+    run: TrainingRun, learner: TrainingMethod, examples: Examples, held_out: dict[str, float]
+) -> dict[str, float]:
+    """Return the held-out figures with those of simpler predictors, and add both to the last evaluation."""
+    processes = run.processes
+    trained = Trained(
         examples=examples,
-        spec=spec,
-        folder=folder,
-        stop=run.stop,
-        processes=processes,
+        rows=lambda: _rows(run),
+        check=run.stop.check if processes.world == 1 else lambda: None,
+        tell=lambda message: run.folder.tell("running", message),
+        writes=processes.first,
     )
-    # A method that knows better what is lacking has said so by now.
-    refuse_untaught(learner, examples.train)
-    log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
-    # Those of the steps are not among them: a resumed run does not see them again.
-    warnings = list(folder.warnings)
-    steps, held_out = loop.run()
-    warnings += learner.held_out_warnings(held_out)
-    summary = f"{loop.total_steps} steps on {len(examples.train)} judgments"
-    return RunResult(learner.adapter, learner.kind, steps, held_out, examples.dropped, warnings, summary)
+    figures, details = learner.compare(trained)
+    report = read_evaluation(run.folder.path) if details and processes.first else None
+    if report is not None:
+        more = replace(report, figures={**report.figures, **figures}, details={**report.details, **details})
+        write_evaluation(run.folder.path, more)
+    return held_out | figures
+
+
+def _cache_of(run: TrainingRun) -> Path:
+    return run.folder.path / (run.spec.cache or "cache")
+
+
+def _rows(run: TrainingRun) -> Iterator[SnapshotRow]:
+    return _rows_of_part(read_snapshot(run.snapshot), run.spec.judgments)
 
 
 def _rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:

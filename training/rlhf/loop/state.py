@@ -30,7 +30,7 @@ _STEP_FOLDER = re.compile(r"step-(\d+)")
 _TENSORS = "state.safetensors"
 _HEADER = "state.json"
 _FREE_TO_CHANGE = frozenset(
-    {"base_model", "snapshot", "parent", "device", "sharding", "cache", "commit", "name"}
+    {"base_model", "snapshot", "parent", "device", "sharding", "processes", "cache", "commit", "name"}
 )
 _FREE_OPTIMISER_SETTINGS = frozenset({"micro_batch_tokens", "gradient_checkpointing", "save_every"})
 """Settings that change where files are or how fast it goes, not what is computed."""

@@ -225,8 +225,8 @@ def length_bias(margins: Values, length_differences: Values) -> LengthBias:
         equal_length=equal,
         longer_scored_higher=float((np.sign(towards_longer) + 1).mean() / 2),
         longer_chosen=float((lengths > 0).mean()),
-        point_biserial=_cosine(scores, np.sign(lengths)) if has_scores else None,
-        spearman=_cosine(_signed_ranks(scores), _signed_ranks(lengths)) if has_scores else None,
+        point_biserial=cosine(scores, np.sign(lengths)) if has_scores else None,
+        spearman=cosine(_signed_ranks(scores), _signed_ranks(lengths)) if has_scores else None,
     )
 
 
@@ -280,7 +280,7 @@ def cluster_bootstrap(
     return ClusteredMean(mean, float(low), float(high), len(totals))
 
 
-def _cosine(left: Floats, right: Floats) -> float:
+def cosine(left: Floats, right: Floats) -> float:
     """Return the correlation of two columns whose means are 0."""
     left, right = left / np.abs(left).max(), right / np.abs(right).max()
     return float(np.clip(left @ right / math.sqrt((left @ left) * (right @ right)), -1, 1))

@@ -59,6 +59,18 @@ def average_precision(scores: Values, labels: Values) -> float:
     return float(steps @ curve.precision)
 
 
+def roc_auc(scores: Values, labels: Values) -> float | None:
+    """Chance that a random 1 scores higher than a random 0, equal scores counted half (Mann-Whitney U).
+
+    ½ is what scores without meaning reach. None where all labels are the same.
+    """
+    array, marked = _scored(scores, labels)
+    _, places = np.unique(array, return_inverse=True)
+    ones, zeros = np.bincount(places, marked), np.bincount(places, 1 - marked)
+    pairs = float(ones.sum() * zeros.sum())
+    return float(ones @ (zeros.cumsum() - zeros / 2)) / pairs if pairs else None
+
+
 def cohen_kappa(first: Sequence[Hashable] | Tensor, second: Sequence[Hashable] | Tensor) -> float | None:
     """κ = (p_o − p_e) / (1 − p_e), p_e = Σ_c p_first(c) p_second(c): agreement beyond chance. Cohen 1960.
 

@@ -104,7 +104,7 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
             for name in ("accuracy", "log_loss")
         )
         figures["decided"] = float(round(float(share.sum())))
-        figures["accuracy_low"], figures["accuracy_high"] = _accuracy_interval(right, figures["decided"])
+        figures["accuracy_low"], figures["accuracy_high"] = accuracy_interval(right, figures["decided"])
         if surprise.low is not None and surprise.high is not None:
             figures |= {"log_loss_low": surprise.low, "log_loss_high": surprise.high}
         figures["constant_log_loss"] = CONSTANT_LOG_LOSS
@@ -114,7 +114,7 @@ def pair_figures(observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str,
     return figures
 
 
-def _accuracy_interval(accuracy: ClusteredMean, decided: float) -> tuple[float, float]:
+def accuracy_interval(accuracy: ClusteredMean, decided: float) -> tuple[float, float]:
     """Return the wider of the bootstrap's interval over prompts and Wilson's.
 
     The bootstrap of a model that is right everywhere knows no other outcome. Wilson's trials are the

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from training.contract import RewardModelValidation, validation_from_figures
 from training.rlhf.runtime.run_folder import log
 
-_NAMES = {"constant": "a constant", "length": "length alone"}
+_NAMES = {
+    "constant": "a constant",
+    "position": "position alone",
+    "length": "length alone",
+    "surface": "surface features",
+    "frozen": "a head on frozen features",
+}
 
 
 def log_validation(figures: Mapping[str, float]) -> list[str]:

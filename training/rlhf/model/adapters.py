@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from training.contract import ContractError, LoraSettings, Manifest, read_manifest
+from training.rlhf.model import lora_targets
 from training.rlhf.model.adapter_files import (
     ADAPTER_FILE,
     base_digest,
@@ -107,10 +108,8 @@ class AdaptedModel:
         return base_digest(self.folder)
 
     def fitted(self, settings: LoraSettings) -> LoraSettings:
-        """Return the same settings, with as many blocks as the base has, or more, written as all of them."""
-        if settings.layers is not None and settings.layers >= self.blocks:
-            return replace(settings, layers=None)
-        return settings
+        """Return the same settings in terms of the base: layers that it has, and all of its blocks as all."""
+        return lora_targets.fitted(self._model, settings, base=self.folder.name)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -157,8 +156,9 @@ class AdaptedModel:
         return [adapter for adapter in self._adapters.values() if adapter.whole is None]
 
     def _add_low_rank(self, name: str, settings: LoraSettings, *, seed: int, trainable: bool) -> None:
-        adapter = _Adapter(f"adapter{self._created}", self.fitted(settings), trainable)
-        add_low_rank(self._model, adapter.key, self.fitted(settings), seed=seed, base=self.folder.name)
+        shape = self.fitted(settings)
+        adapter = _Adapter(f"adapter{self._created}", shape, trainable)
+        add_low_rank(self._model, adapter.key, shape, seed=seed)
         self._created += 1
         self._adapters[name] = adapter
         self._activate(self._active)
@@ -170,7 +170,7 @@ class AdaptedModel:
         """
         generator = torch.Generator().manual_seed(seed)
         weight = torch.randn(outputs, self.hidden_size, generator=generator) / math.sqrt(self.hidden_size + 1)
-        self._set_head(name, head, scale * weight)
+        self.set_head(name, head, scale * weight)
 
     def add_extra(self, name: str, extra: str, value: Tensor) -> nn.Parameter:
         """Give adapter `name` a float32 parameter beside its heads, named `head.what`; it is learned and
@@ -192,7 +192,8 @@ class AdaptedModel:
         """Return the names of the parameters beside the heads of adapter `name`."""
         return tuple(self._adapter(name).extras)
 
-    def _set_head(self, name: str, head: str, weight: Tensor) -> None:
+    def set_head(self, name: str, head: str, weight: Tensor) -> None:
+        """Give adapter `name` a linear head of this weight, (outputs, hidden), or another one."""
         if weight.ndim != 2 or weight.shape[1] != self.hidden_size:
             raise ContractError(
                 f"head {head!r} has shape {tuple(weight.shape)}, the base needs (outputs, {self.hidden_size})"
@@ -248,7 +249,7 @@ class AdaptedModel:
             if "." in head:
                 self.add_extra(name, head, value)
             else:
-                self._set_head(name, head, value)
+                self.set_head(name, head, value)
         self._activate(self._active)
 
     def overwrite(self, name: str, adapter: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:

@@ -9,22 +9,30 @@ is a transformer of its own, float32, which takes the place of the base until th
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from training.contract import ContractError
 from training.rlhf.model.adapters import AdaptedModel
-from training.rlhf.model.attention import Layout, packed_states
+from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
+from training.rlhf.model.output_head import output_head
+from training.rlhf.model.places import Place
 from training.rlhf.model.sharding import Turnstile, shard_base
 from training.rlhf.runtime.processes import Processes
 
 SCORE = "score"
 """Name of the scalar head of a reward model."""
+READS = f"{SCORE}.reads"
+"""Where that head reads, see `Place`; the last token of the last block without it."""
+OFFSET = f"{SCORE}.offset"
+"""A constant added to its outputs, (1,)."""
 
 
 class Encoded(NamedTuple):
@@ -102,6 +110,38 @@ class Backbone(AdaptedModel):
         self._before_forward()
         return packed_states(self._computing(self._active), input_ids, position_ids, layout)
 
+    def packed_layers(
+        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, layers: Collection[int]
+    ) -> dict[int, Tensor]:
+        """Return the states after some blocks, counted from 1, and always after the last: (T, hidden) each.
+
+        Those of the last block are the ones that `packed_states` gives.
+        """
+        blocks = self._computing(self._active).get_decoder().layers
+        states: dict[int, Tensor] = {}
+
+        def keep(number: int, output: Any) -> None:
+            states[number] = (output[0] if isinstance(output, tuple) else output)[0]
+
+        with ExitStack() as hooks:
+            for number in sorted(set(layers) - {self.blocks}):
+                handle = blocks[number - 1].register_forward_hook(
+                    lambda _module, _inputs, output, number=number: keep(number, output)
+                )
+                hooks.callback(handle.remove)
+            states[self.blocks] = self.packed_states(input_ids, position_ids, layout)
+        return states
+
+    def reads(self, name: str) -> Place:
+        """Return where the head `score` of adapter `name` reads."""
+        if READS not in self.extras(name):
+            return Place(self.blocks, mean=False)
+        return Place.from_tensor(self.extra(name, READS).detach())  # noqa: S610 - not Django's
+
+    def set_reads(self, name: str, place: Place) -> None:
+        """Let the head `score` of adapter `name` read at another place."""
+        self.add_extra(name, READS, place.to_tensor()).requires_grad_(False)
+
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a loss, at the same time in all processes where they share the base."""
         if self.turnstile is not None:
@@ -131,14 +171,20 @@ class Backbone(AdaptedModel):
                 model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": self._as_it_was})
             else:
                 model.activation_checkpointing_disable()
-            for layer in model.get_decoder().layers:
-                # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
-                layer.training = on
+            for module in model.get_decoder().modules():
+                if isinstance(module, GradientCheckpointingLayer):
+                    # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
+                    module.training = on
 
     def _as_it_was(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """The backward pass comes when another adapter may be active: blocks are computed again under the
         one that they were computed under."""
-        return nullcontext(), self.using(self._active, dropout=self._dropout)
+        return nullcontext(), self._again(self._active, dropout=self._dropout, layout=current_layout())
+
+    @contextmanager
+    def _again(self, active: str | None, *, dropout: bool, layout: Layout | None) -> Iterator[None]:
+        with computing(layout), self.using(active, dropout=dropout):
+            yield
 
     def logits(self, states: Tensor) -> Tensor:
         """The LM head under the active adapter: (…, hidden) to (…, vocabulary), in the base's dtype."""
@@ -146,10 +192,9 @@ class Backbone(AdaptedModel):
         return logits
 
     def lm_head(self, name: str | None) -> nn.Module:
-        """The LM head that belongs to adapter `name`, whatever is active. It is trained where the adapter is
-        all of the weights."""
-        head: nn.Module = self._computing(name).get_output_embeddings()
-        return head
+        """The LM head that belongs to adapter `name`, whatever is active, and what its family does to logits
+        after it. It is trained where the adapter is all of the weights."""
+        return output_head(self._computing(name))
 
     def score(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
         """The mean of a head's outputs, which are one score or those of an ensemble: (N, hidden) to (N,).
@@ -164,4 +209,5 @@ class Backbone(AdaptedModel):
         if head not in heads:
             raise ContractError(f"adapter {name!r} has no head {head!r}; it is no reward model")
         values: Tensor = heads[head](states.float())
-        return values
+        offset = self._adapter(name).extras.get(f"{head}.offset")
+        return values if offset is None else values + offset

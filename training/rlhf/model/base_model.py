@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training.contract import ContractError
 from training.contract.chat_template import require_template
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
+from training.rlhf.model.base_config import read_supported_config
 from training.rlhf.model.base_probe import refuse_unknown_family
 from training.rlhf.model.templates import renderer
 
@@ -26,8 +27,7 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     holds no such model, has no fast tokenizer or no chat template that can be trained on, where a weight is
     not a finite number, and for model types whose attention or logits Rondo would get wrong.
     """
-    if not (folder / "config.json").is_file():
-        raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
+    tokenizer = refuse_unsupported_folder(folder)
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -38,7 +38,6 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
             dtype=dtype,
             attn_implementation=PACKED_ATTENTION,
         )
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
     if absent := sorted(loaded["missing_keys"]):
@@ -47,18 +46,38 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
             f"{folder}: the model's files lack {len(absent)} tensors, the first being {absent[0]}; fetch the "
             "base model again"
         )
-    if not tokenizer.is_fast or not tokenizer.chat_template:
-        raise ContractError(
-            f"{folder}: the tokenizer must be a fast one with a chat template; choose a base model that was "
-            "made for chats, or put its chat_template.jinja into the folder"
-        )
-    require_template(renderer(tokenizer), tokenizer.chat_template, str(folder))
     model.to(device)
     model.requires_grad_(False)
     model.eval()
     refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
     refuse_unknown_family(model, folder)
     return model, tokenizer
+
+
+def refuse_unsupported_folder(folder: Path) -> Any:
+    """Raise `ContractError` where Rondo cannot train or serve the model in `folder`; return its tokenizer.
+
+    Reads configuration and tokenizer alone, so that a base can be refused before its weights are fetched.
+    """
+    read_supported_config(folder)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ContractError(
+            f"{folder}: the tokenizer cannot be loaded ({error}); put its tokenizer.json into the folder"
+        ) from error
+    if not tokenizer.is_fast:
+        raise ContractError(
+            f"{folder}: the tokenizer is not a fast one, which alone knows the characters of each token; "
+            "save it as tokenizer.json with transformers, or choose another base model"
+        )
+    if not tokenizer.chat_template:
+        raise ContractError(
+            f"{folder}: the tokenizer has no chat template; choose a base model that was made for chats, or "
+            "put its chat_template.jinja into the folder"
+        )
+    require_template(renderer(tokenizer), tokenizer.chat_template, str(folder))
+    return tokenizer
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], folder: Path, *, remedy: str) -> None:

@@ -20,13 +20,17 @@ from transformers import AutoModelForCausalLM
 from training.contract import ContractError
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
+from training.rlhf.model.attention_scores import Scores
+from training.rlhf.model.base_config import FULL, SLIDING, window_of
+from training.rlhf.model.output_head import output_head
 
 TOLERANCE = 1e-4
 """Largest difference that rounding in float32 may make, as a share of the largest state or logit."""
 _VOCABULARY = 64
 _WINDOW = 4
 _PROMPT, _ANSWERS = 9, (5, 6)
-_SAME, _SLIDING = "full_attention", "sliding_attention"
+_LARGE = 100.0
+"""Size of the largest logit in the trial: a cap that nobody has named shows there."""
 
 
 def refuse_unknown_family(model: Any, folder: Path) -> None:
@@ -49,20 +53,10 @@ def refuse_unknown_family(model: Any, folder: Path) -> None:
         ) from error
 
 
-def window_of(config: Any) -> int | None:
-    """Return the number of tokens that a layer looks back where that is less than the context; else None."""
-    text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    kinds = getattr(text, "layer_types", None)
-    if not window or (kinds and set(kinds) == {_SAME}):
-        return None
-    return int(window) if window < getattr(text, "max_position_embeddings", window + 1) else None
-
-
 def _refuse_unknown_layers(model: Any, folder: Path) -> None:
     """Some layers see tokens in chunks, or keep a state instead of keys: a short trial may not show it."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-    if unknown := sorted(kinds - {_SAME, _SLIDING}):
+    if unknown := sorted(kinds - {FULL, SLIDING}):
         raise ContractError(
             f"{folder}: model type {model.config.model_type!r} has layers of the kind {unknown[0]!r}, which "
             "cannot be computed over packed rows; choose another base model"
@@ -119,19 +113,36 @@ def _refuse_other_attention(trial: Any, model: Any, folder: Path) -> None:
         + [_row_alone(trial, ids, [segments[0], one], one.length) for one in segments[1:]]
     )
     trial.set_attn_implementation(PACKED_ATTENTION)
-    packed = packed_states(trial, ids[None], places.to(model.device)[None], Layout(segments, model.device))
-    if _alike(packed, expected):
-        return
-    window = window_of(model.config)
-    if window is not None:
+    layout = _Counted(segments, model.device)
+    packed = packed_states(trial, ids[None], places.to(model.device)[None], layout)
+    kind = model.config.model_type
+    layers = trial.config.get_text_config().num_hidden_layers
+    if sorted(layout.attended) != list(range(layers)):
         raise ContractError(
-            f"{folder}: layers of model type {model.config.model_type!r} see only the last {window} tokens "
-            "(sliding window), which cannot be computed over packed rows yet; choose another base model"
+            f"{folder}: layers of model type {kind!r} attend {len(layout.attended)} times where each of "
+            f"{layers} should once, so that keys cannot be kept for generation; choose another base model"
         )
-    raise ContractError(
-        f"{folder}: the attention of model type {model.config.model_type!r} cannot be computed "
-        "over packed answers; choose another base model"
-    )
+    if not _alike(packed, expected):
+        window = window_of(model.config)
+        seen = f"with its window of {window} tokens " if window is not None else ""
+        raise ContractError(
+            f"{folder}: the attention of model type {kind!r} {seen}cannot be computed over packed answers; "
+            "choose another base model"
+        )
+
+
+class _Counted(Layout):
+    """A layout that knows which layers attended: keys are kept by layer when samples are written."""
+
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        super().__init__(segments, device)
+        self.attended: list[int] = []
+
+    def attend(
+        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+    ) -> Tensor:
+        self.attended.append(int(module.layer_idx))  # type: ignore[arg-type]
+        return super().attend(module, query, key, value, scores)
 
 
 def _row_alone(trial: Any, ids: Tensor, segments: Sequence[Segment], last: int) -> Tensor:
@@ -144,14 +155,24 @@ def _row_alone(trial: Any, ids: Tensor, segments: Sequence[Segment], last: int) 
 
 @torch.no_grad()
 def _refuse_changed_logits(trial: Any, model: Any, folder: Path) -> None:
-    """Some families scale or cap their logits after the LM head: `Backbone.logits` would be wrong there."""
+    """Some families scale or cap their logits after the LM head in ways that `output_head` does not know."""
     ids = torch.tensor([[0, 1]], device=model.device)
+    head = trial.get_output_embeddings()
+    weight = head.weight.clone()
+    # The head may be tied to the embedding: its states are read after it was changed.
+    head.weight.mul_(_LARGE / _largest(head(trial.get_decoder()(input_ids=ids, use_cache=False)[0])))
     states = trial.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    if not _alike(trial.get_output_embeddings()(states), trial(ids).logits):
+    alike = _alike(output_head(trial)(states), trial(ids).logits)
+    head.weight.copy_(weight)
+    if not alike:
         raise ContractError(
             f"{folder}: model type {model.config.model_type!r} changes its logits after the LM head, "
             "which is not supported; choose another base model"
         )
+
+
+def _largest(values: Tensor) -> float:
+    return max(float(values.abs().max()), 1e-12)
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:

@@ -15,7 +15,7 @@ from peft.functional import (
     inject_adapter_in_model,
     set_peft_model_state_dict,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.adapter_files import lora_config
@@ -24,23 +24,12 @@ _PEFT_PREFIX = "base_model.model."
 """How peft's own files name the wrapped model; written so that plain peft loads our adapters."""
 
 
-def add_low_rank(model: Any, key: str, settings: LoraSettings, *, seed: int, base: str) -> None:
+def add_low_rank(model: Any, key: str, settings: LoraSettings, *, seed: int) -> None:
     """Add factors A, drawn from `seed` alone, and B, which are 0. The caller's random state is left as it
-    was. Raises `ContractError` for a target that the model, called `base`, lacks."""
-    present = {module.rpartition(".")[2] for module, _ in model.named_modules()}
-    missing = [target for target in settings.targets if target not in present]
-    if missing:
-        linear = {
-            name.rpartition(".")[2]
-            for name, module in model.get_decoder().named_modules()
-            if getattr(module, "weight", None) is not None
-            and module.weight.ndim == 2
-            and not isinstance(module, nn.Embedding)
-        }
-        raise ContractError(
-            f"lora, targets: {base} has no layer {', '.join(missing)}; name some of "
-            f"{', '.join(sorted(linear))}"
-        )
+    was.
+
+    settings: with targets that the model has (`lora_targets.fitted`).
+    """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft warns of every adapter after the first: many adapters are what this is for.
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")

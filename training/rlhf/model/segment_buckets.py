@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training.rlhf.model import attention_scores
+from training.rlhf.model.attention_scores import Scores
+
 Places = tuple[int, int, Sequence[slice]]
 """First place of a segment, the place after its last, and the stretches that its last token sees."""
 
@@ -44,8 +47,11 @@ class Bucket:
     """(T,) where in `slots` those of each place begin."""
 
 
-def into_buckets(segments: Sequence[Places], tokens: int) -> tuple[list[Bucket], list[Places]]:
-    """Tables of the short segments, and the segments that stay by themselves."""
+def into_buckets(
+    segments: Sequence[Places], tokens: int, window: int | None = None
+) -> tuple[list[Bucket], list[Places]]:
+    """Tables of the short segments, and the segments that stay by themselves. window: tokens that a token
+    sees, itself among them; None is all."""
     sizes: dict[tuple[int, int], list[Places]] = {}
     for segment in segments:
         start, end, seen = segment
@@ -55,13 +61,13 @@ def into_buckets(segments: Sequence[Places], tokens: int) -> tuple[list[Bucket],
     buckets, alone = [], []
     for (_, wide), some in sizes.items():
         if len(some) >= _FEW and wide <= _LONGEST.bit_length() - 1:
-            buckets.append(_bucket(some, tokens))
+            buckets.append(_bucket(some, tokens, window))
         else:
             alone += some
     return buckets, alone
 
 
-def _bucket(segments: Sequence[Places], tokens: int) -> Bucket:
+def _bucket(segments: Sequence[Places], tokens: int, window: int | None) -> Bucket:
     queries = [torch.arange(start, end) for start, end, _ in segments]
     keys = [
         torch.tensor(list(chain.from_iterable(range(part.start, part.stop) for part in seen)))
@@ -72,7 +78,11 @@ def _bucket(segments: Sequence[Places], tokens: int) -> Bucket:
     table = torch.nn.utils.rnn.pad_sequence(queries, batch_first=True)
     key_table = torch.nn.utils.rnn.pad_sequence(keys, batch_first=True)
     row, column = torch.arange(table.shape[1]), torch.arange(key_table.shape[1])
-    last_seen = (widths - lengths)[:, None] + row
+    # Padded queries see what the last token sees: one that sees nothing would be no number.
+    last_seen = ((widths - lengths)[:, None] + row).minimum(widths[:, None] - 1)[:, :, None]
+    seen = column <= last_seen
+    if window is not None:
+        seen &= column > last_seen - window
     real = (row < lengths[:, None]).flatten().nonzero()[:, 0]
     used = (column < widths[:, None]).flatten().nonzero()[:, 0]
     of_place = key_table.flatten()[used]
@@ -80,7 +90,7 @@ def _bucket(segments: Sequence[Places], tokens: int) -> Bucket:
     return Bucket(
         queries=table,
         keys=key_table,
-        seen=(column <= last_seen[:, :, None]).unsqueeze(1),
+        seen=seen.unsqueeze(1),
         real=real,
         places=table.flatten()[real],
         slots=used[of_place.argsort(stable=True)],
@@ -88,15 +98,14 @@ def _bucket(segments: Sequence[Places], tokens: int) -> Bucket:
     )
 
 
-def attend(bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def attend(bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
     """(1, heads, T, width) queries, (1, key heads, T, width) keys and values to (N, heads, width)."""
-    mixed = F.scaled_dot_product_attention(
+    mixed = attention_scores.attend(
         _table(query[0], bucket.queries),
         _table(key[0], bucket.keys),
         _table(value[0], bucket.keys),
-        attn_mask=bucket.seen,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
+        bucket.seen,
+        scores,
     )
     return mixed.transpose(1, 2).flatten(0, 1)[bucket.real]
 
@@ -109,7 +118,7 @@ def gradients(
     slopes: Tensor,
     at_outputs: Tensor,
     *,
-    scaling: float,
+    scores: Scores,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the bucket's queries (groups, heads of each, N, width), and of all keys and values
     (groups, T, width).
@@ -126,22 +135,25 @@ def gradients(
     )
     some_keys, some_values = (_table(whole, bucket.keys).flatten(0, 1) for whole in (keys, values))
     seen = bucket.seen.unsqueeze(1)
-    scores = (
-        torch.bmm(flat, some_keys.transpose(1, 2)).mul_(scaling).view(count, groups, members, rows, columns)
-    )
-    shares = scores.masked_fill_(~seen, -torch.inf).softmax(-1).view(count * groups, members * rows, columns)
+    scaling = scores.scaling(width)
+    products = torch.bmm(flat, some_keys.transpose(1, 2)).mul_(scaling)
+    bends = scores.bend_(products)
+    table = products.view(count, groups, members, rows, columns)
+    shares = table.masked_fill_(~seen, -torch.inf).softmax(-1).view(count * groups, members * rows, columns)
     padding = torch.ones(count * rows, dtype=torch.bool).index_fill_(0, bucket.real, False)
-    slope.view(count, groups, members, rows, width).masked_fill_(padding.view(count, 1, 1, rows, 1), 0)
+    slope.view(count, groups, members, rows, -1).masked_fill_(padding.view(count, 1, 1, rows, 1), 0)
     of_values = torch.bmm(shares.transpose(1, 2), slope)
     of_scores = torch.bmm(slope, some_values.transpose(1, 2))
     of_scores.sub_(at_output).mul_(shares).mul_(scaling)
+    if bends is not None:
+        of_scores.mul_(bends)
     of_scores.view(count, groups, members, rows, columns).masked_fill_(padding.view(count, 1, 1, rows, 1), 0)
     of_keys = torch.bmm(of_scores.transpose(1, 2), flat)
     of_queries = torch.bmm(of_scores, some_keys).view(count, groups, members, rows, width)
     return (
         of_queries.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, bucket.real],
         _gathered(bucket, of_keys.view(count, groups, columns, width)),
-        _gathered(bucket, of_values.view(count, groups, columns, width)),
+        _gathered(bucket, of_values.view(count, groups, columns, -1)),
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.token_distribution import TokenFigures, token_figures
 from training.rlhf.policy_gradient.update import Evaluated
 from training.rlhf.runtime.run_folder import log
@@ -61,10 +62,13 @@ class LanguageActor:
         tokens: int,
         entropy: bool = False,
         full_kl: bool = False,
+        share: Share | None = None,
     ) -> None:
         """answers: prompt + drawn ids of each. group: the prompt that each belongs to; equal numbers lie
-        together. parameters: temperature and filters that they were drawn under."""
+        together. parameters: temperature and filters that they were drawn under.
+        share: of the answers that this process computes; None is all."""
         self._backbone = backbone
+        self._share = share or Share()
         self._models = models
         self._answers = answers
         self._group = group
@@ -222,11 +226,16 @@ class LanguageActor:
         return self._backbone.score(name, self._states(batch, name)[batch.predictors], head=VALUE)
 
     def _all(self, compute: Callable[[PackedRow], Tensor]) -> Tensor:
-        def all_passes() -> Tensor:
-            batches = map(self._pack, self.passes(range(len(self._answers))))
-            return torch.cat([self._spread(batch, compute(batch)) for batch in batches])
+        rows = self._share.rows(self._group)
 
-        return self.within_memory(all_passes)
+        def all_passes() -> Tensor:
+            found = torch.zeros(len(self._answers), self._width, device=self._backbone.device)
+            for part in self.passes(rows):
+                batch = self._pack(part)
+                found[part] = self._spread(batch, compute(batch)).to(found.dtype)
+            return found
+
+        return self._share.filled(self.within_memory(all_passes))
 
     def _spread(self, batch: PackedRow, values: Tensor) -> Tensor:
         """(A,) to (b, T), 0 after an answer's end."""

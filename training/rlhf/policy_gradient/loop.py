@@ -47,10 +47,11 @@ from training.rlhf.policy_gradient.method import PolicyGradient, part_figures, s
 from training.rlhf.policy_gradient.samples_file import SamplesFile
 from training.rlhf.policy_gradient.sampling import Prompt, Prompts, Sampled, episodes_of, seeds_of_step
 from training.rlhf.policy_gradient.served import ServedPolicy
+from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.update import OptimizerStep, evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
 from training.rlhf.rewards.combination import Combined
-from training.rlhf.rollout import rollout
+from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
@@ -83,9 +84,12 @@ class SamplingLoop(SteppingLoop):
         spec: RunSpec,
         folder: RunFolder,
         stop: StopRequest,
+        processes: Processes,
         served: ServedPolicy | None = None,
     ) -> None:
-        """served: who draws the answers that are learned from; None draws them here."""
+        """served: who draws the answers that are learned from, which the first process asks; None where the
+        processes draw them, each those of its prompts."""
+        self._share = Share(processes)
         self._method = method
         self._served = served
         self._prompts = prompts
@@ -97,7 +101,7 @@ class SamplingLoop(SteppingLoop):
             spec=spec,
             folder=folder,
             stop=stop,
-            processes=Processes(),
+            processes=processes,
             beside=method,
         )
         self._sampler = sampler_of(self._own)
@@ -105,7 +109,7 @@ class SamplingLoop(SteppingLoop):
         self._rows: int | None = None
         self._shapes: StaticShapes | None = None
         if self._own.rollout.cuda_graphs == "auto":
-            answers = self._settings.batch_size * self._own.rollout.samples
+            answers = -(-self._settings.batch_size // processes.world) * self._own.rollout.samples
             self._shapes = shapes_for(backbone, rows=answers, width=self._own.max_tokens)
         self._samples = SamplesFile(folder, backbone.tokenizer)
         self._told: set[str] = set()
@@ -163,20 +167,35 @@ class SamplingLoop(SteppingLoop):
     def _drawn(self, step: int, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Sampled:
         """Return the answers that a step learns from."""
         n = self._own.rollout.samples
-        if self._served is None:
+        if self._own.rollout.server is None:
             return self._answered(prompts, self._sampler, n=n, seeds=seeds)
-        ids = [prompt.ids for prompt in prompts]
-        samples = self._served.rollout(step, ids, self._sampler, n=n, seeds=seeds)
-        self._check_this()
-        return Sampled.of(prompts, samples)
+        drawn: list[list[Sample]] = []
+        if self._served is not None:
+            ids = [prompt.ids for prompt in prompts]
+            drawn = self._served.rollout(step, ids, self._sampler, n=n, seeds=seeds)
+        drawn = self._processes.gather_objects(drawn)[0]
+        self._check_all()
+        return Sampled.of(prompts, drawn)
 
     def _answered(
         self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
     ) -> Sampled:
-        """Return the policy's answers. Where memory runs out fewer are written at a time."""
+        """Return the policy's answers, of which each process draws its share."""
+        mine = self._share.rows(range(len(prompts)))
+        drawn = self._rollout(
+            [prompts[number] for number in mine], sampler, n=n, seeds=[seeds[number] for number in mine]
+        )
+        # All stop or none: an answer that was broken off is not to be learned from.
+        self._check_all()
+        return Sampled.of(prompts, self._share.merged(mine, drawn))
+
+    def _rollout(
+        self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
+    ) -> list[list[Sample]]:
+        """Draw answers. Where memory runs out fewer are written at a time."""
         while True:
             try:
-                samples = rollout(
+                return rollout(
                     self._backbone,
                     [prompt.ids for prompt in prompts],
                     sampler,
@@ -187,7 +206,6 @@ class SamplingLoop(SteppingLoop):
                     max_rows=self._rows,
                     shapes=self._shapes,
                 )
-                break
             except torch.OutOfMemoryError:
                 if self._shapes is not None:
                     self._shapes = None
@@ -200,18 +218,16 @@ class SamplingLoop(SteppingLoop):
                 log.warning(
                     "Out of memory: at most %d answers are written at a time from here on", self._rows
                 )
-        self._check_this()
-        return Sampled.of(prompts, samples)
 
     def _scored(self, sampled: Sampled) -> tuple[Combined, Combined | None]:
         """Score samples by the rewards and the watched rewards; log each reason for a missing score once."""
-        combined = sampled.scored_by(self._method.rewards)
-        watched = sampled.scored_by(self._method.watched) if self._method.watched else None
+        combined = sampled.scored_by(self._method.rewards, self._share)
+        watched = sampled.scored_by(self._method.watched, self._share) if self._method.watched else None
         for name, scores in {**combined.parts, **(watched.parts if watched else {})}.items():
             for reason in {score.reason for score in scores if not score.scored} - self._told:
                 self._told.add(reason)
                 log.warning("The reward %r cannot score some answers: %s", name, reason)
-        self._check_this()
+        self._check_all()
         return combined, watched
 
     def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:
@@ -221,14 +237,19 @@ class SamplingLoop(SteppingLoop):
         actor = self._actor(sampled)
         episodes = self._compared(actor, episodes)
         if self._looks_before:
-            episodes = actor.within_memory(lambda: evaluated_once(actor, episodes))
+            episodes = self._evaluated_once(actor, episodes)
             if actor.is_plain:
                 # The same passes: no need of another one.
                 episodes = dataclasses.replace(episodes, trainer_logp=episodes.old_logp)
-        self._check_this()
+        self._check_all()
         credit = credit_of.assign(episodes)
         figures = credit_figures(episodes, credit) | {"beta": credit_of.beta}
-        steps = _Steps(self._trained_parameters, self._settings.max_gradient_norm, lambda: self._apply(rate))
+        steps = _Steps(
+            self._trained_parameters,
+            self._settings.max_gradient_norm,
+            lambda: self._apply(rate),
+            self._processes.sum_gradients,
+        )
         self._optimiser.zero_grad(set_to_none=True)
         updated = update_policy(
             actor,
@@ -244,6 +265,7 @@ class SamplingLoop(SteppingLoop):
             seed=int(np.random.SeedSequence([self._seed, _UPDATE_STREAM, step]).generate_state(1)[0]),
             # Once the weights have moved the step is carried through: half of one cannot be saved.
             check=lambda: None if steps.taken else self._check_this(),
+            share=self._share,
         )
         self._backbone.checkpoint_activations(False)
         self._micro_batch_tokens = actor.tokens
@@ -252,6 +274,18 @@ class SamplingLoop(SteppingLoop):
             log.info("Step %d: all answers to a prompt earned the same; there was nothing to learn", step + 1)
         figures |= {"entropy": _entropy(episodes)} | updated.figures
         return _Learned(figures, episodes, credit, finite=bool(updated.steps or not updated.skipped))
+
+    def _evaluated_once(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
+        """Return the episodes with what policy and value head say of them before the update."""
+        rows = self._share.rows(episodes.group.tolist())
+        mine = actor.within_memory(lambda: evaluated_once(actor, episodes, rows))
+        # A process without a prompt of this step has evaluated nothing.
+        nothing = torch.zeros(episodes.mask.shape, device=episodes.mask.device)
+        values: Tensor | None = None
+        if self._method.models.value is not None:
+            values = self._share.filled(nothing.clone() if mine.old_values is None else mine.old_values)
+        logp = self._share.filled(nothing if mine.old_logp is None else mine.old_logp)
+        return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
     def _compared(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
         """The episodes with what reference, base and the policy itself make of them, all by the same passes
@@ -278,6 +312,7 @@ class SamplingLoop(SteppingLoop):
             tokens=self._micro_batch_tokens,
             entropy=self._own.update.entropy > 0,
             full_kl=self._own.kl.place == "loss" and self._own.kl.kind == "full",
+            share=self._share,
         )
 
     @property
@@ -330,15 +365,22 @@ class _Steps:
     """Optimiser steps of one update."""
 
     def __init__(
-        self, groups: Sequence[Sequence[nn.Parameter]], most: float, apply: Callable[[], None]
+        self,
+        groups: Sequence[Sequence[nn.Parameter]],
+        most: float,
+        apply: Callable[[], None],
+        sum_gradients: Callable[[list[nn.Parameter]], None],
     ) -> None:
+        """sum_gradients: over the processes of the run."""
         self._groups = groups
         self._most = most
         self._apply = apply
+        self._sum_gradients = sum_gradients
         self.taken = 0
 
     def __call__(self, finite: bool) -> OptimizerStep:
         """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
+        self._sum_gradients([parameter for group in self._groups for parameter in group])
         norms = [float(nn.utils.clip_grad_norm_(group, self._most)) for group in self._groups]
         finite = finite and all(map(math.isfinite, norms))
         if finite:

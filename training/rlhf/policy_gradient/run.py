@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from training.contract import ContractError, PolicyGradientSettings, read_prompts
+from training.contract import PolicyGradientSettings, read_prompts
 from training.rlhf.loop.checks import counts_by_reason
 from training.rlhf.loop.reference import placed_reference
 from training.rlhf.loop.run import RunResult, TrainingRun
@@ -16,14 +16,9 @@ from training.rlhf.runtime.run_folder import log
 
 
 def train_on_samples(run: TrainingRun) -> RunResult:
-    """Train to the end. Raises `ContractError` where the run has several processes."""
+    """Train to the end. Several processes divide the prompts of a step, see `share`."""
     backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
     settings = cast("PolicyGradientSettings", spec.settings)
-    if processes.world > 1:
-        raise ContractError(
-            f"policy_gradient trains in one process, and {processes.world} were started; start one, without "
-            "torchrun"
-        )
     folder.tell("starting", "reading the prompts")
     prompts = read_to_answer(read_prompts(run.snapshot), backbone.tokenizer, settings)
     dropped = [
@@ -35,7 +30,7 @@ def train_on_samples(run: TrainingRun) -> RunResult:
     method = PolicyGradient(backbone, placed_reference(spec, folder.path), settings, folder=folder.path)
     served: ServedPolicy | None = None
     try:
-        if settings.rollout.server is not None:
+        if settings.rollout.server is not None and processes.first:
             served = ServedPolicy(backbone, method.adapter, spec, settings.rollout.server, run=folder.path)
         loop = SamplingLoop(
             backbone=backbone,
@@ -44,6 +39,7 @@ def train_on_samples(run: TrainingRun) -> RunResult:
             spec=spec,
             folder=folder,
             stop=run.stop,
+            processes=processes,
             served=served,
         )
         log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)

@@ -21,6 +21,7 @@ from training.contract import (
 )
 from training.rlhf.measures.pair_figures import key_of
 from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.share import Share
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout import Sample
@@ -131,13 +132,15 @@ class Sampled:
         """(B) whether each was cut off."""
         return [cut_off(sample) for sample in self.samples]
 
-    def scored_by(self, rewards: Combination) -> Combined:
-        """Return the scores of each sample."""
-        return rewards.combine(
-            [prompt.chat for prompt in self.prompts],
-            [sample.text for sample in self.samples],
-            [prompt.reference for prompt in self.prompts],
+    def scored_by(self, rewards: Combination, share: Share) -> Combined:
+        """Return the scores of each sample; each process scores answers to its own prompts."""
+        rows = share.rows(self.group)
+        mine = rewards.scores(
+            [self.prompts[row].chat for row in rows],
+            [self.samples[row].text for row in rows],
+            [self.prompts[row].reference for row in rows],
         )
+        return rewards.combined({name: share.merged(rows, scores) for name, scores in mine.items()})
 
 
 def episodes_of(

@@ -30,6 +30,16 @@ class Tally:
         for name, values in other._extremes.items():
             self._extremes.setdefault(name, []).extend(values)
 
+    def plain(self) -> Tally:
+        """Return the same with plain numbers, which another process can read."""
+        plain = Tally()
+        plain._sums = {name: float(value) for name, value in self._sums.items()}
+        plain._weights = dict(self._weights)
+        plain._extremes = {
+            name: [float(value) for value in values] for name, values in self._extremes.items()
+        }
+        return plain
+
     def forget(self, name: str) -> None:
         """Reset one mean."""
         self._sums.pop(name, None)

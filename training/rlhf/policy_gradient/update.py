@@ -15,6 +15,7 @@ from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.objective import Evaluated as Evaluated
 from training.rlhf.policy_gradient.objective import Objective, Window
+from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.tally import Tally
 
 
@@ -64,17 +65,20 @@ class UpdateResult(NamedTuple):
 
 
 @torch.no_grad()
-def evaluated_once(actor: Actor, episodes: Episodes) -> Episodes:
-    """The episodes with old_logp and, where the actor has values, old_values: what it says of them now."""
+def evaluated_once(actor: Actor, episodes: Episodes, rows: Sequence[int] | None = None) -> Episodes:
+    """Return the episodes with old_logp and, where the actor has values, old_values: as it sees them now.
+
+    rows: which to evaluate; None is all. The others are 0, and both are None where there are no rows.
+    """
     logp: Tensor | None = None
     values: Tensor | None = None
-    for rows in actor.passes(range(len(episodes.mask))):
-        evaluated = actor.evaluate(rows)
+    for part in actor.passes(range(len(episodes.mask)) if rows is None else rows):
+        evaluated = actor.evaluate(part)
         logp = evaluated.logp.new_zeros(episodes.mask.shape) if logp is None else logp
-        logp[rows] = evaluated.logp
+        logp[part] = evaluated.logp
         if evaluated.values is not None:
             values = evaluated.values.new_zeros(episodes.mask.shape) if values is None else values
-            values[rows] = evaluated.values
+            values[part] = evaluated.values
     return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
 
@@ -92,13 +96,14 @@ def update_policy(
     backward: Callable[[Tensor], None],
     seed: int,
     check: Callable[[], None],
+    share: Share | None = None,
 ) -> UpdateResult:
     """Learn from one batch of samples, and tell how it went.
 
     constant: the longest answer allowed, used with aggregate "constant" alone. only_value: the
     value head alone learns, and the policy stays. step: see `Step`. backward:
     adds a loss's gradient. seed: of the order in which prompts fall into minibatches. check: called before
-    each pass; what it raises passes through.
+    each pass; what it raises passes through. share: of the answers that this process computes; None is all.
 
     A minibatch whose advantages are all 0, without a value head to teach, takes no step: neither momentum nor
     rounding errors move the policy. One whose divergence from the sampling policy exceeds `stop_at_kl` takes
@@ -120,7 +125,9 @@ def update_policy(
     objective = Objective(
         episodes, credit, settings=settings, kl=kl, beta=beta, constant=constant, only_value=only_value
     )
-    learner = _Learner(actor, objective, episodes, credit, stop_at_kl=settings.stop_at_kl)
+    learner = _Learner(
+        actor, objective, episodes, credit, stop_at_kl=settings.stop_at_kl, share=share or Share()
+    )
     random = torch.Generator().manual_seed(seed)
     epochs, stopped = 0, False
     while epochs < settings.inner_epochs and not stopped:
@@ -155,7 +162,10 @@ class _Learner:
         credit: Credit,
         *,
         stop_at_kl: float | None,
+        share: Share,
     ) -> None:
+        self._share = share
+        self._group: list[int] = episodes.group.tolist()
         self._actor = actor
         self._objective = objective
         self._stop_at_kl = stop_at_kl
@@ -191,25 +201,37 @@ class _Learner:
     def _gradient(
         self, rows: list[int], step: Step, backward: Callable[[Tensor], None], check: Callable[[], None]
     ) -> tuple[Tally, bool]:
-        """Accumulate a minibatch's gradient; its figures, and whether its loss is finite."""
+        """Accumulate a minibatch's gradient; its figures, and whether its loss is finite. In all processes it
+        is done, or done again, together."""
         fresh = self._objective.unseen(rows)
         while True:
+            lacking: torch.OutOfMemoryError | None = None
+            tally, sums = Tally(), dict[str, float]()
             try:
-                return self._accumulate(rows, backward, check)
-            except torch.OutOfMemoryError:
-                # What the broken pass had added cannot be told from the rest: all of it goes.
-                step(False)
-                self._objective.forget(fresh)
-                if not self._actor.halve():
-                    raise
+                tally, sums = self._accumulate(rows, backward, check)
+            except torch.OutOfMemoryError as error:
+                lacking = error
+            if not self._share.any(lacking is not None):
+                break
+            # What the broken pass had added cannot be told from the rest: all of it goes.
+            step(False)
+            self._objective.forget(fresh)
+            if not self._actor.halve() and lacking is not None:
+                raise lacking
+        tally, sums = self._share.joined(tally, sums)
+        for name, total in sums.items():
+            tally.add(name, total)
+        return tally, all(map(math.isfinite, sums.values()))
 
     def _accumulate(
         self, rows: list[int], backward: Callable[[Tensor], None], check: Callable[[], None]
-    ) -> tuple[Tally, bool]:
+    ) -> tuple[Tally, dict[str, float]]:
+        """Add this process's part of the gradient; its figures, and its part of each loss term."""
         window = Window(float(sum(self._lengths[row] for row in rows)), float(len(rows)))
         if not self._objective.touches_all:
             # Answers without an advantage count in the window, and cost no pass.
             rows = [row for row in rows if self._teaches[row]]
+        rows = self._share.rows(self._group, rows)
         tally = Tally()
         sums: dict[str, Tensor] = {}
         for part in self._actor.passes(rows):
@@ -218,6 +240,4 @@ class _Learner:
             backward(torch.stack(list(terms.values())).sum())
             for name, term in terms.items():
                 sums[name] = sums.get(name, torch.zeros_like(term)).detach() + term.detach()
-        for name, total in sums.items():
-            tally.add(name, total)
-        return tally, bool(torch.stack(list(sums.values())).isfinite().all())
+        return tally, {name: float(total) for name, total in sums.items()}

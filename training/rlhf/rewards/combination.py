@@ -133,7 +133,18 @@ class Combination:
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> Combined:
         """Return the totals, with what each part said."""
-        parts = {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}
+        return self.combined(self.scores(prompts, completions, references))
+
+    def scores(
+        self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
+    ) -> dict[str, list[Score]]:
+        """Return what each part says, before normalising, clipping and weighting."""
+        if not completions:
+            return {name: [] for name in self._rewards}
+        return {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}
+
+    def combined(self, parts: dict[str, list[Score]]) -> Combined:
+        """Return the totals of what `scores` gave, which joins the running statistics."""
         for name, scores in parts.items():
             self.unscored[name] += sum(not score.scored for score in scores)
             if self.learning:
@@ -141,7 +152,10 @@ class Combination:
                 self._segments[name].add(
                     [segment.value for score in scores if score.scored for segment in score.segments]
                 )
-        rows = [{name: scores[index] for name, scores in parts.items()} for index in range(len(completions))]
+        rows = [
+            {name: scores[index] for name, scores in parts.items()}
+            for index in range(len(parts[self.parts[0].name]))
+        ]
         return Combined([self._total(row) for row in rows], parts)
 
     @property

@@ -11,6 +11,7 @@
 | unit_tests | `unit_tests.UnitTests` | `workers`, and the fields of `sandbox.Limits` but write_files |
 | bleu, rouge, chrf | `metrics.Bleu`, `Rouge`, `Chrf` | their fields |
 | judge | `judge.Judge` | its arguments but key and transport |
+| rubric | `rubric.RubricReward` | its arguments but key and transport |
 | function | `functions.FunctionReward` | `path` |
 | model | `learned.LearnedReward` | none; see `RewardPart.checkpoint` and `heads` |
 """
@@ -38,6 +39,7 @@ from training.rlhf.rewards.judge import Judge
 from training.rlhf.rewards.learned import LearnedReward
 from training.rlhf.rewards.of_texts import KINDS_OF_TEXTS, construct, reward_of_texts
 from training.rlhf.rewards.protocol import Reward
+from training.rlhf.rewards.rubric import RubricReward
 
 FUNCTIONS_VARIABLE = "RONDO_REWARD_FUNCTIONS"
 """Environment variable: dotted paths of the reward functions that runs may name, with commas between."""
@@ -89,11 +91,18 @@ def _reward(
         return reward_of_texts(part)
     where = f"{where}, options"
     if part.kind == "judge":
-        return _judge(part.options, where, environment)
+        return _judge(Judge, part.options, where, environment)
+    if part.kind == "rubric":
+        return _judge(RubricReward, part.options, where, environment)
     return _function(part.options, where, environment)
 
 
-def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str]) -> Reward:
+def _judge(
+    kind: type[Judge | RubricReward],
+    options: Mapping[str, Any],
+    where: str,
+    environment: Mapping[str, str],
+) -> Reward:
     """The key goes to the server that the environment names and to no other: a spec could name anyone's."""
     judge_url = environment.get(JUDGE_URL_VARIABLE, "")
     url = options.get("url", judge_url)
@@ -101,7 +110,7 @@ def _judge(options: Mapping[str, Any], where: str, environment: Mapping[str, str
         bool(url), where, f"option 'url' is missing; name the judge's server here or in {JUDGE_URL_VARIABLE}"
     )
     key = environment.get(JUDGE_KEY_VARIABLE, "") if url == judge_url else ""
-    made: Reward = construct(Judge, {**options, "url": url}, where, hidden=("transport",), key=key)
+    made: Reward = construct(kind, {**options, "url": url}, where, hidden=("transport",), key=key)
     return made
 
 

@@ -184,7 +184,7 @@ class Judge:
             response = self._server.post("/v1/chat/completions", body)
         except ServerError as error:
             raise JudgeError(str(error)) from error
-        return _content(response)
+        return content_of(response)
 
 
 def verdict_of(text: str) -> str | None:
@@ -194,7 +194,8 @@ def verdict_of(text: str) -> str | None:
     return match[1].upper() if match else None
 
 
-def _content(response: httpx.Response) -> str:
+def content_of(response: httpx.Response) -> str:
+    """Return the text of a chat completion. Raises `JudgeError` for another body."""
     try:
         body: Mapping[str, Any] = response.json()
         return str(body["choices"][0]["message"]["content"] or "")

@@ -9,15 +9,15 @@ weighted by the sum of its exponentials (Milakov & Gimelshein 2018, §3; Dao et 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.segmented_attention import causal_mask
+from training.rlhf.model.attention_scores import Scores, attend
+from training.rlhf.model.segmented_attention import segment_mask
 
 _GROWTH = 64
 """Own keys get room for so many more tokens at a time: growing copies them."""
@@ -29,12 +29,13 @@ _SMALL, _LARGEST_SHARE = 8192, 4
 class KeptLayer:
     """Keys and values of one attention layer, (prompts or rows, heads, tokens, width)."""
 
-    def __init__(self, key: Tensor) -> None:
+    def __init__(self, key: Tensor, value: Tensor) -> None:
         # A CPU multiplies these small matrices faster in float32 than in any half precision.
         dtype = torch.float32 if key.device.type == "cpu" else key.dtype
-        empty = key.new_empty(0, key.shape[1], 0, key.shape[3], dtype=dtype)
-        self.prompts = [empty, empty]
-        self.own = [empty, empty]
+        self.prompts, self.own = (
+            [one.new_empty(0, one.shape[1], 0, one.shape[3], dtype=dtype) for one in (key, value)]
+            for _ in range(2)
+        )
 
 
 class _Part(NamedTuple):
@@ -46,6 +47,19 @@ class _Part(NamedTuple):
     """The highest score, (…, 1)."""
     total: Tensor
     """The sum of the weights, (…, 1)."""
+
+
+class _View(NamedTuple):
+    """What rows that are written see."""
+
+    own_first: int
+    """The first place of the rows that any of them sees."""
+    prompt_first: int
+    """The first place of the prompts that any row sees."""
+    own_hidden: Tensor | None
+    """(rows, 1, 1, places) what a row does not see of itself from there on; None hides nothing."""
+    prompt_hidden: Tensor | None
+    """(prompts, 1, 1 or most rows of one, places) what rows do not see of their prompt from there on."""
 
 
 class KeyCache:
@@ -60,17 +74,45 @@ class KeyCache:
         """For each row how many of its tokens are kept."""
         self._layers: dict[int, KeptLayer] = {}
 
-    def read(self, lengths: Sequence[int]) -> Layout:
-        """Add prompts of these lengths; the layout of the packed row that holds them, one after the other."""
-        first = len(self.prompt_lengths)
-        self.prompt_lengths += lengths
-        return _Reading(self, lengths, first)
+    def add_prompt(self, prefix: Mapping[int, Sequence[Tensor]] | None = None, length: int = 0) -> int:
+        """Add a prompt of which nothing is read; its number.
 
-    def read_on(self, prompt: int, length: int) -> Layout:
-        """So many more tokens of a prompt that was read in part, no row behind it yet; their layout."""
+        prefix: keys and values by layer, as `copied` gives them, of which the first `length` tokens are those
+        of the prompt and need not be read.
+        """
+        number = len(self.prompt_lengths)
+        self.prompt_lengths.append(length)
+        for index, tensors in (prefix or {}).items() if length else ():
+            layer = self._layers.setdefault(index, KeptLayer(*(tensor[None] for tensor in tensors)))
+            for kind, tensor in enumerate(tensors):
+                buffer = _roomy(layer.prompts[kind], number + 1, max(self.prompt_lengths))
+                buffer[number, :, :length] = tensor[:, :length]
+                layer.prompts[kind] = buffer
+        return number
+
+    def read(self, pieces: Sequence[tuple[int, int]]) -> Layout:
+        """Read so many more tokens of each of these prompts, no row behind them yet: (prompt, tokens) each.
+
+        Returns the layout of the packed row that holds the pieces, one after the other.
+        """
+        before = [self.prompt_lengths[prompt] for prompt, _ in pieces]
+        for prompt, length in pieces:
+            self.prompt_lengths[prompt] += length
+        return _Reading(self, pieces, before)
+
+    def copied(self, row: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Return keys and values of a row's prompt and of its own tokens behind it, by layer, (heads, tokens,
+        width)."""
+        prompt, length = self.row_prompts[row], self.row_lengths[row]
         before = self.prompt_lengths[prompt]
-        self.prompt_lengths[prompt] += length
-        return _ReadingOn(self, prompt, before, length)
+
+        def joined(layer: KeptLayer, kind: int) -> Tensor:
+            parts = [layer.prompts[kind][prompt, :, :before]]
+            # A row that has just begun may have no place of its own yet.
+            parts += [layer.own[kind][row, :, :length]] if length else []
+            return torch.cat(parts, 1)
+
+        return {index: (joined(layer, 0), joined(layer, 1)) for index, layer in self._layers.items()}
 
     def add_rows(self, prompts: Sequence[int]) -> None:
         """Add a row without tokens behind each of these prompts."""
@@ -122,67 +164,60 @@ class KeyCache:
         for tensor in (tensor for layer in layers for tensor in layer):
             tensor[to, :, :width] = tensor[before, :, :width]
 
-    def layer(self, module: nn.Module, key: Tensor) -> KeptLayer:
+    def layer(self, module: nn.Module, key: Tensor, value: Tensor) -> KeptLayer:
         """Return the cache of attention layer `module`."""
         index: int = module.layer_idx  # type: ignore[assignment]
         if index not in self._layers:
-            self._layers[index] = KeptLayer(key)
+            self._layers[index] = KeptLayer(key, value)
         return self._layers[index]
 
 
 class _Reading(Layout):
-    """New prompts in one packed row: attention as in any packed row, and their keys and values are kept."""
+    """Pieces of prompts in one packed row, whose keys and values are kept. A token sees what was read of its
+    prompt before, and its piece up to itself."""
 
-    def __init__(self, cache: KeyCache, lengths: Sequence[int], first: int) -> None:
+    def __init__(self, cache: KeyCache, pieces: Sequence[tuple[int, int]], before: Sequence[int]) -> None:
+        lengths = [length for _, length in pieces]
         ends = torch.tensor(lengths).cumsum(0).tolist()
         segments = [Segment(end - length, length) for end, length in zip(ends, lengths, strict=True)]
         super().__init__(segments, cache.device)
         self._cache = cache
-        self._first = first
+        self._prompts = [prompt for prompt, _ in pieces]
+        self._before = before
+        self._parts: dict[int | None, list[tuple[int, Tensor | None]]] = {}
 
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
-    ) -> Tensor:
-        layer = self._cache.layer(module, key)
+    def _parts_under(self, scores: Scores) -> list[tuple[int, Tensor | None]]:
+        """Return for each piece the first key that it sees, and its mask from there on."""
+        if scores.window not in self._parts:
+            firsts = [
+                0 if scores.window is None else max(0, before - scores.window + 1) for before in self._before
+            ]
+            self._parts[scores.window] = [
+                (first, segment_mask(before - first + piece.length, piece.length, self.device, scores))
+                for first, before, piece in zip(firsts, self._before, self.segments, strict=True)
+            ]
+        return self._parts[scores.window]
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        layer = self._cache.layer(module, key, value)
         longest = max(self._cache.prompt_lengths)
+        pieces = list(zip(self._prompts, self._before, self.segments, strict=True))
         for kind, new in enumerate((key, value)):
             buffer = _roomy(layer.prompts[kind], len(self._cache.prompt_lengths), longest)
-            for number, segment in enumerate(self.segments, self._first):
-                buffer[number, :, : segment.length] = new[0, :, segment.start : segment.end]
+            for prompt, before, piece in pieces:
+                buffer[prompt, :, before : before + piece.length] = new[0, :, piece.start : piece.end]
             layer.prompts[kind] = buffer
-        return super().attend(module, query, key, value, scaling)
-
-
-class _ReadingOn(Layout):
-    """The next tokens of one prompt: each sees what was read of the prompt before, and these up to itself."""
-
-    def __init__(self, cache: KeyCache, prompt: int, before: int, length: int) -> None:
-        super().__init__([Segment(0, length)], cache.device)
-        self._cache = cache
-        self._prompt = prompt
-        self._before = before
-        self._causal = causal_mask(before, length, cache.device)
-
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
-    ) -> Tensor:
-        layer = self._cache.layer(module, key)
-        count, longest = len(self._cache.prompt_lengths), max(self._cache.prompt_lengths)
-        end = self._before + self.tokens
-        seen: list[Tensor] = []
-        for kind, new in enumerate((key, value)):
-            buffer = _roomy(layer.prompts[kind], count, longest)
-            buffer[self._prompt, :, self._before : end] = new[0]
-            layer.prompts[kind] = buffer
-            seen.append(buffer[self._prompt, :, :end].to(query.dtype)[None])
-        mixed = F.scaled_dot_product_attention(
-            query,
-            seen[0],
-            seen[1],
-            attn_mask=self._causal,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        if not any(self._before):
+            return super().attend(module, query, key, value, scores)
+        mixed = query.new_empty(*query.shape[:3], value.shape[3])
+        for (prompt, before, piece), (first, mask) in zip(pieces, self._parts_under(scores), strict=True):
+            keys, values = (
+                buffer[prompt, :, first : before + piece.length].to(query.dtype)[None]
+                for buffer in layer.prompts
+            )
+            mixed[:, :, piece.start : piece.end] = attend(
+                query[:, :, piece.start : piece.end], keys, values, mask, scores
+            )
         return mixed.transpose(1, 2).contiguous()
 
 
@@ -198,9 +233,8 @@ class _Writing(Layout):
         self._rows = torch.arange(len(cache.row_prompts), device=cache.device)
         self._last = torch.tensor(cache.row_lengths, device=cache.device) - 1
         self._width = max(cache.row_lengths)
-        self._own_hidden = _hidden(cache.row_lengths, cache.device)
-        self._prompt_hidden = _hidden(cache.prompt_lengths, cache.device)
         self._grid, self._places = self._arrange(cache)
+        self._views: dict[int | None, _View] = {}
 
     def _arrange(self, cache: KeyCache) -> tuple[Tensor, Tensor]:
         """Rows by prompt, (prompts, most rows of one), padded with row 0; and where in it each row is."""
@@ -214,31 +248,47 @@ class _Writing(Layout):
             places[rows] = torch.arange(len(rows), device=cache.device) + prompt * most
         return grid, places
 
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
-    ) -> Tensor:
-        layer = self._cache.layer(module, key)
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        layer = self._cache.layer(module, key, value)
         for kind, new in enumerate((key, value)):
             layer.own[kind] = _roomy(layer.own[kind], len(self._rows), self._width, _GROWTH)
             layer.own[kind][self._rows, :, self._last] = self._of_rows(new).to(layer.own[kind].dtype)
         heads, width = key.shape[1], key.shape[3]
         # Query heads that share a key head are so many queries of that head.
         asked = self._of_rows(query).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
-        asked = asked * (width**-0.5 if scaling is None else scaling)
-        own_keys, own_values = (buffer[: len(self._rows), :, : self._width] for buffer in layer.own)
-        parts = _part(asked, own_keys, own_values, self._own_hidden), self._over_prompts(layer, asked)
-        mixed = _joined(*parts).to(query.dtype).reshape(len(self._rows), -1, width)
+        asked = asked * scores.scaling(width)
+        view = self._view(scores.window)
+        own = slice(view.own_first, self._width)
+        own_keys, own_values = (buffer[: len(self._rows), :, own] for buffer in layer.own)
+        parts = [_part(asked, own_keys, own_values, view.own_hidden, scores)]
+        if view.prompt_first < max(self._cache.prompt_lengths):
+            parts.append(self._over_prompts(layer, asked, view, scores))
+        mixed = _joined(parts).to(query.dtype).reshape(len(self._rows), -1, value.shape[3])
         return (mixed if self._order is None else mixed[self._order])[None]
+
+    def _view(self, window: int | None) -> _View:
+        """Return what the rows see of prompts and of themselves, with a window the last tokens alone."""
+        if window not in self._views:
+            cache = self._cache
+            if window is None:
+                hidden = (
+                    _hidden(lengths, cache.device) for lengths in (cache.row_lengths, cache.prompt_lengths)
+                )
+                self._views[window] = _View(0, 0, *hidden)
+            else:
+                self._views[window] = _view_under(cache, self._grid, window)
+        return self._views[window]
 
     def _of_rows(self, tokens: Tensor) -> Tensor:
         """(1, heads, rows, width) of the packed row to (rows, heads, width) in the order of the rows."""
         turned = tokens[0].transpose(0, 1)
         return turned if self._by_row is None else turned[self._by_row]
 
-    def _over_prompts(self, layer: KeptLayer, asked: Tensor) -> _Part:
+    def _over_prompts(self, layer: KeptLayer, asked: Tensor, view: _View, scores: Scores) -> _Part:
         prompts, most = self._grid.shape
         longest = max(self._cache.prompt_lengths)
-        keys, values = (tensor[:prompts, :, :longest] for tensor in layer.prompts)
+        seen = slice(view.prompt_first, longest)
+        keys, values = (tensor[:prompts, :, seen] for tensor in layer.prompts)
         heads, queries = asked.shape[1:3]
         # (prompts, most, heads, queries, width) to (prompts, heads, most × queries, width)
         grouped = asked[self._grid].transpose(1, 2).reshape(prompts, heads, most * queries, -1)
@@ -247,20 +297,46 @@ class _Writing(Layout):
             each = grouped.view(prompts, heads, most, queries, -1).transpose(1, 2)
             return each.reshape(prompts * most, heads, queries, -1)[self._places]
 
-        return _Part(*map(of_rows, _part(grouped, keys, values, self._prompt_hidden)))
+        hidden = view.prompt_hidden
+        if hidden is not None and hidden.shape[2] > 1:
+            # Each row hides something else; all queries of a row the same.
+            hidden = hidden.repeat_interleave(queries, 2)
+        return _Part(*map(of_rows, _part(grouped, keys, values, hidden, scores)))
 
 
-def _part(asked: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None) -> _Part:
+def _view_under(cache: KeyCache, grid: Tensor, window: int) -> _View:
+    """Return what rows see of themselves and of their prompts, of which `grid` holds the rows."""
+    own = torch.tensor(cache.row_lengths, device=cache.device) - window
+    prompts = torch.tensor(cache.prompt_lengths, device=cache.device)
+    # The first token of each row's prompt that it sees; the prompt's length where it sees none.
+    first = prompts[torch.tensor(cache.row_prompts, device=cache.device)] + own
+    own_first = max(0, min(cache.row_lengths) - window)
+    prompt_first = max(0, int(first.min()))
+    own_places = torch.arange(own_first, max(cache.row_lengths), device=cache.device)
+    own_hidden = (own_places >= own[:, None] + window) | (own_places < own[:, None])
+    places = torch.arange(prompt_first, max(prompt_first, *cache.prompt_lengths), device=cache.device)
+    prompt_hidden = (places < first[grid][:, :, None]) | (places >= prompts[:, None, None])
+    return _View(own_first, prompt_first, own_hidden[:, None, None], prompt_hidden[:, None])
+
+
+def _part(asked: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, scores: Scores) -> _Part:
     """asked (N, heads, queries, width) over keys and values (N, heads, tokens, width)."""
-    scores = (asked @ keys.transpose(-1, -2)).float()
+    table = scores.capped((asked @ keys.transpose(-1, -2)).float())
     if hidden is not None:
-        scores = scores.masked_fill_(hidden, -torch.inf)
-    top = scores.amax(-1, keepdim=True)
-    weights = scores.sub_(top).exp_()
+        table = table.masked_fill_(hidden, -torch.inf)
+    top = table.amax(-1, keepdim=True)
+    if scores.window is not None:
+        # A row may see nothing of its prompt: all of its weights there are 0.
+        top = top.clamp_(min=torch.finfo(top.dtype).min)
+    weights = table.sub_(top).exp_()
     return _Part((weights.to(values.dtype) @ values).float(), top, weights.sum(-1, keepdim=True))
 
 
-def _joined(one: _Part, other: _Part) -> Tensor:
+def _joined(parts: Sequence[_Part]) -> Tensor:
+    one, *others = parts
+    if not others:
+        return one.mixed.div_(one.total)
+    [other] = others
     top = torch.maximum(one.top, other.top)
     mine, theirs = (one.top - top).exp_(), (other.top - top).exp_()
     mixed = one.mixed * mine + other.mixed * theirs

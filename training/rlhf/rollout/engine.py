@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.drawing import draw_tokens
 from training.rlhf.rollout.lane import Lane
 from training.rlhf.rollout.limits import context_length
+from training.rlhf.rollout.prefixes import Prefixes
 from training.rlhf.rollout.rows import Handle, Row, Slot, Wanted, tokens_held
 from training.rlhf.rollout.samples import OnDelta
 
@@ -40,6 +42,7 @@ class Engine:
         max_tokens: int | None = None,
         read_at_once: int = READ_AT_ONCE,
         steady: bool = False,
+        keep_tokens: int = 0,
         make_lane: Callable[[], Lane] | None = None,
     ) -> None:
         """ends: tokens that end a sample. max_rows: samples that are written at a time; None is all.
@@ -47,7 +50,9 @@ class Engine:
         may become; None is as many as are needed. read_at_once: tokens of prompts read in one pass, where one
         prompt is not longer. steady: give those being written a token after every such pass, not only when
         no place is free, and read a longer prompt in pieces: what a stream wants, while a batch is done
-        sooner when it is full. make_lane: who makes the passes; None is a `Lane`."""
+        sooner when it is full. keep_tokens: tokens of ended samples whose keys and values are kept, beside
+        `max_tokens`, for prompts that begin with them, as the next turn of a conversation does.
+        make_lane: who makes the passes; None is a `Lane`."""
         if max_tokens is not None and max_tokens < context_length(backbone):
             raise ValueError(f"max_tokens must be at least {context_length(backbone)}, the model's context")
         self._backbone = backbone
@@ -56,7 +61,8 @@ class Engine:
         self._max_tokens = max_tokens
         self._read_at_once = read_at_once
         self._steady = steady
-        self._make_lane = make_lane or (lambda: Lane(backbone))
+        self._prefixes = Prefixes(most_tokens=keep_tokens)
+        self._make_lane = make_lane or (lambda: Lane(backbone, self._prefixes))
         self._waiting: deque[Row] = deque()
         self._slots: dict[tuple[str | None, tuple[int, ...]], Slot] = {}
         self._lanes: dict[str | None, Lane] = {}
@@ -64,7 +70,7 @@ class Engine:
         """Return whether any has ended since the last ones were dropped."""
         self._suspects: set[Handle] = set()
         self.tokens_read = 0
-        """Tokens of prompts that were read."""
+        """Tokens of prompts that were read, those that were known before aside."""
         self.tokens_written = 0
         """Tokens of samples that were drawn."""
         self.seconds = 0.0
@@ -75,6 +81,11 @@ class Engine:
     def busy(self) -> bool:
         """Return whether a step would do something."""
         return bool(self._waiting) or self.running > 0
+
+    @property
+    def tokens_reused(self) -> int:
+        """Return how many tokens of prompts were known from earlier samples."""
+        return self._prefixes.tokens_reused
 
     @property
     def running(self) -> int:
@@ -125,18 +136,23 @@ class Engine:
             if row.alive:
                 row.finish("cancelled", self._backbone.tokenizer)
                 self._leave(row)
-        with torch.inference_mode():
+        with self._without_gradients():
             self._drop_finished()
 
     def step(self) -> None:
         """Take in samples that wait, as many as one pass may read, or give each that is written a token."""
         begun = time.monotonic()
-        with torch.inference_mode():
+        with self._without_gradients():
             admitted = self._admit()
             if self._steady or not admitted:
                 for lane in list(self._lanes.values()):
                     self._write(lane)
         self.seconds += time.monotonic() - begun
+
+    def _without_gradients(self) -> AbstractContextManager[None]:
+        # A cut base gathers its blocks into memory that a learning pass uses later: no tensors of inference.
+        cut = self._backbone.turnstile is not None
+        return torch.no_grad() if cut else torch.inference_mode()
 
     # ── Taking in ─────────────────────────────────────────────────────────────────────
 
@@ -172,8 +188,9 @@ class Engine:
     def _in_pieces(self, row: Row) -> bool:
         """Return whether the prompt of one that waits is, or goes on being, read a piece at a time."""
         lane = self._lane(row.wanted.adapter)
-        too_long = len(row.slot.prompt) > self._read_at_once and row.slot not in lane
-        return self._steady and (too_long or lane.has_begun(row.slot))
+        if not self._steady or row.slot in lane:
+            return False
+        return lane.has_begun(row.slot) or lane.unread(row.slot) > self._read_at_once
 
     def _read_piece(self, row: Row) -> bool:
         """Read one pass's share of the prompt of the first that waits; whether there was place for it."""
@@ -197,15 +214,14 @@ class Engine:
         running = self.running
         while self._waiting and (self._max_rows is None or running + len(new) < self._max_rows):
             row = self._waiting[0]
-            unread = row.slot not in self._lane(row.wanted.adapter) and row.slot not in reading
-            length = len(row.slot.prompt) if unread else 0
+            length = 0 if row.slot in reading else self._lane(row.wanted.adapter).unread(row.slot)
             if reading and length and tokens + length > self._read_at_once:
                 break
             if self._in_pieces(row):
                 break
             if not self._fits(row, new) or not self._may_join(row, new):
                 break
-            if unread:
+            if length:
                 reading.add(row.slot)
                 tokens += length
             new.append(self._waiting.popleft())

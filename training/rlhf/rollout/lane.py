@@ -6,8 +6,9 @@ a lane of its own.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -15,14 +16,18 @@ from torch import Tensor
 
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeyCache
+from training.rlhf.rollout.prefixes import Prefixes
 from training.rlhf.rollout.rows import Row, Slot
 
 
 class Lane:
     """Rows being written, and the keys and values of what they have read and written."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, prefixes: Prefixes | None = None) -> None:
+        """prefixes: of earlier samples, which prompts that begin with them need not read again. Samples that
+        end here are added to them."""
         self._backbone = backbone
+        self._prefixes = prefixes or Prefixes(most_tokens=0)
         self.rows: list[Row] = []
         self._cache = KeyCache(backbone.device)
         self._read: dict[Slot, Tensor | None] = {}
@@ -37,6 +42,17 @@ class Lane:
         """Return whether a part of this prompt was read, and not all of it."""
         return slot in self._read and self._read[slot] is None
 
+    def unread(self, slot: Slot) -> int:
+        """Return how many tokens of this prompt are still to be read."""
+        if slot in self:
+            return 0
+        if slot in self._read:
+            return len(slot.prompt) - self._cache.prompt_lengths[list(self._read).index(slot)]
+        if slot.known is None:
+            # Looked up once, when the prompt's first sample is next; from then on it holds what it found.
+            slot.known = self._prefixes.longest(slot.adapter, slot.prompt)
+        return len(slot.prompt) - slot.known.length
+
     @property
     def empty(self) -> bool:
         """Return whether it keeps nothing that is still needed."""
@@ -47,7 +63,8 @@ class Lane:
         unread = [slot for slot in dict.fromkeys(row.slot for row in new) if slot not in self]
         if unread:
             together = [unread[number] for number in _by_adapter([slot.adapter for slot in unread])]
-            self._read.update(zip(together, self._run(together), strict=True))
+            after = self._run([(slot, self.unread(slot)) for slot in together])
+            self._read.update(zip(together, after, strict=True))
         places = {slot: place for place, slot in enumerate(self._read)}
         self.rows += new
         self._cache.add_rows([places[row.slot] for row in new])
@@ -55,28 +72,39 @@ class Lane:
 
     def read_piece(self, slot: Slot, most: int) -> int:
         """Read up to so many more tokens of a prompt that no row stands behind yet; how many were read."""
-        number = list(self._read).index(slot) if slot in self._read else None
-        before = 0 if number is None else self._cache.prompt_lengths[number]
-        piece = slot.prompt[before : before + most]
-        layout = self._cache.read([len(piece)]) if number is None else self._cache.read_on(number, len(piece))
-        self._read[slot] = None
-        device = self._backbone.device
-        places = torch.arange(before, before + len(piece), device=device)
-        with self._under([(slot.adapter, len(piece))]):
-            states = self._backbone.packed_states(torch.tensor([piece], device=device), places[None], layout)
-            if before + len(piece) == len(slot.prompt):
-                self._read[slot] = self._backbone.logits(states[-1:])[0]
-        return len(piece)
+        unread = self.unread(slot)
+        piece = min(unread, most)
+        [logits] = self._run([(slot, piece)])
+        self._read[slot] = logits if piece == unread else None
+        return piece
 
-    def _run(self, slots: Sequence[Slot]) -> Tensor:
-        """Read these prompts in one packed row; the logits after each, (prompts, vocabulary)."""
-        texts = [slot.prompt for slot in slots]
-        ids = torch.tensor([id for text in texts for id in text], device=self._backbone.device)
-        places = torch.cat([torch.arange(len(text)) for text in texts]).to(self._backbone.device)
-        layout = self._cache.read(list(map(len, texts)))
-        with self._under([(slot.adapter, len(slot.prompt)) for slot in slots]):
-            states = self._backbone.packed_states(ids[None], places[None], layout)
+    def _run(self, pieces: Sequence[tuple[Slot, int]]) -> Tensor:
+        """Read so many more tokens of each of these prompts in one packed row; the logits after each,
+        (prompts, vocabulary)."""
+        numbers = {slot: number for number, slot in enumerate(self._read)}
+        read: list[tuple[int, int]] = []
+        ids: list[int] = []
+        places: list[Tensor] = []
+        for slot, length in pieces:
+            if slot not in numbers:
+                numbers[slot] = self._begin(slot)
+            before = self._cache.prompt_lengths[numbers[slot]]
+            read.append((numbers[slot], length))
+            ids += slot.prompt[before : before + length]
+            places.append(torch.arange(before, before + length))
+        device = self._backbone.device
+        layout = self._cache.read(read)
+        with self._under([(slot.adapter, length) for slot, length in pieces]):
+            states = self._backbone.packed_states(
+                torch.tensor([ids], device=device), torch.cat(places)[None].to(device), layout
+            )
             return self._backbone.logits(states[[segment.end - 1 for segment in layout.segments]])
+
+    def _begin(self, slot: Slot) -> int:
+        """Give a prompt its place in the cache, with what an earlier sample has read of it."""
+        known, slot.known = slot.known, None
+        self._read[slot] = None
+        return self._cache.add_prompt(known.layers, known.length) if known else self._cache.add_prompt()
 
     def write(self) -> tuple[list[Row], Tensor]:
         """Run the token that each row drew last; the rows, and in their order logits (rows, vocabulary)."""
@@ -103,6 +131,7 @@ class Lane:
         alive = [number for number, row in enumerate(self.rows) if row.alive]
         slots = list(self._read)
         used = [number for number, slot in enumerate(slots) if slot.users]
+        self._remember(number for number, row in enumerate(self.rows) if not row.alive)
         self._wipe_broken(alive, used)
         if len(alive) < len(self.rows):
             order = self._cache.keep_rows(alive)
@@ -110,6 +139,16 @@ class Lane:
         if len(used) < len(slots):
             order = self._cache.keep_prompts(used)
             self._read = {slots[number]: self._read[slots[number]] for number in order}
+
+    def _remember(self, ended: Iterable[int]) -> None:
+        """Keep what ended samples have read and written for prompts that begin with it."""
+        for number in ended if self._prefixes.most_tokens else ():
+            row = self.rows[number]
+            if row.finished is None or row.slot.broken:
+                continue
+            own = row.tokens[row.read : row.read + self._cache.row_lengths[number]]
+            ids = (*row.slot.prompt, *(token.id for token in own))
+            self._prefixes.add(row.wanted.adapter, ids, functools.partial(self._cache.copied, number))
 
     def _wipe_broken(self, alive: Collection[int], used: Collection[int]) -> None:
         rows = [number for number, row in enumerate(self.rows) if row.slot.broken and number not in alive]

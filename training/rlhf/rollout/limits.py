@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 
+from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.base_config import context_of
 
 
 def context_length(backbone: Backbone) -> int:
     """Tokens that fit into the model: prompt and completion together."""
-    return int(backbone.config.max_position_embeddings)
+    context = context_of(backbone.config)
+    if context is None:
+        raise ContractError(f"{backbone.folder}: config.json tells no max_position_embeddings")
+    return context
 
 
 def end_tokens(backbone: Backbone) -> frozenset[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.distribution import Noise, noise_of
 from training.rlhf.rollout.limits import context_length
+from training.rlhf.rollout.prefixes import Known
 from training.rlhf.rollout.samples import Delta, OnDelta, Sample, TokenLogProb
 from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import FinishReason, SamplingParameters
@@ -39,6 +40,8 @@ class Slot:
     """Samples that are not finished; with the last one the prompt is forgotten."""
     broken: bool = False
     """Return whether a number that is not finite came of it."""
+    known: Known | None = None
+    """Its beginning that need not be read, from when it is looked up until it is used."""
 
 
 class Handle:

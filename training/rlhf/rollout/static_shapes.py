@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
+from training.rlhf.model.attention_scores import Scores, attend
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeptLayer, KeyCache
 from training.rlhf.rollout.lane import Lane
@@ -89,11 +89,12 @@ class StaticShapes:
         """Return rows and places of the passes that there have been."""
         return {(rows, width) for _, rows, width in self._recorded}
 
-    def kept(self, layer: int, like: Tensor) -> list[Tensor]:
+    def kept(self, layer: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """Keys and values of an attention layer, (rows, heads, width, head's width) each."""
         if layer not in self._kept:
-            shape = (self.rows, like.shape[1], self.width, like.shape[3])
-            self._kept[layer] = [like.new_zeros(shape) for _ in range(2)]
+            self._kept[layer] = [
+                one.new_zeros(self.rows, one.shape[1], self.width, one.shape[3]) for one in (key, value)
+            ]
         return self._kept[layer]
 
     def clear(self) -> None:
@@ -143,23 +144,23 @@ class _StaticWriting(Layout):
         self._places = places
         self._width = width
         self._rows = torch.arange(len(places), device=places.device)
-        self._seen = (torch.arange(width, device=places.device) <= places[:, None])[:, None, None]
+        self._seen: dict[int | None, Tensor] = {}
 
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
-    ) -> Tensor:
-        layer = self._shapes.kept(int(module.layer_idx), key)  # type: ignore[arg-type]
+    def _seen_under(self, window: int | None) -> Tensor:
+        """Return the places that each row sees, (rows, 1, 1, width)."""
+        if window not in self._seen:
+            behind = self._places[:, None] - torch.arange(self._width, device=self.device)
+            seen = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
+            self._seen[window] = seen[:, None, None]
+        return self._seen[window]
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        layer = self._shapes.kept(int(module.layer_idx), key, value)  # type: ignore[arg-type]
         for place, new in zip(layer, (key, value), strict=True):
             place[self._rows, :, self._places] = new[0].transpose(0, 1).to(place.dtype)
         keys, values = (place[: len(self._rows), :, : self._width] for place in layer)
-        mixed = F.scaled_dot_product_attention(
-            query[0].transpose(0, 1)[:, :, None].to(keys.dtype),
-            keys,
-            values,
-            attn_mask=self._seen,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        asked = query[0].transpose(0, 1)[:, :, None].to(keys.dtype)
+        mixed = attend(asked, keys, values, self._seen_under(scores.window), scores)
         # (rows, heads, 1, width) to (1, rows, heads, width)
         return mixed[:, :, 0][None].to(query.dtype)
 
@@ -172,9 +173,9 @@ class _StaticCache(KeyCache):
         self._shapes = shapes
         shapes.clear()
 
-    def layer(self, module: nn.Module, key: Tensor) -> KeptLayer:
-        layer_cache = super().layer(module, key)
-        layer_cache.own = self._shapes.kept(int(module.layer_idx), layer_cache.own[0])  # type: ignore[arg-type]
+    def layer(self, module: nn.Module, key: Tensor, value: Tensor) -> KeptLayer:
+        layer_cache = super().layer(module, key, value)
+        layer_cache.own = self._shapes.kept(int(module.layer_idx), *layer_cache.own)  # type: ignore[arg-type]
         return layer_cache
 
     def add_rows(self, prompts: Sequence[int]) -> None:

@@ -6,10 +6,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+_LONGEST_WAIT = timedelta(hours=6)
+"""A process that has died is noticed at once; one that only computes for long is waited for."""
+
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
+"""How gloo names a process that is gone."""
+
+_Object = TypeVar("_Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,18 @@ class Processes:
         mine = {name: value.cpu() for name, value in values.items()}
         if self.world == 1:
             return mine
-        self._come_to_rest()
-        every: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
-        dist.all_gather_object(every, mine)
+        every = self.gather_objects(mine)
         names = {name for one in every for name in one}
         return {name: torch.cat([one[name] for one in every if name in one]) for name in sorted(names)}
+
+    def gather_objects(self, mine: _Object) -> list[_Object]:
+        """Return what each process hands over, by rank. It is pickled: among processes of one run alone."""
+        if self.world == 1:
+            return [mine]
+        self._come_to_rest()
+        every: list[Any] = [None] * self.world
+        dist.all_gather_object(every, mine)
+        return every
 
     def any(self, flag: bool, device: torch.device) -> bool:
         """Return whether the flag is up in any process; all get the same answer."""
@@ -85,8 +102,18 @@ def join_processes() -> Iterator[Processes]:
         return
     place = Processes(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
     # Both backends: gradients may be on a GPU while flags are on the CPU.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_LONGEST_WAIT)
     try:
         yield place
     finally:
         dist.destroy_process_group()
+
+
+def lost_another_process(error: Exception) -> bool:
+    """Return whether an exchange failed because another process of the run is gone."""
+    if not isinstance(error, RuntimeError):
+        return False
+    # Gloo raises nothing more specific; NCCL raises `DistBackendError`.
+    text = str(error)
+    return isinstance(error, dist.DistBackendError) or any(sign in text for sign in _LOST)

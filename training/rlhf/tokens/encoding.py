@@ -95,6 +95,16 @@ class Encoder:
         # The template writes the beginning-of-text token itself where there is one.
         return tuple(self._tokenizer(self._template.prompt(messages), add_special_tokens=False)["input_ids"])
 
+    def begun(self, messages: Sequence[Message], answer: str) -> tuple[int, ...]:
+        """A chat with the beginning of its answer, from which the answer goes on.
+
+        Raises `ContractError` where the template refuses the chat or rewrites answers.
+        """
+        placed = self._template.place(messages, answer)
+        # White space at the end is a part of the beginning, also where the template strips whole answers.
+        text = placed.prompt + answer[placed.cut :]
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def undelimited(self, message: Message) -> str:
         """A message's text without delimiters of thinking, which only a model's turn may hold."""
         is_answer = message.role == "assistant"

@@ -26,6 +26,9 @@ class Example:
     """Pseudonym of who judged; empty for a reviewer's decision."""
     labels: Labels = field(default_factory=Labels)
     """What else was said."""
+    completions: tuple[str, ...] = ()
+    """Ids of the completions that `answers` are, in their order; empty for texts that are none, as corrected
+    ones."""
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

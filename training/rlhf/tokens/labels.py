@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from training.contract import Scale, SnapshotRow, SnapshotSpan
+from training.contract import Scale, SnapshotRow, SnapshotSpan, StepLabel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,16 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One labelled step of an answer."""
+
+    start: int
+    end: int
+    """[start, end) of the answer's text, in code points."""
+    label: StepLabel
+
+
+@dataclass(frozen=True, slots=True)
 class Labels:
     """Labels of an example's completions besides their ranking."""
 
@@ -41,6 +51,8 @@ class Labels:
     """Answers that were read for what they leave out: one of them without a flag lacks nothing."""
     texts: tuple[str, ...] = ()
     """The answers' texts; only where flags are wanted, which are places in them."""
+    steps: tuple[tuple[int, tuple[Step, ...]], ...] = ()
+    """The labelled steps of each answer that has any, with its place; steps without a label are left out."""
     verdict: str = ""
     """Verdict on all completions: both_good, both_bad; else empty."""
 
@@ -57,6 +69,8 @@ class Wanted:
     """The verdicts 'both good' and 'both bad', applied to each completion."""
     categories: frozenset[str] | None = frozenset()
     """Categories whose span flags count; None is all of them."""
+    steps: bool = False
+    """The labels of steps."""
     missing: frozenset[str] | None = frozenset()
     """Categories whose missing-information flags count; None is all of them. Where any does, a corrected
     answer, which lacks nothing, makes an example with its original if that lacked something."""
@@ -88,7 +102,8 @@ class RowLabels:
         lacks = wanted.missing is None or bool(wanted.missing)
         self._read_for_flags = _read(row, row.read_for_spans) if self._places else set()
         self._read_for_missing = _read(row, row.read_for_missing) if lacks else set()
-        self.completions = rated | self._read_for_flags | self._read_for_missing
+        self._steps = _labelled_steps(row) if wanted.steps else {}
+        self.completions = rated | self._read_for_flags | self._read_for_missing | self._steps.keys()
         if self._verdict:
             self.completions |= {completion.id for completion in row.completions}
 
@@ -111,12 +126,27 @@ class RowLabels:
             read_for_missing=tuple(sorted(places[name] for name in self._read_for_missing if name in places)),
             texts=tuple(texts[name] for name in places) if self._places else (),
             verdict=self._verdict,
+            steps=tuple(sorted((places[name], of) for name, of in self._steps.items() if name in places)),
         )
 
 
 def among(name: str, wanted: frozenset[str] | None) -> bool:
     """Return whether a criterion or category is wanted; None wants all."""
     return wanted is None or name in wanted
+
+
+def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[Step, ...]]:
+    """By completion, its steps that have a label; completions without one are left out."""
+    places = {completion.id: completion.steps for completion in row.completions}
+    labelled = {
+        one.completion: tuple(
+            Step(start, end, label)
+            for (start, end), label in zip(places[one.completion], one.labels, strict=True)
+            if label is not None
+        )
+        for one in row.step_labels
+    }
+    return {name: steps for name, steps in labelled.items() if steps}
 
 
 def _read(row: SnapshotRow, said: tuple[str, ...] | None) -> set[str]:

@@ -67,10 +67,12 @@ def create_arena(
     temperature: float = 0.7,
     max_tokens: int = 256,
     for_guests: bool = False,
+    is_conversation: bool = False,
     most_votes: int | None = None,
     expires_at: datetime | None = None,
 ) -> ArenaLink:
     """Open an arena. Its answers are written by a worker; voting begins with the first pair that is there.
+    is_conversation: voters write their own messages instead, and no prompt of the project is asked.
 
     Refuses who does not manage the project, too few or too many checkpoints, those of another project,
     and a project without held-out prompts, naming the field.
@@ -87,7 +89,7 @@ def create_arena(
     if checkpoints_of(project, writing=True).filter(pk__in=chosen).count() < len(chosen):
         raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
     held_out = Prompt.objects.filter(project=project, split=Split.HELD_OUT).count()
-    if not held_out:
+    if not held_out and not is_conversation:
         raise Refusal(
             _("This project has no held-out prompts, and an arena asks no others: import more prompts."),
             field="prompts",
@@ -97,15 +99,17 @@ def create_arena(
     arena = ArenaLink.objects.create(
         project=project,
         name=name,
-        prompts=max(1, min(prompts, held_out, MOST_PROMPTS)),
+        prompts=0 if is_conversation else max(1, min(prompts, held_out, MOST_PROMPTS)),
         sampling={"temperature": temperature, "top_p": 0.95, "max_tokens": max_tokens},
         for_guests=for_guests,
+        is_conversation=is_conversation,
         most_votes=most_votes,
         expires_at=expires_at,
         created_by=created_by,
     )
     arena.checkpoints.set(chosen)
-    send_after_commit(TaskName.PREPARE_ARENA, arena.pk)
+    if not is_conversation:
+        send_after_commit(TaskName.PREPARE_ARENA, arena.pk)
     audit.record(
         action="arena.create",
         subject=arena,
@@ -238,7 +242,7 @@ def begin_as_guest(*, arena: ArenaLink) -> User:
     if User.objects.filter(
         is_guest=True, date_joined__gt=since, username__startswith=_prefix(arena)
     ).count() >= (GUESTS_A_MINUTE):
-        raise TooFast(_("Many people begin right now. Try again in a minute."))
+        raise TooFast(_("Many visitors start at this moment. Try again in a minute."))
     guest = User(username=f"{_prefix(arena)}{uuid.uuid4().hex}", is_active=False, is_guest=True)
     guest.set_unusable_password()
     guest.save()

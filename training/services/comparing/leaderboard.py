@@ -29,6 +29,9 @@ _MOST_HOLES = 500
 _HOLE_SECONDS = 24 * 3600.0
 """No transaction that writes judgments lasts so long: what is missing by then was rolled back."""
 
+MOST_WAITING = 1000
+"""Uncounted judgments are counted up to this number."""
+
 ELO_START = 1000.0
 ELO_K = 4.0
 
@@ -281,12 +284,13 @@ def _write(changes: Mapping[Key, Counts]) -> None:
 
 
 def waiting(project: Project) -> int:
-    """Return the number of uncounted judgments of a project. Cheap: few are newer than the ledger."""
+    """Return the number of uncounted judgments of a project, at most one more than `MOST_WAITING`."""
     ledger = VoteLedger.objects.filter(pk=1).first() or VoteLedger(pk=1)
     newest = Judgment.objects.aggregate(newest=Max("pk"))["newest"] or 0
     if newest <= ledger.counted_up_to:
         return 0
-    return Judgment.objects.filter(pk__gt=ledger.counted_up_to, comparison__project=project).count()
+    newer = Judgment.objects.filter(pk__gt=ledger.counted_up_to, comparison__project=project)
+    return newer[: MOST_WAITING + 1].count()
 
 
 def _note_tags(sender: type[Prompt], instance: Prompt, created: bool, **_: object) -> None:

@@ -12,25 +12,23 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from typing import Any, Self
 
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import Purpose, Role, Split
+from annotation.choices import Purpose, Role
 from annotation.errors import NotAllowed, Refusal
-from annotation.exchange.formats.items import ImportedItem
-from annotation.exchange.prompts import find_or_add_prompt
 from annotation.models import Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.judgments.votes import voted_comparison
+from annotation.services.texts.prompts import find_or_add_prompt
 from training.engine import Answer, EngineError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
 from training.selectors.chats import chat_with, with_system
-from training.services.comparing.voting import Vote, record_response, store_vote
+from training.services.comparing.voting import Vote, record_shown, store_vote
 
 FEWEST, MOST = 2, 4
 MOST_TURNS = 40
@@ -366,8 +364,10 @@ def _added_prompt(shown: SideBySide) -> Prompt:
     context = base.context if base and shown.continues_id is None else []
     return find_or_add_prompt(
         project=shown.project,
-        parsed=ImportedItem(messages=list(shown.messages), context=context, tags=[TAG]),
-        split=Split(base.split) if base else None,
+        messages=shown.messages,
+        context=context,
+        tags=[TAG],
+        split=base.split if base else None,
     )
 
 
@@ -379,9 +379,6 @@ def _knows_names(voter: User, comparison: Comparison) -> bool:
 def _completion(shown: SideBySide, answer: SideBySideAnswer, prompt: Prompt) -> Completion:
     source = answer.checkpoint.source
     assert source is not None  # noqa: S101 - constraint checkpoint_source_where_it_writes
-    record = partial(record_response, prompt=prompt, source=source, response=answer)
-    stored = record(sampling=shown.sampling, seed=answer.seed)
-    if stored.text == answer.text:
-        return stored
-    # The same seed gave another text under other sampling: the text that was read is judged.
-    return record(sampling={**shown.sampling, "seed": answer.seed}, seed=None)
+    return record_shown(
+        prompt=prompt, source=source, response=answer, sampling=shown.sampling, seed=answer.seed
+    )

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from annotation.choices import FinishReason, Verdict
@@ -11,7 +12,7 @@ from annotation.services.judgments.checks import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote
 from annotation.services.texts.completions import NewCompletion, record_completions
 from training.engine import Answer
-from training.models import ArenaBallot, SideBySide, SideBySideAnswer
+from training.models import ArenaBallot, SideBySide, SideBySideAnswer, TurnResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def record_response(
     *,
     prompt: Prompt,
     source: CompletionSource,
-    response: Answer | SideBySideAnswer,
+    response: Answer | SideBySideAnswer | TurnResponse,
     sampling: Mapping[str, Any],
     seed: int | None,
 ) -> Completion:
@@ -51,6 +52,23 @@ def record_response(
         token_count=response.token_count,
     )
     return record_completions(prompt=prompt, source=source, answers=[new])[0]
+
+
+def record_shown(
+    *,
+    prompt: Prompt,
+    source: CompletionSource,
+    response: SideBySideAnswer | TurnResponse,
+    sampling: Mapping[str, Any],
+    seed: int | None,
+) -> Completion:
+    """Store a response that people read as a completion, with the text that they read.
+
+    Where the same seed gave another text under other sampling, the completion has its seed in the sampling.
+    """
+    record = partial(record_response, prompt=prompt, source=source, response=response)
+    stored = record(sampling=sampling, seed=seed)
+    return stored if stored.text == response.text else record(sampling={**sampling, "seed": seed}, seed=None)
 
 
 def store_vote(

@@ -18,8 +18,12 @@ def trains_evaluator(round_: Round) -> bool:
     setting = round_.parsed_recipe.evaluation.evaluator
     if setting == "same":
         return False
+    recipe = round_.parsed_recipe
     judgments = decided_judgments(
-        round_.project, range(1, round_.number + 1), ai_feedback=round_.parsed_recipe.ai_feedback
+        round_.project,
+        range(1, round_.number + 1),
+        ai_feedback=recipe.ai_feedback,
+        first_passes=recipe.first_passes,
     )
     prompts = judgments.prefetch_related(None).values_list("comparison__prompt_id", flat=True)
     parts = Counter(part_of_prompt(str(prompt)) for prompt in prompts)

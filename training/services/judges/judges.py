@@ -4,7 +4,6 @@ A judge's work is a background job that ends when nothing is left and begins aga
 it judged stands whatever happens to it; a judgment that was cut short is begun anew.
 """
 
-import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -15,8 +14,18 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import JobState, Purpose, Role, Verdict
 from annotation.errors import LeaseLost, NotAllowed, Refusal
-from annotation.models import Assignment, Comparison, Completion, Guideline, Judgment, Project, User
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Completion,
+    Guideline,
+    Judgment,
+    Project,
+    RubricVersion,
+    User,
+)
 from annotation.selectors import access
+from annotation.selectors.rubrics import published_version
 from annotation.services.assignments import release_assignment, skip_assignment
 from annotation.services.audit import record
 from annotation.services.jobs.claims import Heartbeat
@@ -33,9 +42,11 @@ from training.choices import WRITES_TEXT, TaskName
 from training.engine import Answer, Engine, EngineError, engine_for
 from training.models import Checkpoint, Judge, JudgeVerdict
 from training.selectors.chats import chat_of
+from training.selectors.rubrics import rubric_of
 from training.services.judges.judging import (
     DEFAULT_TEMPLATE,
     MOST_ANSWERS,
+    RUBRIC_TEMPLATE,
     Reply,
     UnreadableError,
     again,
@@ -43,9 +54,11 @@ from training.services.judges.judging import (
     conclude,
     question,
     read_reply,
+    reply_by_rubric,
     rotations,
     template_digest,
 )
+from training.services.judges.rubric_scores import TOKENS_PER_SCORE, scores_as_json, scores_of
 from training.services.sampling.patience import retry_until_available
 
 logger = logging.getLogger(__name__)
@@ -74,13 +87,15 @@ def create_judge(
     most_judgments: int | None = None,
     most_tokens: int | None = None,
     round_number: int | None = None,
+    rubric: RubricVersion | None = None,
 ) -> Judge:
     """Let a checkpoint judge a project's comparisons; it begins once a worker finds it.
 
-    round_number: whose comparisons; None is the newest round, and goes along with it. Refuses who does not
+    round_number: whose comparisons; None is the newest round, and goes along with it. rubric: the version
+    that it scores by, whose weighted sums decide the preference; None has it rank. Refuses who does not
     manage the project, a checkpoint that writes no text or belongs to another project, a template without a
-    place for what is judged, a name that is taken, a round without comparisons, and a project without
-    verdicts.
+    place for what is judged, a name that is taken, a round without comparisons, a rubric that is not
+    published, and a project without verdicts.
     """
     _require_manager(created_by, project)
     name = name.replace("\x00", "").strip()
@@ -95,8 +110,11 @@ def create_judge(
             _("Round %(number)s has no comparisons to judge. Choose another.") % {"number": round_number},
             field="round_number",
         )
+    if rubric is not None:
+        _require_usable(rubric, project, max_tokens)
+        template = RUBRIC_TEMPLATE if template == DEFAULT_TEMPLATE else template
     try:
-        check_template(template)
+        check_template(template, by_rubric=rubric is not None)
     except ValueError as error:
         raise Refusal(str(error), field="template") from error
     try:
@@ -111,6 +129,7 @@ def create_judge(
                 most_judgments=most_judgments,
                 most_tokens=most_tokens,
                 round_number=round_number,
+                rubric=rubric,
                 created_by=created_by,
             )
             record(
@@ -122,12 +141,25 @@ def create_judge(
                     "checkpoint": checkpoint.name,
                     "template": template_digest(template),
                     "round": round_number,
+                    "rubric": str(rubric or ""),
                 },
             )
             send_after_commit(TaskName.JUDGE, judge.pk)
     except IntegrityError:
         raise Refusal(_("A judge of this project has this name. Choose another."), field="name") from None
     return judge
+
+
+def _require_usable(rubric: RubricVersion, project: Project, max_tokens: int) -> None:
+    """Refuse a rubric that is not in use in the project, and a reply too short for its scores."""
+    if published_version(project, rubric.pk) is None:
+        raise Refusal(_("Choose a published rubric of this project."), field="rubric")
+    least = 2 * TOKENS_PER_SCORE * rubric.criteria.count()
+    if max_tokens < least:
+        raise Refusal(
+            _("Scores of two responses by this rubric need at least %(least)s tokens.") % {"least": least},
+            field="max_tokens",
+        )
 
 
 def rounds_to_judge(project: Project) -> list[int]:
@@ -164,7 +196,12 @@ def sweep_judges() -> None:
 
 def judge_comparisons(judge_id: int) -> None:
     """Judge all that is left to a judge now, unless another worker does."""
-    run_job(Judge.objects.all(), judge_id, _judge_all, expected=(*EXPECTED, EngineError))
+    run_job(
+        Judge.objects.select_related("rubric__rubric"),
+        judge_id,
+        _judge_all,
+        expected=(*EXPECTED, EngineError),
+    )
 
 
 def _judge_all(judge: Judge, heartbeat: Heartbeat) -> str:
@@ -218,6 +255,7 @@ class _Asking:
     ) -> None:
         self.judge, self.engine, self.heartbeat = judge, engine, heartbeat
         self.guidelines = guideline.text if guideline else ""
+        self.rubric = None if judge.rubric is None else rubric_of(judge.rubric)
         self.conversation = chat_of(assignment.comparison.prompt)
         found = Completion.objects.in_bulk(assignment.display_order)
         self.texts = {pk: completion.text for pk, completion in found.items()}
@@ -231,11 +269,14 @@ class _Asking:
             guidelines=self.guidelines,
             conversation=self.conversation,
             answers=[self.texts[pk] for pk in order],
+            rubric=self.rubric,
         )
         asked, text, problem = chat, "", ""
         for _attempt in range(ATTEMPTS):
             text = self._answer(asked)
             try:
+                if self.rubric is not None:
+                    return reply_by_rubric(text, order, self.rubric)
                 return Reply(order=tuple(order), text=text, ranks=read_reply(text, order))
             except UnreadableError as error:
                 problem = str(error)
@@ -291,11 +332,18 @@ def _store(
     else:
         verdict = Verdict.RANKED if max(conclusion.ranks.values()) > 1 else Verdict.EQUAL
     answer = JudgmentAnswer(
-        verdict=verdict, ranks=dict(conclusion.ranks or {}), comment=_storable(conclusion.reason)
+        verdict=verdict,
+        ranks=dict(conclusion.ranks or {}),
+        comment=_storable(conclusion.reason),
+        rubric_scores=scores_of(replies, judge.rubric) if judge.rubric else (),
     )
     with transaction.atomic():
         judgment = judge_as_machine(
-            assignment=assignment, machine=judge.user, answer=answer, guideline=guideline
+            assignment=assignment,
+            machine=judge.user,
+            answer=answer,
+            guideline=guideline,
+            rubric=judge.rubric,
         )
         if JudgeVerdict.objects.filter(judgment=judgment).exists():
             return
@@ -315,8 +363,13 @@ def _store(
 
 def _reply_as_json(reply: Reply) -> dict[str, object]:
     ranks = None if reply.ranks is None else {str(pk): rank for pk, rank in reply.ranks.items()}
-    told = dataclasses.asdict(reply)
-    return {**told, "order": list(reply.order), "text": _storable(reply.text), "ranks": ranks}
+    return {
+        "order": list(reply.order),
+        "text": _storable(reply.text),
+        "ranks": ranks,
+        "problem": reply.problem,
+        "scores": scores_as_json(reply),
+    }
 
 
 def _storable(text: str) -> str:

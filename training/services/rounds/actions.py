@@ -177,7 +177,7 @@ _LIST = (
     ),
     RoundAction(
         name="retry",
-        label=gettext_lazy("Do anew"),
+        label=gettext_lazy("Repeat"),
         explanation=gettext_lazy(
             "The step begins from its beginning, and so does all that later steps made of it. What they made "
             "stays in the records."

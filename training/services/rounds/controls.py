@@ -139,7 +139,7 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
         step = RoundStep.objects.filter(round=round_, kind=kind).order_by("position").first()
         if step is None or is_being_done(round_):
             raise Refusal(
-                _("%(step)s of %(round)s cannot be done anew now: pause or cancel the round first.")
+                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first.")
                 % {"step": kind.label.capitalize(), "round": round_}
             )
         gone = _runs_of(round_, from_position=max(step.position, 1))
@@ -159,7 +159,7 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
         waiting = Round.objects.filter(pk=round_.pk, state=RoundState.DECIDING)
         if not moved and not (kind == StepKind.DECIDE and waiting.update(reasons=[], verdict="")):
             raise Refusal(
-                _("%(step)s of %(round)s cannot be done anew now: pause or cancel the round first.")
+                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first.")
                 % {"step": kind.label.capitalize(), "round": round_}
             )
         _begin_anew(round_, step)

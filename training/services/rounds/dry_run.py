@@ -21,6 +21,7 @@ from training.contract import (
     PreferenceSettings,
     Settings,
 )
+from training.contract.methods.reward import STEPS
 from training.models import Round, RoundStep
 from training.recipe import ROUND_REWARD_MODEL
 from training.selectors.judgments import decided_judgments
@@ -30,10 +31,13 @@ from training.services.evaluation.evaluators import trains_evaluator
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.memory_gate import Machine, PlannedRun, tight, too_large, training_machine
 from training.services.rounds.reward_models import unknown_reference
+from training.services.rounds.rubric_rewards import unknown_rubric
 from training.services.runs.memory import Shape, memory_of, parameters_in
 from training.services.sampling.answers import questions_of, rival_of
 
 _ROUNDS_LOOKED_AT = 5
+FEW_DECIDED = 500
+"""With fewer decided annotations a head on frozen features is suggested."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,8 @@ class DryRun:
     problems: Sequence[str] = field(default_factory=tuple)
     """Why training cannot be started so. Each says what to change."""
     warnings: Sequence[str] = field(default_factory=tuple)
+    suggestions: Sequence[str] = field(default_factory=tuple)
+    """Settings that would serve the data better."""
 
     @property
     def answering_time(self) -> timedelta | None:
@@ -98,6 +104,7 @@ def dry_run(*, round_: Round) -> DryRun:
         machine=machine,
         problems=problems,
         warnings=[*tight(runs, machine), *_idle_settings(round_, prompts[Split.HELD_OUT])],
+        suggestions=[*_better_settings(round_, material["learned"])],
     )
 
 
@@ -124,10 +131,12 @@ def memory_problems(round_: Round) -> list[str]:
 def _material(round_: Round) -> dict[str, int]:
     """Current judgments by what a reward model could make of them; each counts once."""
     rounds = range(1, round_.number + 1)
-    ai_feedback = round_.parsed_recipe.ai_feedback
-    current = judgments_current(round_.project, rounds, machines=True).prefetch_related(None)
+    ai_feedback, first_passes = round_.parsed_recipe.ai_feedback, round_.parsed_recipe.first_passes
+    current = judgments_current(
+        round_.project, rounds, machines=True, first_passes=first_passes
+    ).prefetch_related(None)
     total = current.count()
-    learned = decided_judgments(round_.project, rounds, ai_feedback=ai_feedback)
+    learned = decided_judgments(round_.project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     training = current.filter(comparison__prompt__split=Split.TRAIN)
     machines = 0
     if not ai_feedback:
@@ -180,7 +189,7 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
                 method,
                 shape,
                 parameters=parameters,
-                base_bytes=machine.weight_bytes,
+                base_bytes=machine.weight_bytes(recipe.compute.dtype),
                 continues=continues,
             )
             if shape
@@ -229,6 +238,7 @@ def _unknown_reward_models(round_: Round) -> Iterator[str]:
         return
     known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))
     for part in (*policy.rewards, *policy.watch.held_out):
+        yield from unknown_rubric(round_.project, part)
         if part.checkpoint not in (None, ROUND_REWARD_MODEL, *known):
             yield _(
                 "The reward %(part)s names %(name)s, which is no reward model of the project: name another "
@@ -252,6 +262,15 @@ def _too_long(round_: Round) -> Iterator[str]:
             ) % {"name": name, "tokens": sampling.max_tokens, "context": shape.context}
 
 
+def _better_settings(round_: Round, learned: int) -> Iterator[str]:
+    if 0 < learned < FEW_DECIDED and round_.parsed_recipe.reward.may_be_frozen:
+        yield _(
+            "Few annotations decide a preference so far: %(count)s. Below %(few)s consider a head on "
+            "frozen features, which is fitted in seconds: set the reward model’s adapter to none and its "
+            "features to frozen."
+        ) % {"count": learned, "few": FEW_DECIDED}
+
+
 def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
     """Settings that would do nothing as things are."""
     recipe = round_.parsed_recipe
@@ -267,5 +286,8 @@ def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
     learns_from_order = isinstance(recipe.policy, PreferenceSettings) or recipe.reward.loss != "none"
     if learns_from_order and not round_.project.ask_verdict:
         yield _("The project does not ask for a preference: there will be no preferences to train on.")
-    if recipe.reward.segments and not round_.project.ask_span_flags:
-        yield _("The reward model learns from marks, and the project does not ask for any.")
+    heads = {head.granularity == STEPS for head in recipe.reward.segments}
+    if False in heads and not round_.project.ask_span_flags:
+        yield _("The reward model learns from spans, and the project does not ask for any.")
+    if True in heads and not round_.project.ask_step_labels:
+        yield _("The reward model learns from step labels, and the project does not ask for any.")

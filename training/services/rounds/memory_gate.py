@@ -73,10 +73,9 @@ class Machine:
         """Return the most that a trainer can use."""
         return max(0, self.total_bytes - self.held_bytes)
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a weight of a frozen base."""
-        return _BYTES_OF_A_WEIGHT.get(self.dtype, 4)
+    def weight_bytes(self, dtype: str = "auto") -> int:
+        """Return the bytes of a weight of a frozen base; dtype: what the recipe asks for."""
+        return _BYTES_OF_A_WEIGHT.get(self.dtype if dtype == "auto" else dtype, 4)
 
 
 UNKNOWN = Machine(name="", device="cpu", dtype="float32", total_bytes=0, available_bytes=None)

@@ -89,7 +89,10 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
     is not labelled yet cannot be learnt from.
     """
     refuse_unless_learnable(
-        round_.project, range(1, round_.number + 1), ai_feedback=round_.parsed_recipe.ai_feedback
+        round_.project,
+        range(1, round_.number + 1),
+        ai_feedback=round_.parsed_recipe.ai_feedback,
+        first_passes=round_.parsed_recipe.first_passes,
     )
     if despite_memory and not (started_by and started_by.is_superuser):
         raise Refusal(_("Only an administrator may start training that does not fit into memory."))

@@ -1,4 +1,4 @@
-"""Folders of the reward models and of the reference that a recipe's policy is trained with."""
+"""Folders of a recipe's reward models and of its reference, and the rubrics that its policy is trained by."""
 
 import dataclasses
 import os
@@ -24,6 +24,7 @@ from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors.projects import checkpoints_of
 from training.services.registry.verification import require_registered
+from training.services.rounds.rubric_rewards import with_rubric
 from training.services.runs.run_files import of_finished
 
 _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
@@ -31,8 +32,9 @@ _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
 
 def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     """Return the settings with folder and digest of the reference and of each reward model in place of the
-    name that a recipe gives it. Refuses a round whose own reward model is not trained yet, and a name that
-    no such checkpoint of the project bears."""
+    name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
+    reward model is not trained yet, and a name that the project does not have.
+    """
     if not isinstance(policy, SftSettings):
         policy = _with_reference(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
@@ -72,7 +74,7 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
 
 def _placed(round_: Round, part: RewardPart) -> RewardPart:
     if part.checkpoint is None:
-        return part
+        return with_rubric(round_.project, part)
     folder = _folder(round_, part.checkpoint, part.name)
     return dataclasses.replace(
         part,

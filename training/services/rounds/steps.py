@@ -39,6 +39,8 @@ def _freeze_snapshot(step: RoundStep, heartbeat: StepHeartbeat) -> str:
             created_by=round_.started_by,
             weigh_by_reliability=round_.parsed_recipe.reliability_weights,
             ai_feedback=round_.parsed_recipe.ai_feedback,
+            feedback=round_.parsed_recipe.feedback,
+            first_passes=round_.parsed_recipe.first_passes,
             on_row=lambda done, total: heartbeat(current=done, total=total, message="writing judgments"),
         )
         with still_held(step):
@@ -150,6 +152,7 @@ def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Check
             parent=parent,
             seed=_seed_of(step),
             judgments=_judgments_of(step),
+            compute=round_.parsed_recipe.compute,
         )
         step.save(update_fields=["run"])
     return step.run

@@ -6,13 +6,16 @@ dies, however it dies, the pipe closes, and the trainer saves its state and stop
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from django.conf import settings
 
 from training.contract import (
@@ -22,13 +25,12 @@ from training.contract import (
     OUTPUT_FILE,
     ContractError,
     RunStatus,
+    read_spec,
     read_status,
 )
 from training.contract.log_lines import tail
 
 logger = logging.getLogger(__name__)
-
-TRAINER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf")
 
 _POLL_SECONDS = 0.2
 _LEAVE_AFTER_CANCEL_SECONDS = 180.0
@@ -141,11 +143,17 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
 
 def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[TrainerExit, bool]:
     """Run one trainer to its end; return its exit, and whether it was asked to stop."""
+    processes = read_spec(folder).processes
     started_at = time.time()
     asked_to_stop: float | None = None
     with (folder / OUTPUT_FILE).open("wb") as output:
         process = subprocess.Popen(
-            [*TRAINER_COMMAND, str(folder), "--stop-with-parent", f"--wait-for-lock={_LOCK_WAIT_SECONDS}"],
+            [
+                *trainer_command(processes),
+                str(folder),
+                "--stop-with-parent",
+                f"--wait-for-lock={_LOCK_WAIT_SECONDS}",
+            ],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -161,14 +169,51 @@ def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[
                 (folder / CANCEL_FILE).touch()
                 asked_to_stop = time.monotonic()
             if asked_to_stop is not None and time.monotonic() - asked_to_stop > _LEAVE_AFTER_CANCEL_SECONDS:
-                process.kill()
+                _kill(process)
             _wait(process, _POLL_SECONDS)
+    status = _fresh_status(folder, started_at)
     ending = TrainerExit(
-        code=process.returncode,
-        status=_fresh_status(folder, started_at),
+        code=_code_of(process.returncode, processes, status, was_asked_to_stop=asked_to_stop is not None),
+        status=status,
         output_tail=tail(folder / OUTPUT_FILE, lines=5),
     )
     return ending, asked_to_stop is not None
+
+
+def trainer_command(processes: int) -> list[str]:
+    """Return the command that starts a trainer, or several that find each other by torchrun."""
+    if processes == 1:
+        return [*settings.RONDO_TRAINER_COMMAND]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+    ]
+    return [*torchrun, "--no-python", *settings.RONDO_TRAINER_COMMAND]
+
+
+def _code_of(code: int, processes: int, status: RunStatus | None, *, was_asked_to_stop: bool) -> int:
+    """Return the exit status of a run: torchrun says 1 of every end but the good one.
+
+    Processes that stopped unasked have lost one of their own, which the system killed.
+    """
+    if processes == 1 or code <= 0 or (status is not None and status.state == "failed"):
+        return code
+    if was_asked_to_stop:
+        return EXIT_STOPPED
+    return -signal.SIGKILL if status is not None else code
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a trainer that does not stop, and with torchrun those that it has started."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -27,13 +27,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from training.contract import LoraSettings, PolicyGradientSettings, RewardSettings, Settings, SftSettings
+from training.contract import (
+    ALL_LINEAR,
+    LoraSettings,
+    PolicyGradientSettings,
+    RewardSettings,
+    Settings,
+    SftSettings,
+)
 
 PROCESS_BYTES = 700 * 1024**2
 _FLOAT = 4
 _TRAINED = 4 * _FLOAT
 _LOGITS_AT_ONCE = 128
 _TRAINED_LOGITS_AT_ONCE = 2048
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_TIED = frozenset(
+    {"cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt2", "opt", "smollm3", "starcoder2"}
+)
+"""Model types that tie head and embedding where their configuration does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,23 +64,32 @@ class Shape:
     tied: bool
     context: int
 
+    experts: int = 0
+    """Expert networks of a block, of which a token uses some; 0 where a block has one network."""
+
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Return the shape of the model in `folder`; None without a usable configuration."""
         try:
-            told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            heads = int(told["num_attention_heads"])
-            hidden = int(told["hidden_size"])
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            heads = int(config["num_attention_heads"])
+            hidden = int(config["hidden_size"])
+            experts = next((int(config[name]) for name in _EXPERTS if config.get(name)), 0)
+            inner = (config.get("moe_intermediate_size") if experts else None) or config.get(
+                "intermediate_size"
+            )
+            tied = config.get("tie_word_embeddings")
             return cls(
-                vocabulary=int(told["vocab_size"]),
+                vocabulary=int(config["vocab_size"]),
                 hidden=hidden,
-                intermediate=int(told.get("intermediate_size") or 4 * hidden),
-                layers=int(told["num_hidden_layers"]),
+                intermediate=int(inner or 4 * hidden),
+                layers=int(config["num_hidden_layers"]),
                 heads=heads,
-                key_heads=int(told.get("num_key_value_heads") or heads),
-                head_size=int(told.get("head_dim") or hidden // heads),
-                tied=bool(told.get("tie_word_embeddings", False)),
-                context=int(told.get("max_position_embeddings") or 2**31),
+                key_heads=int(config.get("num_key_value_heads") or heads),
+                head_size=int(config.get("head_dim") or hidden // heads),
+                tied=config.get("model_type") in _TIED if tied is None else bool(tied),
+                context=_context_in(config),
+                experts=experts,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -75,18 +98,30 @@ class Shape:
     def parameters(self) -> int:
         """Return the parameter count of a Llama-like decoder of this shape."""
         embedding = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        block = sum(inside * outside for inside, outside in self.linear.values()) + 2 * self.hidden
-        return embedding + self.layers * block + self.hidden
+        attention = sum(inside * outside for inside, outside in self._attention.values())
+        network = sum(inside * outside for inside, outside in self._network.values())
+        # Experts are chosen by one more matrix.
+        networks = self.experts * (network + self.hidden) if self.experts else network
+        return embedding + self.layers * (attention + networks + 2 * self.hidden) + self.hidden
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a block's linear layers, by name."""
+        """Inputs and outputs of a block's linear layers, by name; adapters leave experts as they are."""
+        return self._attention if self.experts else self._attention | self._network
+
+    @property
+    def _attention(self) -> dict[str, tuple[int, int]]:
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         return {
             "q_proj": (self.hidden, queries),
             "k_proj": (self.hidden, keys),
             "v_proj": (self.hidden, keys),
             "o_proj": (queries, self.hidden),
+        }
+
+    @property
+    def _network(self) -> dict[str, tuple[int, int]]:
+        return {
             "gate_proj": (self.hidden, self.intermediate),
             "up_proj": (self.hidden, self.intermediate),
             "down_proj": (self.intermediate, self.hidden),
@@ -94,12 +129,23 @@ class Shape:
 
     def adapter_parameters(self, lora: LoraSettings) -> int:
         """Parameters of one adapter; targets that a Llama-like block does not have count nothing."""
-        wanted = (self.linear[name] for name in lora.targets if name in self.linear)
+        names = self.linear if ALL_LINEAR in lora.targets else lora.targets
+        wanted = (self.linear[name] for name in names if name in self.linear)
         return self.adapted_layers(lora) * lora.rank * sum(map(sum, wanted))
 
     def adapted_layers(self, lora: LoraSettings | None) -> int:
         """Return the number of trained blocks."""
         return self.layers if lora is None or lora.layers is None else min(lora.layers, self.layers)
+
+
+def _context_in(config: Mapping[str, Any]) -> int:
+    """Return the tokens that a model is used with: with LongRoPE those of its first training, as in the
+    trainer's `context_of`."""
+    context = int(config.get("max_position_embeddings") or 2**31)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    first = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    longrope = "longrope" in (rope.get("rope_type"), rope.get("type"))
+    return min(context, int(first)) if longrope and first else context
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +192,8 @@ def memory_of(
     """
     parameters = shape.parameters if parameters is None else parameters
     lora = settings.trained
-    own = parameters if lora is None else shape.adapter_parameters(lora)
+    frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
+    own = 0 if frozen else parameters if lora is None else shape.adapter_parameters(lora)
     adapters = _further_adapters(settings) + int(continues and not isinstance(settings, RewardSettings))
     trained = own * (2 if _has_value(settings) and lora is not None else 1)
     tokens = max(settings.optimiser.micro_batch_tokens, settings.max_tokens)
@@ -165,7 +212,9 @@ def memory_of(
 
 def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int) -> int:
     kept = 12 * shape.hidden + 4 * shape.intermediate + 2 * shape.key_heads * shape.head_size
-    layers = shape.adapted_layers(settings.trained)
+    # Without a gradient one block's activations are there at a time.
+    frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
+    layers = 1 if frozen else shape.adapted_layers(settings.trained)
     if settings.optimiser.gradient_checkpointing:
         return tokens * (layers * shape.hidden + kept) * base_bytes
     return tokens * layers * kept * base_bytes

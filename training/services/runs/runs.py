@@ -16,6 +16,7 @@ from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
 from training.models import Checkpoint, Run, Snapshot
+from training.recipe.parts import ComputeSettings
 from training.services.jobs.events import tell_of_run
 from training.services.jobs.step_heartbeat import InterruptedStepError, StepHeartbeat, StopAskedError
 from training.services.runs import launcher
@@ -35,11 +36,14 @@ def create_run(
     parent: Checkpoint | None,
     seed: int,
     judgments: Literal["all", "policy", "evaluator"] = "all",
+    compute: ComputeSettings | None = None,
 ) -> Run:
     """Write down a run that waits for its trainer. The name must be unused: see `unused_name`.
 
-    judgments: the part of the training judgments that it learns from (`RunSpec.judgments`).
+    judgments: the part of the training judgments that it learns from (`RunSpec.judgments`). compute:
+    processes, precision and sharding; None is one process.
     """
+    compute = compute or ComputeSettings()
     folder = Path(settings.RONDO_RUNS) / name
     spec = RunSpec(
         method=settings_of_method.method,
@@ -54,6 +58,9 @@ def create_run(
         name=name,
         commit=version_of_rondo(),
         judgments=judgments,
+        dtype=compute.dtype,
+        sharding=compute.sharding,
+        processes=compute.processes,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
     with transaction.atomic():

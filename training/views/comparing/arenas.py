@@ -5,6 +5,7 @@ import uuid
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
+from django.db.models import Count
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -28,6 +29,7 @@ from training.services.comparing.arena import (
     next_ballot,
     vote_in_arena,
 )
+from training.services.conversations import begin_in_arena
 from training.views.comparing.responses import responses_on, vote_in_words
 
 # ── The manager's side ────────────────────────────────────────────────────────────────
@@ -51,7 +53,12 @@ def arena_create(request: Request, project: Project) -> HttpResponse:
         except Refusal as refusal:
             form.add_error(refusal.field, refusal.message)
         else:
-            messages.success(request, _("Arena opened. Responses are being generated."))
+            messages.success(
+                request,
+                _("Arena opened.")
+                if made.is_conversation
+                else _("Arena opened. Responses are being generated."),
+            )
             return redirect(reverse("arenas", args=[project.slug]) + f"#arena-{made.pk}")
     return _arenas(request, project, form, status=422)
 
@@ -65,7 +72,8 @@ def arena_close(request: Request, project: Project, pk: int) -> HttpResponse:
 
 
 def _arenas(request: Request, project: Project, form: ArenaForm, *, status: int = 200) -> HttpResponse:
-    found = project.arenas.prefetch_related("checkpoints").select_related("created_by")[:50]
+    found = project.arenas.prefetch_related("checkpoints").select_related("created_by")
+    found = found.annotate(conversations=Count("talks"))[:50]
     context = {
         "project": project,
         "form": form,
@@ -83,21 +91,31 @@ def _arenas(request: Request, project: Project, form: ArenaForm, *, status: int 
 def arena(request: Request, slug: str) -> HttpResponse:
     """Show the next pair, blind, or the introduction for a guest. For annotators of the project, and for
     guests where they may vote."""
-    link = _link(slug)
-    voter = _voter(request, link)
+    link = link_of(slug)
+    voter = voter_of(request, link)
     if isinstance(voter, HttpResponse):
         return voter
     if voter is None:
         return render(
             request, "training/comparing/arena.html", {"arena": link, "begin": True}, status=_status(link)
         )
+    if link.is_conversation:
+        return _talk(request, link, voter)
     try:
         ballot = next_ballot(arena=link, voter=voter)
     except TooFast as refusal:
-        return _too_fast(request, link, refusal)
+        return too_fast(request, link, refusal)
     if ballot is None:
         return render(request, "training/comparing/arena.html", {"arena": link}, status=_status(link))
     return _show(request, link, ballot)
+
+
+def _talk(request: Request, link: ArenaLink, voter: User) -> HttpResponse:
+    """Lead to the voter's open conversation, or to a new one."""
+    try:
+        return redirect("arena-talk", link.slug, begin_in_arena(arena=link, voter=voter).pk)
+    except Refusal:
+        return render(request, "training/comparing/arena.html", {"arena": link}, status=_status(link))
 
 
 @login_not_required
@@ -105,15 +123,15 @@ def arena(request: Request, slug: str) -> HttpResponse:
 @require_POST
 def arena_begin(request: Request, slug: str) -> HttpResponse:
     """Begin as a guest. For who has the link of an arena that takes guests."""
-    link = _link(slug)
-    voter = _voter(request, link)
+    link = link_of(slug)
+    voter = voter_of(request, link)
     if isinstance(voter, HttpResponse):
         return voter
     if voter is None:
         try:
             guest = begin_as_guest(arena=link)
         except TooFast as refusal:
-            return _too_fast(request, link, refusal)
+            return too_fast(request, link, refusal)
         except Refusal as refusal:
             messages.error(request, refusal.message)
             return redirect("arena", slug)
@@ -126,8 +144,8 @@ def arena_begin(request: Request, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def arena_ballot(request: Request, slug: str, ballot_id: uuid.UUID) -> HttpResponse:
     """One pair: vote on it; once voted, who wrote what. For who was given it."""
-    link = _link(slug)
-    voter = _voter(request, link)
+    link = link_of(slug)
+    voter = voter_of(request, link)
     if isinstance(voter, HttpResponse):
         return voter
     ballots = ArenaBallot.objects.select_related("pair__comparison__prompt", "judgment")
@@ -144,7 +162,8 @@ def arena_ballot(request: Request, slug: str, ballot_id: uuid.UUID) -> HttpRespo
     return redirect("arena-ballot", slug, ballot.pk)
 
 
-def _link(slug: str) -> ArenaLink:
+def link_of(slug: str) -> ArenaLink:
+    """Return the arena with this link; 404 without one."""
     return get_object_or_404(ArenaLink.objects.select_related("project"), slug=slug)
 
 
@@ -156,7 +175,7 @@ def _session_key(link: ArenaLink) -> str:
     return f"arena-{link.pk}"
 
 
-def _voter(request: Request, link: ArenaLink) -> User | HttpResponse | None:
+def voter_of(request: Request, link: ArenaLink) -> User | HttpResponse | None:
     """Return the voter: a member as themselves, anyone else as the guest of their session.
 
     None for a guest who has not begun. An arena without guests sends who is not signed in to the
@@ -171,7 +190,8 @@ def _voter(request: Request, link: ArenaLink) -> User | HttpResponse | None:
     return User.objects.filter(pk=request.session.get(_session_key(link)) or 0, is_guest=True).first()
 
 
-def _too_fast(request: Request, link: ArenaLink, refusal: TooFast) -> HttpResponse:
+def too_fast(request: Request, link: ArenaLink, refusal: TooFast) -> HttpResponse:
+    """Return 429 with the time after which it is worth asking again."""
     context = {"arena": link, "message": refusal.message}
     answer = render(request, "training/comparing/arena.html", context, status=429)
     answer["Retry-After"] = str(refusal.seconds)

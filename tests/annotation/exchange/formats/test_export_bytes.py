@@ -53,9 +53,13 @@ VERDICTS: tuple[tuple[Verdict, tuple[int, ...]], ...] = (
 
 DIGESTS = {
     "bio": "0ab2876e722f13ed",
+    "chatbot-arena": "b6acd0d99947bc50",
     "csv": "a1f0fb0265eff5da",
+    "hh-rlhf": "6342954b986c4e9f",
     "jsonl": "10e91f2cbf7fd5af",
     "label-studio": "d85beca5926b71d5",
+    "openai-messages": "798575fc6158cb8d",
+    "openai-preference": "258e46df4c21ab56",
     "openrlhf": "30f88a748e5292a8",
     "spans": "cc1a3b69166601da",
     "trl-preference": "decf79e64aa73580",

@@ -6,8 +6,9 @@ import pytest
 
 from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem, checked
+from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.registry import READERS, plan_for
+from annotation.exchange.item_checks import checked
 
 ASKED = [{"role": "user", "content": "What is tea?"}]
 

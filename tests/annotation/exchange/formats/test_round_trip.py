@@ -1,7 +1,8 @@
 """Out and in again gives the same rows, in every format that comes in and goes out.
 
-What a format cannot carry it says, and the rows that it does write are the same. `verl`, `trl-sft`, `spans`
-and `bio` go out alone: prompts without judgments, answers without comparison, marks without whole texts.
+What a format cannot carry it says, and the rows that it does write are the same. `verl`, `trl-sft`,
+`openai-messages`, `spans` and `bio` go out alone: prompts without judgments, answers without comparison,
+marks without whole texts.
 """
 
 import json
@@ -25,12 +26,12 @@ from annotation.exchange.formats.items import (
     ImportedMissing,
     ImportedRating,
     ImportedSpan,
-    checked,
     dense,
 )
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.import_names import NamesFound, scene_for
+from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import ItemImport
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import Project
@@ -115,9 +116,14 @@ def items(draw: st.DrawFn) -> list[ImportedItem]:
     for number in range(draw(st.integers(1, 3))):
         answers = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
         people = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
+        turns = draw(st.lists(texts, max_size=2))
+        chat = [f"{number} {draw(texts)}", *(text for turn in turns for text in (turn, draw(texts)))]
         found.append(
             ImportedItem(
-                messages=[{"role": "user", "content": f"{number} {draw(texts)}"}],
+                messages=[
+                    {"role": "assistant" if place % 2 else "user", "content": text}
+                    for place, text in enumerate(chat)
+                ],
                 tags=["x"],
                 completions=tuple(
                     ImportedCompletion(text=text, source=f"model {place}", seed=place)
@@ -156,6 +162,7 @@ OWN = {
     "jsonl": {"judgment", "comparison", "prompt", "imported_from", "round", "guideline_version"},
     "csv": {"judgment", "comparison", "prompt", "completion", "split", "round"},
     "label-studio": {"id", "created_at", "judgment"},
+    "chatbot-arena": {"question_id"},
 }
 
 
@@ -182,7 +189,10 @@ def spelled(rows: list[Any], format_name: str) -> Counter[str]:
 
 @pytest.mark.parametrize(
     "format_name",
-    ["jsonl", "csv", "label-studio", "trl-preference", "trl-unpaired", "trl-prm", "openrlhf"],
+    [
+        *("jsonl", "csv", "label-studio", "trl-preference", "trl-unpaired", "trl-prm", "openrlhf"),
+        *("hh-rlhf", "chatbot-arena", "openai-preference"),
+    ],
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stored=items())

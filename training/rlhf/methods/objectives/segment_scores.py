@@ -8,18 +8,21 @@ token and the bias b, which is learned beside the head as `name.bias`. So it can
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from training.contract import SegmentHead
 from training.contract.segmentation import Granularity, Segment, segment
+from training.contract.steps import steps
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.spans import segment_end_tokens
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.packing import Batch
 
+HeadGranularity = Granularity | Literal["steps"]
+"""What a head may score."""
 MIN_WORDS = 5
 """Words that a sub-sentence has at least, as in the code that Wu et al. published."""
 
@@ -34,11 +37,17 @@ class SegmentReward(NamedTuple):
     """Log-odds that the segment is faultless."""
 
 
-def cut(text: str, granularity: Granularity, answered: Answered) -> list[Segment]:
+def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Segment]:
     """The segments that heads of a granularity score, in training and after it: none of what is masked or
-    stripped of the answer."""
+    stripped of the answer. In training a head on steps has those that were labelled (`segments`)."""
+    if granularity == "steps":
+        return read_of(steps(text), answered)
+    return read_of(segment(text, granularity, min_words=MIN_WORDS), answered)
+
+
+def read_of(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
+    """Those of an answer's segments of which anything is read."""
     begin = answered.offsets[0][0] if answered.offsets else 0
-    segments = segment(text, granularity, min_words=MIN_WORDS)
     return [one for one in segments if one[1] > begin]
 
 
@@ -54,7 +63,7 @@ def rewards_at(backbone: Backbone, adapter: str, head: str, states: Tensor) -> T
 
 
 def read_places(
-    batch: Batch, answer: int, answered: Answered, segments: Sequence[Segment], granularity: Granularity
+    batch: Batch, answer: int, answered: Answered, segments: Sequence[Segment], granularity: HeadGranularity
 ) -> Tensor:
     """Places in a packed row where an answer's segments are read: (segments,) long.
 

@@ -30,14 +30,14 @@ _CURVE_POINTS = 200
 """Points of a precision-recall curve that are written down; evenly spread over more."""
 
 
-class _Answer(NamedTuple):
-    """One answer that was read for flags, cut."""
+class ReadAnswer(NamedTuple):
+    """One answer that was read for faults, cut."""
 
     place: int
     """Its index in the example."""
     segments: list[Segment]
     faulty: Tensor
-    """(segments,) bool: a flag touches it."""
+    """(segments,) bool: it has a fault."""
 
 
 class SegmentObjective:
@@ -59,12 +59,17 @@ class SegmentObjective:
     `average_precision`.
     """
 
+    units = "segment of the training answers that were read"
+    marked = "has a flag of"
+    without = "judgment has a span flag of"
+    """Words of its refusals."""
+
     def __init__(self, backbone: Backbone, adapter: str, spec: RunSpec, head: SegmentHead) -> None:
         self.name = head.name
         self._backbone = backbone
         self._adapter = adapter
-        self._head = head
-        self._prior = 0.5
+        self.head = head
+        self.prior = 0.5
         self._continues = head.name in backbone.heads(adapter)
         if not self._continues:
             backbone.add_head(adapter, head.name, seed=spec.seed, scale=0.0)
@@ -81,24 +86,24 @@ class SegmentObjective:
         self._check_categories(teaching)
         faulty = total = 0.0
         for example in teaching:
-            answers = list(self._read(example))
+            answers = list(self.read(example))
             total += 1
             faulty += sum(float(one.faulty.double().mean()) for one in answers) / len(answers)
         if faulty in (0, total):
             raise ContractError(
-                f"segment head {self.name!r}: {'every' if faulty else 'no'} segment of the training answers "
-                f"that were read has a flag of {self._listed(self._head.categories)}, so there is nothing to "
-                "tell apart; read and mark more answers or leave the head out"
+                f"segment head {self.name!r}: {'every' if faulty else 'no'} {self.units} {self.marked} "
+                f"{self._listed(self.head.categories)}, so there is nothing to tell apart; read and mark "
+                "more answers or leave the head out"
             )
-        self._prior = faulty / total
+        self.prior = faulty / total
         if not self._continues:
-            faultless = torch.tensor([1 - self._prior], dtype=torch.float64)
+            faultless = torch.tensor([1 - self.prior], dtype=torch.float64)
             self._backbone.add_extra(self._adapter, bias_of(self.name), torch.logit(faultless))
         log.info(
             "Segment head %r: %d training judgments, %.1f %% of their segments have a fault",
             self.name,
             len(teaching),
-            100 * self._prior,
+            100 * self.prior,
         )
 
     def weight(self, example: Example) -> float:
@@ -113,7 +118,7 @@ class SegmentObjective:
         loss = torch.zeros(batch.examples, device=rewards.device).index_add(0, of_example, share * costs)
         observed = {"reward": rewards.detach(), "faulty": faulty, "share": share}
         return Outcome(
-            {self.name: Part(self._head.weight, loss)},
+            {self.name: Part(self.head.weight, loss)},
             {f"{self.name}.{name}": values for name, values in observed.items()},
         )
 
@@ -125,7 +130,7 @@ class SegmentObjective:
         costs = F.binary_cross_entropy_with_logits(rewards, 1 - faulty, reduction="none")
         result = {"log_loss": float((share * costs).sum() / share.sum())}
         if held_out:
-            result |= self._held_out(rewards, faulty, share)
+            result |= self.held_out_figures(rewards, faulty, share)
         return {f"{self.name}_{name}": value for name, value in result.items()}
 
     def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -143,9 +148,10 @@ class SegmentObjective:
         steps = torch.linspace(0, len(listed) - 1, min(_CURVE_POINTS, len(listed))).round().long()
         return {"precision_recall": [listed[int(step)] for step in steps]}
 
-    def _held_out(self, rewards: Tensor, faulty: Tensor, share: Tensor) -> dict[str, float]:
+    def held_out_figures(self, rewards: Tensor, faulty: Tensor, share: Tensor) -> dict[str, float]:
+        """Return what held-out segments have beside the loss: (S,) each, see the class."""
         bad = float((share * faulty).sum() / share.sum())
-        prior = torch.tensor([self._prior, 1 - self._prior], dtype=torch.float64)
+        prior = torch.tensor([self.prior, 1 - self.prior], dtype=torch.float64)
         result = {
             "prior_log_loss": float(-(torch.tensor([bad, 1 - bad]) * prior.log()).sum()),
             "segments": float(len(faulty)),
@@ -179,11 +185,11 @@ class SegmentObjective:
         places, faulty, share, of_example = [batch.last[:0]], [torch.zeros(0)], [torch.zeros(0)], []
         first = 0
         for index, example in enumerate(examples):
-            answers = list(self._read(example))
+            answers = list(self.read(example))
             for one in answers:
                 answered = example.answers[one.place]
                 places.append(
-                    read_places(batch, first + one.place, answered, one.segments, self._head.granularity)
+                    read_places(batch, first + one.place, answered, one.segments, self.head.granularity)
                 )
                 faulty.append(one.faulty.float())
                 count = len(one.segments)
@@ -198,29 +204,33 @@ class SegmentObjective:
             torch.tensor(of_example, dtype=torch.long, device=device),
         )
 
-    def _read(self, example: Example) -> Iterator[_Answer]:
-        """The answers of an example that were read, cut and labelled."""
+    def read(self, example: Example) -> Iterator[ReadAnswer]:
+        """Yield the answers of an example that were read, cut and labelled."""
         labels = example.labels
         for place in labels.read_for_flags:
             text = labels.texts[place]
             flags = [
                 (flag.start, flag.end, flag.category)
                 for answer, flag in labels.flags
-                if answer == place and flag.category in self._head.categories
+                if answer == place and flag.category in self.head.categories
             ]
-            segments = cut(text, self._head.granularity, example.answers[place])
+            segments = cut(text, self.head.granularity, example.answers[place])
             spans = [(start, end) for start, end, _ in trim_spans(text, flags)]
-            yield _Answer(place, segments, segment_labels(segments, spans).bool())
+            yield ReadAnswer(place, segments, segment_labels(segments, spans).bool())
+
+    def marks(self, example: Example) -> list[str]:
+        """Return the category of everything that was marked in an example."""
+        return [flag.category for _, flag in example.labels.flags]
 
     def _check_categories(self, teaching: Sequence[Example]) -> None:
-        flags = Counter(flag.category for example in teaching for _, flag in example.labels.flags)
-        lacking = [category for category in self._head.categories if not flags[category]]
+        flags = Counter(category for example in teaching for category in self.marks(example))
+        lacking = [category for category in self.head.categories if not flags[category]]
         there = ", ".join(f"{category!r} ({count})" for category, count in sorted(flags.items())) or "none"
         message = (
-            f"segment head {self.name!r}: no training judgment has a span flag of "
-            f"{self._listed(lacking)}; flags there are of: {there}"
+            f"segment head {self.name!r}: no training {self.without} {self._listed(lacking)}; "
+            f"there are: {there}"
         )
-        if len(lacking) == len(self._head.categories):
+        if len(lacking) == len(self.head.categories):
             raise ContractError(f"{message}. Mark some, name another category or leave the head out")
         if lacking:
             log.warning("%s. The head learns from its other categories alone", message)

@@ -1,0 +1,148 @@
+"""The final pass: suggestions after one's own judgment, and the decisions on them."""
+
+from typing import Any
+
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from annotation.api.answers import JudgmentSerializer, NewJudgmentSerializer, answer_of, judgments_with_parts
+from annotation.api.base import read_body
+from annotation.api.labelling import IDEMPOTENCY_KEY, LabellingView, guideline_of, key_of, rubric_of
+from annotation.choices import SuggestionDecision, SuggestionKind, Verdict
+from annotation.models import Assignment, HelpReveal, Judgment, Suggestion
+from annotation.selectors.suggestions import open_reveal_of, planted_suggestions, suggestions_for
+from annotation.services.assignments import candidate_token
+from annotation.services.suggestions.applying import ranks_of
+from annotation.services.suggestions.final_pass import DecisionInput, finish_help
+
+
+class SuggestionSerializer(serializers.Serializer[Any]):
+    """A suggestion of a model. Its kind decides which fields are set. It may be wrong on purpose."""
+
+    id = serializers.IntegerField()
+    kind = serializers.ChoiceField(choices=SuggestionKind.choices)
+    answer = serializers.CharField(allow_null=True, help_text="Which answer: its name in the assignment.")
+    category = serializers.CharField(allow_null=True, help_text="The category's key.")
+    start = serializers.IntegerField(allow_null=True, help_text="In code points.")
+    end = serializers.IntegerField(allow_null=True)
+    quote = serializers.CharField()
+    severity = serializers.IntegerField(allow_null=True)
+    text = serializers.CharField()
+    verdict = serializers.ChoiceField(choices=Verdict.choices, allow_null=True)
+    ranks = serializers.DictField(child=serializers.IntegerField())
+    confidence = serializers.FloatField(allow_null=True)
+
+
+class FinalPassSerializer(serializers.Serializer[Any]):
+    """The suggestions for a submitted assignment, while they wait for decisions."""
+
+    open = serializers.BooleanField(help_text="Whether a final pass is expected.")
+    suggestions = SuggestionSerializer(many=True)
+
+
+class SuggestionDecisionSerializer(serializers.Serializer[Any]):
+    """A decision on one suggestion."""
+
+    suggestion = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
+    decision = serializers.ChoiceField(choices=SuggestionDecision.choices)
+    seconds = serializers.FloatField(
+        required=False, allow_null=True, default=None, min_value=0, max_value=1e9, help_text="Time it took."
+    )
+
+
+class NewFinalPassSerializer(serializers.Serializer[Any]):
+    """A judgment with a decision on every suggestion."""
+
+    judgment = NewJudgmentSerializer()
+    decisions = serializers.ListField(child=SuggestionDecisionSerializer(), max_length=1000)
+    applied = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text="Whether the judgment contains the accepted suggestions; else they are added.",
+    )
+
+
+class FinishedSerializer(serializers.Serializer[Any]):
+    """The stored final pass."""
+
+    judgment = JudgmentSerializer()
+    planted = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="Suggestions that were wrong on purpose, where the project tells them.",
+    )
+
+
+class FinalPassView(LabellingView):
+    """The final pass of an assignment. For the annotator who submitted it."""
+
+    @extend_schema(operation_id="assignments_suggestions", tags=["labelling"], responses=FinalPassSerializer)
+    def get(self, request: Request, slug: str, pk: int) -> Response:
+        """Read the suggestions of an assignment after its first judgment."""
+        reveal = self._open(self.own(pk))
+        rows = suggestions_for(reveal.assignment.comparison) if reveal else []
+        shown = [_shown(row, reveal.assignment) for row in rows] if reveal else []
+        return Response(FinalPassSerializer({"open": reveal is not None, "suggestions": shown}).data)
+
+    @extend_schema(
+        operation_id="assignments_finish",
+        tags=["labelling"],
+        parameters=[IDEMPOTENCY_KEY],
+        request=NewFinalPassSerializer,
+        responses={201: FinishedSerializer},
+    )
+    def post(self, request: Request, slug: str, pk: int) -> Response:
+        """Submit the final pass with a decision on every suggestion, completely or not at all. 404 where the
+        assignment has no suggestions."""
+        assignment = self.own(pk)
+        values = read_body(NewFinalPassSerializer, request)
+        key = key_of(request)
+        reveal = HelpReveal.objects.filter(assignment=assignment, arm="helped").first()
+        if reveal is None:
+            raise Http404
+        reveal.assignment = assignment
+        judgment = finish_help(
+            reveal=reveal,
+            annotator=self.user,
+            answer=answer_of(values["judgment"], assignment),
+            decisions=[
+                DecisionInput(
+                    suggestion_id=one["suggestion"], decision=one["decision"], seconds=one["seconds"]
+                )
+                for one in values["decisions"]
+            ],
+            idempotency_key=key,
+            guideline=guideline_of(self.project, values["judgment"]["guideline"]),
+            rubric=rubric_of(self.project, values["judgment"]["rubric"]),
+            is_applied=values["applied"],
+        )
+        written = judgments_with_parts(Judgment.objects.filter(pk=judgment.pk)).get()
+        return Response(
+            {
+                "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
+                "planted": [one.pk for one, _decision in planted_suggestions(reveal)],
+            },
+            status=201,
+        )
+
+    def _open(self, assignment: Assignment) -> HelpReveal | None:
+        return open_reveal_of(assignment) if self.project.has_help else None
+
+
+def _shown(row: Suggestion, assignment: Assignment) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "kind": row.kind,
+        "answer": candidate_token(assignment, row.completion_id) if row.completion_id else None,
+        "category": row.category.key if row.category else None,
+        "start": row.start,
+        "end": row.end,
+        "quote": row.quote,
+        "severity": row.severity,
+        "text": row.text,
+        "verdict": row.verdict or None,
+        "ranks": {candidate_token(assignment, pk): rank for pk, rank in ranks_of(row).items()},
+        "confidence": row.confidence,
+    }

@@ -1,0 +1,198 @@
+"""Chatbot Arena votes (Zheng et al. 2023): in and out.
+
+- `chatbot-arena`: the fields of lmsys/chatbot_arena_conversations and of
+  lmarena-ai/arena-human-preference-140k: `model_a`, `model_b`, `winner` (`model_a`, `model_b`, `tie`,
+  `tie (bothbad)`, and `both_bad` in the newer sets), `conversation_a`, `conversation_b`, `judge`,
+  `tstamp` (seconds since 1970). A was on the left. Both conversations are answered to the same questions; the
+  whole of what each model said is compared, the last turn as the answer and the earlier ones, where the two
+  differ, in the answer's text.
+- `chatbot-arena-55k`, lmarena-ai/arena-human-preference-55k: `prompt`, `response_a`, `response_b` (lists in
+  JSON), `winner_model_a`, `winner_model_b`, `winner_tie`. In alone.
+
+Out, a ranking of more than two is one vote for each pair, ties included. The arena knows no "both good": it
+goes out as a `tie` with the `verdict` `both_good`, and `machine` marks the votes of a program. These two
+columns are Rondo's: they are read back, and other readers pass over them.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import combinations
+from typing import Any
+
+from annotation.choices import Verdict
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    Reader,
+    Row,
+)
+from annotation.exchange.formats.writers import NO_ORDER, Dropped, Record, Scene, Writer, Written, said
+
+_WINNERS = {
+    "model_a": ((1, 2), Verdict.RANKED),
+    "model_b": ((2, 1), Verdict.RANKED),
+    "tie": ((1, 1), Verdict.EQUAL),
+    "tie (bothbad)": ((1, 1), Verdict.BOTH_BAD),
+    "both_bad": ((1, 1), Verdict.BOTH_BAD),
+    "both_good": ((1, 1), Verdict.BOTH_GOOD),
+}
+_TIES = {Verdict.EQUAL: "tie", Verdict.BOTH_GOOD: "tie", Verdict.BOTH_BAD: "tie (bothbad)"}
+
+
+def _arena(row: Row) -> Iterator[ImportedItem]:
+    winner = str(fields.required(row, "winner")).strip().lower()
+    if winner not in _WINNERS:
+        raise FieldError("winner", f"{winner!r} is not known; known are {', '.join(_WINNERS)}")
+    if winner == "tie" and row.get("verdict") == Verdict.BOTH_GOOD:
+        winner = "both_good"
+    left = fields.messages(fields.required(row, "conversation_a"), "conversation_a")
+    right = fields.messages(fields.required(row, "conversation_b"), "conversation_b")
+    yield _battle(row, left, right, winner)
+
+
+def _arena_55k(row: Row) -> Iterator[ImportedItem]:
+    asked = _list_in_json(row, "prompt")
+    sides = []
+    for name in ("response_a", "response_b"):
+        answers = _list_in_json(row, name)
+        if len(answers) != len(asked):
+            raise FieldError(name, f"has {len(answers)} answers to {len(asked)} questions")
+        chat = []
+        for question, answer in zip(asked, answers, strict=True):
+            chat += [
+                {"role": "user", "content": fields.text(question, "prompt")},
+                {"role": "assistant", "content": fields.text(answer, name)},
+            ]
+        sides.append(chat)
+    chosen = [name for name in ("model_a", "model_b", "tie") if row.get(f"winner_{name}") in (1, True, "1")]
+    if len(chosen) != 1:
+        raise FieldError("winner_model_a", "exactly one of winner_model_a, winner_model_b, winner_tie is 1")
+    yield _battle(row, sides[0], sides[1], chosen[0])
+
+
+def _list_in_json(row: Row, name: str) -> list[Any]:
+    value = fields.required(row, name)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise FieldError(name, "is not a list in JSON") from None
+    return fields.items_of(value, name)
+
+
+def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], winner: str) -> ImportedItem:
+    for where, chat in (("conversation_a", left), ("conversation_b", right)):
+        if chat[-1]["role"] != "assistant":
+            raise FieldError(where, "does not end with an answer of the model")
+    asked = [message for message in left if message["role"] != "assistant"]
+    if asked != [message for message in right if message["role"] != "assistant"]:
+        raise FieldError("conversation_b", "holds other questions than 'conversation_a'")
+    if left[:-1] == right[:-1]:
+        prompt, texts = left[:-1], [left[-1]["content"], right[-1]["content"]]
+    else:
+        # The conversations differ before their last turn, so the whole of each is compared.
+        prompt, texts = asked, [_answers(left), _answers(right)]
+    ranks, verdict = _WINNERS[winner]
+    models = [fields.optional_text(row.get(name), name) for name in ("model_a", "model_b")]
+    more = {
+        name: row[name]
+        for name in ("question_id", "id", "turn", "language", "evaluation_order")
+        if isinstance(row.get(name), (str, int))
+    }
+    return ImportedItem(
+        messages=fields.prompt(prompt, "conversation_a"),
+        completions=tuple(
+            ImportedCompletion(text=text, source=model) for text, model in zip(texts, models, strict=True)
+        ),
+        judgments=(
+            ImportedJudgment(
+                verdict=verdict,
+                ranks=ranks,
+                annotator=fields.optional_text(row.get("judge", row.get("evaluation_session_id")), "judge"),
+                is_machine=row.get("machine") is True,
+                created_at=_time(row.get("tstamp")),
+                display_order=(0, 1),
+                more=more,
+            ),
+        ),
+    )
+
+
+def _answers(chat: list[dict[str, str]]) -> str:
+    return "\n\n".join(message["content"] for message in chat if message["role"] == "assistant")
+
+
+def _time(stamp: Any) -> str:
+    """Seconds since 1970 as ISO 8601; "" where there are none."""
+    if stamp is None:
+        return ""
+    if isinstance(stamp, bool) or not isinstance(stamp, (int, float)):
+        raise FieldError("tstamp", f"seconds since 1970 are expected, not {fields.kind_of(stamp)}")
+    try:
+        return datetime.fromtimestamp(stamp, UTC).isoformat()
+    except (OverflowError, OSError, ValueError):
+        raise FieldError("tstamp", f"{stamp} seconds since 1970 are no time") from None
+
+
+def _votes(record: Record, scene: Scene) -> Written:
+    verdict = Verdict(record["verdict"])
+    if verdict in (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED):
+        yield Dropped(NO_ORDER[verdict])
+        return
+    if len(record["completions"]) < 2:
+        yield Dropped("one completion alone, so no pair")
+        return
+    place = {pk: number for number, pk in enumerate(record["display_order"])}
+    ordered = sorted(record["completions"], key=lambda one: place[one["id"]])
+    for left, right in combinations(ordered, 2):
+        difference = record["ranks"][left["id"]] - record["ranks"][right["id"]]
+        # Two that share a rank of a ranking are equal; the verdict on all was another.
+        of_pair = Verdict.EQUAL if verdict == Verdict.RANKED and not difference else verdict
+        yield {
+            "question_id": record["comparison"],
+            "model_a": left["source"],
+            "model_b": right["source"],
+            "winner": _winner(of_pair, difference),
+            "judge": record["annotator"],
+            "conversation_a": [*record["messages"], *said(left["text"])],
+            "conversation_b": [*record["messages"], *said(right["text"])],
+            "turn": sum(message["role"] == "user" for message in record["messages"]),
+            "tstamp": datetime.fromisoformat(record["created_at"]).timestamp(),
+            "machine": record["machine"],
+            "verdict": of_pair,
+        }
+
+
+def _winner(verdict: Verdict, difference: int) -> str:
+    """The winner of a pair whose left rank is higher than the right one by `difference`."""
+    if difference:
+        return "model_a" if difference < 0 else "model_b"
+    return _TIES[verdict]
+
+
+READERS = (
+    Reader(
+        name="chatbot-arena",
+        sentence="Chatbot Arena votes: two conversations and a winner, a tie, or both bad.",
+        read=_arena,
+        matches=lambda row: {"conversation_a", "conversation_b", "winner"} <= row.keys(),
+    ),
+    Reader(
+        name="chatbot-arena-55k",
+        sentence="The 55k votes of the Chatbot Arena: response_a, response_b, winner_model_a, ….",
+        read=_arena_55k,
+        matches=lambda row: {"response_a", "response_b", "winner_tie"} <= row.keys(),
+    ),
+)
+WRITERS = (
+    Writer(
+        name="chatbot-arena",
+        sentence="Chatbot Arena votes: one for each pair, with model names, ties and both bad.",
+        container="jsonl",
+        rows=_votes,
+    ),
+)

@@ -1,0 +1,126 @@
+"""OpenAI's rows for fine-tuning: in and out.
+
+From https://platform.openai.com/docs/guides/supervised-fine-tuning and …/direct-preference-optimization:
+
+- `openai-messages`, `{"messages": […]}` that end with the assistant's answer to imitate. Out, earlier
+  answers have `weight` 0: each of them has a row of its own, so the last turn alone is trained on. In, the
+  last answer is the reference of the prompt before it, because nobody compared it with another. A row that
+  ends with the user's message is a prompt alone.
+- `openai-preference`: `input.messages` with `preferred_output` and `non_preferred_output`, one assistant
+  message each.
+
+`developer`, the newer name of the system message, is read as `system`. A row with tool calls is refused:
+`openai_traces` reads those.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import ImportedItem, Reader, Row
+from annotation.exchange.formats.trl import preference, preference_rows, sft_rows
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+
+_BESIDE_MESSAGES = {"messages", "tools", "functions", "parallel_tool_calls", "metadata"}
+_PAIR = ("preferred_output", "non_preferred_output")
+
+
+def _messages(row: Row) -> Iterator[ImportedItem]:
+    chat = _chat(fields.required(row, "messages"), "messages")
+    if chat[-1]["role"] != "assistant":
+        yield ImportedItem(messages=fields.prompt(chat, "messages"))
+    elif len(chat) == 1:
+        raise FieldError("messages", "holds an answer alone; write the message before it that it answers")
+    else:
+        yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"), references=[chat[-1]["content"]])
+
+
+def _preference(row: Row) -> Iterator[ImportedItem]:
+    asked = fields.object_of(fields.required(row, "input"), "input")
+    messages = fields.prompt(_chat(asked.get("messages"), "input.messages"), "input.messages")
+    chosen, rejected = (fields.answer(_chat(fields.required(row, name), name), name) for name in _PAIR)
+    yield preference(messages, chosen, rejected, row, known={"input", *_PAIR})
+
+
+def _chat(value: Any, where: str) -> list[dict[str, str]]:
+    listed = fields.items_of(value, where)
+    for number, one in enumerate(listed):
+        if isinstance(one, Mapping) and (one.get("tool_calls") or one.get("role") in ("tool", "function")):
+            raise FieldError(f"{where}[{number}]", "calls a tool; choose the format openai_traces")
+    renamed = [
+        {**one, "role": "system"} if isinstance(one, dict) and one.get("role") == "developer" else one
+        for one in listed
+    ]
+    return fields.messages(renamed, where)
+
+
+def _is_chat(messages: Any) -> bool:
+    """True for messages that are texts: what acts is a trace (`trace_messages`)."""
+    return isinstance(messages, list) and not any(map(_acts, messages))
+
+
+def _acts(message: Any) -> bool:
+    if not isinstance(message, Mapping):
+        return False
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else ()
+    return (
+        bool(message.get("tool_calls"))
+        or message.get("role") in ("tool", "function")
+        or any(isinstance(block, Mapping) and block.get("type", "text") != "text" for block in blocks)
+    )
+
+
+def _message_rows(record: Record, scene: Scene) -> Written:
+    for row in sft_rows(record, scene):
+        if isinstance(row, Dropped):
+            yield row
+        else:
+            yield {"messages": [*(_unweighted(message) for message in row["prompt"]), *row["completion"]]}
+
+
+def _unweighted(message: Mapping[str, str]) -> dict[str, Any]:
+    return {**message, "weight": 0} if message["role"] == "assistant" else dict(message)
+
+
+def _preference_rows(record: Record, scene: Scene) -> Written:
+    for row in preference_rows(record, scene):
+        if isinstance(row, Dropped):
+            yield row
+        else:
+            yield {
+                "input": {"messages": row["prompt"]},
+                "preferred_output": row["chosen"],
+                "non_preferred_output": row["rejected"],
+            }
+
+
+READERS = (
+    Reader(
+        name="openai-preference",
+        sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
+        read=_preference,
+        matches=lambda row: {"input", *_PAIR} <= row.keys(),
+    ),
+    Reader(
+        name="openai-messages",
+        sentence="OpenAI's chats: messages whose last answer becomes the prompt's reference.",
+        read=_messages,
+        matches=lambda row: row.keys() <= _BESIDE_MESSAGES and _is_chat(row.get("messages")),
+    ),
+)
+WRITERS = (
+    Writer(
+        name="openai-messages",
+        sentence="OpenAI's chats: demonstrations and corrections, else the preferred answers.",
+        container="jsonl",
+        rows=_message_rows,
+    ),
+    Writer(
+        name="openai-preference",
+        sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
+        container="jsonl",
+        rows=_preference_rows,
+    ),
+)

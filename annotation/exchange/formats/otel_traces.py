@@ -1,0 +1,285 @@
+"""Agent traces as OpenTelemetry spans of generative models, as JSON: in.
+
+Rows are what an exporter writes in OTLP/JSON (`resourceSpans`), or spans, one a row. After the semantic
+conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/):
+
+| what                | where                                                                          |
+|---------------------|--------------------------------------------------------------------------------|
+| messages            | `gen_ai.input.messages`, `gen_ai.output.messages`, `gen_ai.system_instructions` |
+|                     | of a span, or of its event `gen_ai.client.inference.operation.details`          |
+| messages, to v1.36  | events `gen_ai.system.message`, `gen_ai.user.message`, `gen_ai.assistant.message`, |
+|                     | `gen_ai.tool.message`, `gen_ai.choice`                                          |
+| tools               | `gen_ai.tool.definitions`; spans of the operation `execute_tool`                |
+| who acted           | `gen_ai.agent.name`, `gen_ai.response.model`, `gen_ai.request.model`            |
+
+All spans of one `traceId` become traces: a request that begins with all that was sent before continues a
+conversation, another one begins a new one, as of a sub-agent. Results that no request repeats come from the
+spans of the tools. Spans with the attribute `rondo.comparison` are compared with those of other traces that
+have the same value.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from annotation.choices import StepKind
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import ImportedItem, Reader, Row
+from annotation.exchange.formats.otlp import Span, spans_in, trace_id
+from annotation.exchange.formats.traces import (
+    Trace,
+    call_step,
+    decoded,
+    item_of,
+    result_step,
+    steps_of,
+    trace_of,
+)
+from annotation.text.traces import Step
+
+_DETAILS = "gen_ai.client.inference.operation.details"
+_ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+_COMPARISON = "rondo.comparison"
+_NOT_REQUESTS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool")
+
+
+@dataclass(slots=True)
+class _Request:
+    """A span with what it sent to a model and what it received."""
+
+    span: Span
+    sent: list[Step] = field(default_factory=list)
+    received: list[Step] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One conversation of a trace."""
+
+    steps: list[Step] = field(default_factory=list)
+    conversation: Any = None
+    source: str = ""
+    tools: Any = None
+
+
+def _read(row: Row) -> Iterator[ImportedItem]:
+    traces: dict[str, list[Span]] = {}
+    for span in sorted(spans_in(row), key=lambda span: span.start):
+        traces.setdefault(span.trace, []).append(span)
+    compared: dict[str, list[Trace]] = {}
+    found = False
+    for name, spans in traces.items():
+        comparison = next((str(s.values[_COMPARISON]) for s in spans if _COMPARISON in s.values), "")
+        for number, thread in enumerate(_threads(spans)):
+            found = True
+            where = f"trace {name}"
+            trace = trace_of(thread.steps, where, tools=thread.tools, source=thread.source)
+            if comparison and number == 0:
+                compared.setdefault(comparison, []).append(trace)
+            else:
+                yield item_of([trace], where)
+    for name, together in compared.items():
+        yield item_of(together, f"comparison {name}")
+    if not found:
+        raise FieldError(
+            "attributes",
+            "no span has messages; record gen_ai.input.messages and gen_ai.output.messages, which "
+            "instrumentations leave out unless they are told to",
+        )
+
+
+def _request(span: Span) -> _Request:
+    request = _Request(span)
+    _take_messages(request, span.values, span.at)
+    instructions = span.values.get("gen_ai.system_instructions")
+    if instructions is not None:
+        where = f"{span.at}.gen_ai.system_instructions"
+        if not isinstance(instructions, str) or instructions.lstrip()[:1] == "[":
+            instructions = _decoded(instructions, where)
+        request.sent[:0] = steps_of([{"role": "system", "content": instructions}], where)
+    for name, values, at in span.events:
+        _take_event(request, name, values, at)
+    return request
+
+
+def _take_messages(request: _Request, values: Mapping[str, Any], at: str) -> None:
+    for name, steps in (("input", request.sent), ("output", request.received)):
+        key = f"gen_ai.{name}.messages"
+        if key in values:
+            where = f"{at}.{key}"
+            steps += steps_of(_decoded(values[key], where), where)
+
+
+def _take_event(request: _Request, name: str, values: Mapping[str, Any], at: str) -> None:
+    """Add the messages of an event, in the form of today or in those up to v1.36."""
+    if name == _DETAILS:
+        _take_messages(request, values, at)
+    elif name == "gen_ai.choice":
+        message = _decoded(values["message"], f"{at}.message") if "message" in values else values
+        request.received += _message(fields.object_of(message, f"{at}.message"), "assistant", at)
+    elif name in _ROLES:
+        request.sent += _message(values, _ROLES[name], at)
+
+
+def _message(values: Mapping[str, Any], role: str, at: str) -> Iterator[Step]:
+    message = {
+        "role": role,
+        "content": values.get("content"),
+        "tool_calls": _decoded(values.get("tool_calls"), f"{at}.tool_calls"),
+        "tool_call_id": values.get("id"),
+        "name": values.get("name"),
+    }
+    return steps_of([message], at)
+
+
+def _decoded(value: Any, at: str) -> Any:
+    """Return a value that may be JSON in a text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decoded(value)
+    except ValueError as error:
+        raise FieldError(at, f"is no JSON ({error}); it may have been cut off when it was recorded") from None
+
+
+def _threads(spans: Sequence[Span]) -> list[_Thread]:
+    """Return the conversations of one trace, the oldest first."""
+    spoken = [request for request in map(_request, spans) if request.sent or request.received]
+    asked = [request for request in spoken if request.span.operation not in _NOT_REQUESTS]
+    threads: list[_Thread] = []
+    for request in asked or spoken:
+        thread, new = _continued(threads, request)
+        if thread is None:
+            thread = _Thread()
+            threads.append(thread)
+        thread.steps += [*new, *request.received]
+        _take_names(thread, request.span.values)
+    tools = [span for span in spans if span.operation == "execute_tool"]
+    if asked:
+        for thread in threads:
+            thread.steps = list(_with_results(thread.steps, tools))
+    elif threads:
+        _add_calls(threads[0], tools)
+    return threads
+
+
+def _take_names(thread: _Thread, values: Mapping[str, Any]) -> None:
+    thread.conversation = values.get("gen_ai.conversation.id", thread.conversation)
+    names = ("gen_ai.agent.name", "gen_ai.response.model", "gen_ai.request.model")
+    thread.source = next((str(values[name]) for name in names if values.get(name)), thread.source)
+    if "gen_ai.tool.definitions" in values:
+        thread.tools = _decoded(values["gen_ai.tool.definitions"], "gen_ai.tool.definitions")
+
+
+def _continued(threads: Sequence[_Thread], request: _Request) -> tuple[_Thread | None, Sequence[Step]]:
+    """Return the conversation that a request continues, and what it adds; none where it begins one."""
+    for thread in reversed(threads):
+        new = _after(request.sent, thread.steps)
+        if new is not None:
+            return thread, new
+    conversation = request.span.values.get("gen_ai.conversation.id")
+    answers = bool(request.sent) and request.sent[0].kind == StepKind.TOOL_RESULT
+    for thread in reversed(threads):
+        # Only what is new was sent.
+        if answers or (conversation is not None and conversation == thread.conversation):
+            return thread, request.sent
+    return None, request.sent
+
+
+def _after(sent: Sequence[Step], steps: Sequence[Step]) -> Sequence[Step] | None:
+    """Return what is sent after a conversation so far; None where it does not begin with that.
+
+    Reasoning is not compared: few requests send it again.
+    """
+    place = 0
+    for step in steps:
+        if step.kind == StepKind.REASONING:
+            continue
+        while place < len(sent) and sent[place].kind == StepKind.REASONING:
+            place += 1
+        if place == len(sent) or _content(sent[place]) != _content(step):
+            return None
+        place += 1
+    return sent[place:]
+
+
+def _content(step: Step) -> tuple[Any, ...]:
+    return step.kind, step.role, step.content, step.arguments
+
+
+def _with_results(steps: Sequence[Step], tools: Sequence[Span]) -> Iterator[Step]:
+    """Yield steps, and after a call the result that no request repeats, from the span of its tool."""
+    answered = {step.call for step in steps if step.kind == StepKind.TOOL_RESULT}
+    results = {step.call: step for step in map(_result, tools) if step.call and step.call not in answered}
+    for step in steps:
+        yield step
+        if step.kind == StepKind.TOOL_CALL and step.call in results:
+            yield results[step.call]
+
+
+def _add_calls(thread: _Thread, tools: Sequence[Span]) -> None:
+    """Put calls and results between what an agent was asked and its answer, where no request is recorded."""
+    acted = [step for span in tools for step in (_call(span), _result(span))]
+    last = len(thread.steps)
+    while last and thread.steps[last - 1].role == "assistant":
+        last -= 1
+    thread.steps[last:last] = acted
+
+
+def _call(span: Span) -> Step:
+    return call_step(
+        name=span.values.get("gen_ai.tool.name"),
+        arguments=span.values.get("gen_ai.tool.call.arguments"),
+        call=span.values.get("gen_ai.tool.call.id"),
+        at=f"{span.at}.gen_ai.tool",
+    )
+
+
+def _result(span: Span) -> Step:
+    return result_step(
+        tool=span.values.get("gen_ai.tool.name"),
+        call=span.values.get("gen_ai.tool.call.id"),
+        result=span.values.get("gen_ai.tool.call.result"),
+        is_error="error.type" in span.values,
+        at=f"{span.at}.gen_ai.tool",
+    )
+
+
+def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+    """One row for the spans of each trace, and of traces to be compared: they may stand anywhere in the file,
+    so all spans are held until its end."""
+    first: dict[str, int] = {}
+    comparisons: dict[str, str] = {}
+    spans: dict[str, list[Span]] = {}
+    for number, row in rows:
+        try:
+            found = list(spans_in(row))
+        except FieldError:
+            # Its reading raises the same error, which then names the row.
+            yield number, row
+            continue
+        for span in found:
+            spans.setdefault(span.trace, []).append(span)
+            first.setdefault(span.trace, number)
+            if _COMPARISON in span.values:
+                comparisons[span.trace] = f"comparison {span.values[_COMPARISON]}"
+    together: dict[str, list[Span]] = {}
+    numbers: dict[str, int] = {}
+    for trace, of_trace in spans.items():
+        key = comparisons.get(trace, trace)
+        together.setdefault(key, []).extend(of_trace)
+        numbers.setdefault(key, first[trace])
+    for key, of_key in together.items():
+        yield numbers[key], {"spans": of_key}
+
+
+READERS = (
+    Reader(
+        name="otel_traces",
+        sentence="Agent traces as OpenTelemetry GenAI spans: OTLP/JSON, or one span a row.",
+        read=_read,
+        matches=lambda row: "resourceSpans" in row or (trace_id(row) is not None and "attributes" in row),
+        group=_joined,
+    ),
+)

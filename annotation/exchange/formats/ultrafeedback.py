@@ -1,0 +1,91 @@
+"""UltraFeedback (Cui et al. 2023; https://github.com/OpenBMB/UltraFeedback): in.
+
+`instruction`, `completions` with `response`, `model`, `annotations` (a `Rating` from 1 to 5 or "N/A" on each
+of four aspects) and `critique`. GPT-4 judged, so the judgment is a program's. The ranking is by the mean of
+the four ratings: `overall_score` was wrong in the first release (issue 8 there).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from annotation.choices import Verdict
+from annotation.exchange.formats import fields
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    ImportedRating,
+    Reader,
+    Row,
+    dense,
+    key_of,
+    verdict_of,
+)
+
+_ASPECTS = ("helpfulness", "honesty", "instruction_following", "truthfulness")
+
+
+def _ultrafeedback(row: Row) -> Iterator[ImportedItem]:
+    listed = fields.items_of(fields.required(row, "completions"), "completions")
+    completions, ratings, critiques, means = [], [], [], []
+    for number, value in enumerate(listed):
+        where = f"completions[{number}]"
+        one = fields.object_of(value, where)
+        completions.append(
+            ImportedCompletion(
+                text=fields.text(one.get("response"), f"{where}.response"),
+                source=fields.optional_text(one.get("model"), f"{where}.model"),
+            )
+        )
+        own = _aspects(number, one, where)
+        ratings += own
+        means.append(sum(rating.value for rating in own) / len(own) if own else None)
+        if critique := fields.optional_text(one.get("critique"), f"{where}.critique").strip():
+            critiques.append((number, critique))
+    rated = all(mean is not None for mean in means) and len(completions) > 1
+    ranks = dense([-float(mean or 0) for mean in means]) if rated else ()
+    judgment = ImportedJudgment(
+        verdict=verdict_of(ranks) if rated else Verdict.NOT_ASKED,
+        ranks=ranks,
+        annotator="gpt-4",
+        is_machine=True,
+        ratings=tuple(ratings),
+        critiques=tuple(critiques),
+    )
+    tags = [row["source"]] if isinstance(row.get("source"), str) and row["source"] else []
+    yield ImportedItem(
+        messages=fields.prompt(fields.required(row, "instruction"), "instruction"),
+        references=[answer for answer in row.get("correct_answers") or [] if _is_answer(answer)],
+        tags=tags,
+        completions=tuple(completions),
+        judgments=(judgment,) if completions else (),
+    )
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() not in ("", "None")
+
+
+def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[ImportedRating]:
+    annotations = completion.get("annotations") or {}
+    found = []
+    for aspect in _ASPECTS:
+        said = annotations.get(aspect)
+        value = said.get("Rating") if isinstance(said, dict) else None
+        if value is None or str(value).strip().upper() == "N/A":
+            continue
+        if str(value).strip() not in ("1", "2", "3", "4", "5"):
+            raise FieldError(f"{where}.annotations.{aspect}.Rating", f"{value!r} is not from 1 to 5")
+        found.append(ImportedRating(completion=number, criterion=key_of(aspect), value=int(value)))
+    return found
+
+
+READERS = (
+    Reader(
+        name="ultrafeedback",
+        sentence="UltraFeedback: four completions with ratings and critiques by GPT-4.",
+        read=_ultrafeedback,
+        matches=lambda row: "instruction" in row and isinstance(row.get("completions"), list),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Conversations that come in with their turns: written once, whichever line tells of them first."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+from django.utils import timezone
+
+from annotation.choices import Purpose
+from annotation.exchange.formats.items import ImportedConversation, ImportedTurn
+from annotation.exchange.import_people import ImportedPeople
+from annotation.exchange.import_rows import uuid_value
+from annotation.exchange.ready_made import Placed, store_completions
+from annotation.models import Comparison, Conversation, ConversationTask, ConversationTurn, Project, bulk
+from annotation.services.texts.comparisons import completion_set
+
+
+def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedPeople) -> None:
+    """Write the turns that items are, and their conversations. What is there stays as it is.
+
+    placed: items with their prompts, whose completions and comparisons are written. Call it in their
+    transaction.
+    """
+    placed = [(item, prompt) for item, prompt in placed if item.turns]
+    if not placed:
+        return
+    conversations = _conversations(
+        project, [turn.conversation for item, _ in placed for turn in item.turns], people
+    )
+    completions = store_completions(placed, set())
+    comparisons = _comparisons(project, completions)
+    taken = set(
+        ConversationTurn.objects.filter(conversation__in=conversations.values()).values_list(
+            "conversation_id", "index"
+        )
+    )
+    rows: dict[tuple[uuid.UUID, int], tuple[Any, ...]] = {}
+    for (item, prompt), ids in zip(placed, completions, strict=True):
+        for turn in item.turns:
+            key = (conversations[turn.conversation.id], turn.index)
+            if key not in taken:
+                comparison = comparisons.get(completion_set(ids)) if ids else None
+                rows.setdefault(key, (prompt, comparison, *_continuation(turn, ids)))
+    now = bulk.time_value(timezone.now())
+    bulk.insert_numbered(
+        ConversationTurn,
+        [
+            *("conversation_id", "index", "prompt_id", "comparison_id"),
+            *("continued_with_id", "continued_text", "created_at"),
+        ],
+        [(uuid_value(pk), index, *row, now) for (pk, index), row in rows.items()],
+    )
+
+
+def _continuation(turn: ImportedTurn, completions: Sequence[int]) -> tuple[int | None, str]:
+    chosen = turn.continued_with
+    return None if chosen is None else completions[chosen], turn.continued_text
+
+
+def _comparisons(project: Project, completions: Iterable[Sequence[int]]) -> dict[str, int]:
+    """Completion set → the oldest comparison of it."""
+    sets = {completion_set(ids) for ids in completions if ids}
+    found = Comparison.objects.filter(project=project, completion_set__in=sets, purpose=Purpose.WORK)
+    return dict(found.order_by("-round_number", "-pk").values_list("completion_set", "pk"))
+
+
+def _conversations(
+    project: Project, told: Iterable[ImportedConversation], people: ImportedPeople
+) -> Mapping[str, uuid.UUID]:
+    """The conversations by the ids that the file has for them; those that are not here yet are written."""
+    wanted = {one.id: one for one in told}
+    here = Conversation.objects.filter(project=project).filter(
+        Q(pk__in=list(wanted)) | Q(imported_from__id__in=list(wanted))
+    )
+    known = {str((origin or {}).get("id", pk)): pk for pk, origin in here.values_list("pk", "imported_from")}
+    new = [one for one in wanted.values() if one.id not in known]
+    annotators = people.ids((one.annotator, False) for one in new)
+    tasks = dict(
+        ConversationTask.objects.filter(project=project, name__in={one.task for one in new}).values_list(
+            "name", "pk"
+        )
+    )
+    ids = {one.id: uuid.uuid4() for one in new}
+    now = timezone.now()
+    bulk.insert(
+        Conversation,
+        [
+            *("id", "project_id", "annotator_id", "task_id", "system", "seed", "rating", "attack_success"),
+            *("comment", "imported_from", "created_at", "ended_at"),
+        ],
+        (
+            (
+                *(uuid_value(ids[one.id]), project.pk, annotators[one.annotator, False], tasks.get(one.task)),
+                *(one.system, one.seed, one.rating, one.attack_success, one.comment),
+                bulk.json_value({"id": one.id, "task": one.task}),
+                _time(one.created_at) or bulk.time_value(now),
+                _time(one.ended_at),
+            )
+            for one in new
+        ),
+    )
+    return known | ids
+
+
+def _time(given: str) -> Any:
+    return bulk.time_value(datetime.fromisoformat(given)) if given else None

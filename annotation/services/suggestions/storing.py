@@ -1,0 +1,132 @@
+"""Storage of suggestions, computed by a model before annotators see the comparison."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.choices import CategoryScope, SuggestionKind
+from annotation.errors import InvalidAnswer
+from annotation.models import Category, Comparison, Completion, Suggestion, SuggestionSet
+from annotation.selectors.configuration import configuration_of
+from annotation.services.judgments.checks import SpanFlagInput, check_ranks
+from annotation.services.judgments.part_checks import check_span, check_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuggestionInput:
+    """One suggestion of a model; which fields it has depends on its kind."""
+
+    kind: SuggestionKind
+    completion_id: int | None = None
+    category_id: int | None = None
+    start: int | None = None
+    end: int | None = None
+    quote: str = ""
+    severity: int | None = None
+    text: str = ""
+    verdict: str = ""
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    confidence: float | None = None
+    original: Mapping[str, Any] | None = None
+    """The suggestion before it was made wrong on purpose; None for one that stands as the model made it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as a planted suggestion keeps them under `original`."""
+        values = {name: value for name, value in asdict(self).items() if name != "original"}
+        return {**values, "ranks": {str(pk): rank for pk, rank in self.ranks.items()}}
+
+
+def store_suggestions(
+    *, comparison: Comparison, source: str, suggestions: Sequence[SuggestionInput]
+) -> SuggestionSet:
+    """Write the suggestions for a comparison, all or none. A second call returns what is stored already.
+
+    Refuses a span that does not stand on its quote (`StaleAnswer`), a place outside its completion, a
+    category or completion that the comparison does not have, and a text that cannot be stored.
+    """
+    checked = [_checked(one, number, comparison) for number, one in enumerate(suggestions, start=1)]
+    with transaction.atomic():
+        # The row decides between two workers: the later one writes nothing.
+        stored, created = SuggestionSet.objects.get_or_create(
+            comparison=comparison, defaults={"source": source}
+        )
+        if created:
+            Suggestion.objects.bulk_create(_row(stored, one) for one in checked)
+    return stored
+
+
+def _row(stored: SuggestionSet, one: SuggestionInput) -> Suggestion:
+    return Suggestion(
+        suggestion_set=stored,
+        kind=one.kind,
+        completion_id=one.completion_id,
+        category_id=one.category_id,
+        start=one.start,
+        end=one.end,
+        quote=one.quote,
+        severity=one.severity,
+        text=one.text,
+        verdict=one.verdict,
+        ranks={str(pk): rank for pk, rank in one.ranks.items()},
+        confidence=one.confidence,
+        is_planted=one.original is not None,
+        original=dict(one.original) if one.original is not None else None,
+    )
+
+
+def _checked(one: SuggestionInput, number: int, comparison: Comparison) -> SuggestionInput:
+    completions = Completion.objects.filter(comparisons=comparison).in_bulk()
+    check_text(one.text, "text")
+    if one.kind == SuggestionKind.PREFERENCE:
+        ranks = check_ranks(verdict=one.verdict, ranks=one.ranks, completion_ids=completions)
+        return replace(one, ranks=ranks)
+    completion = completions.get(one.completion_id or 0)
+    if completion is None:
+        raise InvalidAnswer(
+            _("Suggestion %(number)s refers to a response that is not in this comparison.")
+            % {"number": number},
+            field="completion",
+        )
+    if one.kind == SuggestionKind.SPAN:
+        return _checked_span(one, number, completion, comparison)
+    if not one.text.strip():
+        raise InvalidAnswer(_("Suggestion %(number)s has no text.") % {"number": number}, field="text")
+    if one.kind == SuggestionKind.MISSING:
+        _category(one, number, comparison, CategoryScope.MISSING)
+    return one
+
+
+def _checked_span(
+    one: SuggestionInput, number: int, completion: Completion, comparison: Comparison
+) -> SuggestionInput:
+    category = _category(one, number, comparison, CategoryScope.SPAN)
+    steps = category.severity_steps
+    # An accepted span needs a severity where its category asks for one: the middle step where none is known.
+    severity = one.severity or ((steps + 1) // 2 if steps else None)
+    if one.start is None or one.end is None:
+        raise InvalidAnswer(_("Suggestion %(number)s has no place.") % {"number": number}, field="start")
+    span = SpanFlagInput(
+        completion_id=completion.pk,
+        category_id=category.pk,
+        start=one.start,
+        end=one.end,
+        quote=one.quote,
+        text_hash=completion.text_hash,
+        severity=severity,
+    )
+    check_span(span, number, {completion.pk: completion}, {category.pk: category}, severity_asked=False)
+    return replace(one, severity=severity)
+
+
+def _category(one: SuggestionInput, number: int, comparison: Comparison, scope: CategoryScope) -> Category:
+    categories = configuration_of(comparison.project).categories
+    found = next((row for row in categories if row.pk == one.category_id and row.scope == scope), None)
+    if found is None:
+        raise InvalidAnswer(
+            _("Suggestion %(number)s has a category that this project does not have.") % {"number": number},
+            field="category",
+        )
+    return found

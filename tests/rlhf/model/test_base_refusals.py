@@ -1,0 +1,139 @@
+"""Bases that Rondo cannot train or serve are refused by configuration and tokenizer, with the reason and a
+remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    CONFIG_MAPPING,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    PythonBackend,
+)
+
+from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
+from tests.tiny import tiny_tokenizer
+from training.contract import ContractError
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.base_model import load_base_model, refuse_unsupported_folder
+from training.rlhf.model.text_part import save_text_part
+
+
+def folder_of(path: Path, config: dict[str, Any]) -> Path:
+    """A folder with a configuration and a tokenizer, and no weights."""
+    tiny_tokenizer().save_pretrained(path)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def config_of(kind: str, **more: Any) -> dict[str, Any]:
+    written: dict[str, Any] = CONFIG_MAPPING[kind](**{**SIZES, **FAMILIES.get(kind, {}), **more}).to_dict()
+    return written
+
+
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason", "remedy"),
+    [
+        (
+            config_of("bert"),
+            "is an encoder, which reads texts and writes none",
+            "choose a base made for chats",
+        ),
+        (config_of("xlm-roberta"), "is an encoder", "choose a base made for chats"),
+        ({"model_type": "t5"}, "is an encoder with a decoder", "choose a base that is a decoder alone"),
+        (
+            {"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.OwnConfig"}},
+            "comes with its own code, which Rondo never runs",
+            "choose a base that transformers knows",
+        ),
+        ({"model_type": "of tomorrow"}, "is not known to transformers", "update Rondo"),
+        ({"model_type": "gpt_oss"}, "uses attention sinks", "choose a base whose layers all attend"),
+        (config_of("qwen3_next", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
+        (config_of("qwen3_5_text", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
+        ({"model_type": "nemotron_h"}, "keeps a state instead of keys", "choose a base whose"),
+        ({"model_type": "mamba"}, "keeps a state instead of keys", "choose a base whose"),
+        ({"model_type": "falcon_h1"}, "keeps a state instead of keys", "choose a base whose"),
+        ({"model_type": "llama4_text"}, "attends in chunks", "choose a base whose"),
+        ({"model_type": "falcon"}, "computes attention in its own code", "choose a base whose"),
+        ({"model_type": "bloom"}, "biases attention by distance", "choose a base whose"),
+        ({"model_type": "gemma3"}, "reads images or sound beside text", "save its text part"),
+        ({"model_type": "vit"}, "writes no text", "choose a base made for chats"),
+    ],
+    ids=lambda value: value.get("model_type") if isinstance(value, dict) else None,
+)
+def test_what_is_not_supported_is_refused_before_weights_are_read(
+    tmp_path: Path, config: dict[str, Any], reason: str, remedy: str
+) -> None:
+    folder = folder_of(tmp_path, config)
+    with pytest.raises(ContractError, match=f"{config['model_type']}.*{reason}.*; .*{remedy}"):
+        refuse_unsupported_folder(folder)
+    # Loading says the same and has not looked for weights, which are not there.
+    with pytest.raises(ContractError, match=reason):
+        load_base_model(folder, device="cpu", dtype=torch.float32)
+
+
+def test_a_base_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, config_of("llama"))
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ContractError, match=r"has no chat template; .* put its chat_template\.jinja into"):
+        refuse_unsupported_folder(folder)
+
+
+def test_a_tokenizer_that_is_not_fast_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of(tmp_path, config_of("llama"))
+    slow = type("Slow", (PythonBackend,), {"__init__": lambda self: None})()
+    monkeypatch.setattr("training.rlhf.model.base_model.AutoTokenizer.from_pretrained", lambda *_, **__: slow)
+    with pytest.raises(ContractError, match=r"is not a fast one, .*; save it as tokenizer\.json"):
+        refuse_unsupported_folder(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama")))
+    with pytest.raises(ContractError, match=r"tokenizer .*; put its tokenizer\.json into the folder"):
+        refuse_unsupported_folder(tmp_path)
+
+
+@pytest.mark.parametrize("written", ["{", "[]", '{"model_type": "llama", "hidden_size": "wide"}'])
+def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, written: str) -> None:
+    folder = folder_of(tmp_path, {})
+    (folder / "config.json").write_text(written)
+    with pytest.raises(ContractError, match=r"(?s)config\.json cannot be read .*fetch the base model again"):
+        refuse_unsupported_folder(folder)
+
+
+def test_layers_that_attend_twice_are_refused_because_their_keys_could_not_be_kept(tmp_path: Path) -> None:
+    folder = family_folder(tmp_path / "differential", "diffllama", num_key_value_heads=2)
+    with pytest.raises(ContractError, match="attend 2 times where each of 1 should once"):
+        load_base_model(folder, device="cpu", dtype=torch.float32)
+
+
+def test_the_text_part_of_a_model_of_images_and_text_is_a_base(tmp_path: Path) -> None:
+    text = config_of("gemma3_text")
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    whole = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
+    whole.save_pretrained(tmp_path / "whole")
+    tiny_tokenizer().save_pretrained(tmp_path / "whole")
+    with pytest.raises(ContractError, match="text_part FOLDER TARGET"):
+        load_base_model(tmp_path / "whole", device="cpu", dtype=torch.float32)
+    save_text_part(tmp_path / "whole", tmp_path / "part")
+    backbone = Backbone.load(tmp_path / "part", device="cpu", dtype=torch.float32)
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        logits = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
+        torch.testing.assert_close(logits, whole.eval()(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_a_model_of_text_alone_has_no_text_part(tmp_path: Path) -> None:
+    folder = family_folder(tmp_path / "llama", "llama")
+    with pytest.raises(ContractError, match="is text alone; use it as it is"):
+        save_text_part(folder, tmp_path / "part")
+    with pytest.raises(ContractError, match="is already there; choose another folder"):
+        save_text_part(folder, folder)

@@ -1,0 +1,44 @@
+"""A round that has step labels and no preference trains a process reward model."""
+
+import uuid
+
+import pytest
+
+from annotation.choices import Verdict
+from annotation.errors import Refusal
+from annotation.models import Project, User
+from annotation.services.assignments import assign_next
+from annotation.services.judgments.checks import JudgmentAnswer, StepLabelInput
+from annotation.services.judgments.submission import submit_judgment
+from annotation.services.texts.completions import create_comparison
+from tests import factories
+from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("split", ["train", "held-out"])
+def test_labels_of_steps_are_enough_to_learn_from_on_training_prompts(
+    project: Project, alice: User, split: str
+):
+    project.ask_step_labels, project.ask_verdict = True, False
+    project.save()
+    prompt = factories.make_prompt(project, split=split)
+    trace = factories.make_trace(prompt, factories.search_steps())
+    create_comparison(prompt=prompt, completions=[trace], round_number=1)
+    assignment = assign_next(project=project, annotator=alice)
+    assert assignment is not None
+    submit_judgment(
+        assignment=assignment,
+        annotator=alice,
+        answer=JudgmentAnswer(
+            verdict=Verdict.NOT_ASKED,
+            step_labels=(StepLabelInput(completion_id=trace.pk, step=0, label="wrong"),),
+        ),
+        idempotency_key=uuid.uuid4(),
+    )
+    if split == "train":
+        assert freeze_snapshot(project=project, rounds=[1]).counts["judgments"] == 1
+    else:
+        with pytest.raises(Refusal, match="has 1 judgment, but none prefers"):
+            refuse_unless_learnable(project, [1])

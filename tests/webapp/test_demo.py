@@ -1,0 +1,119 @@
+"""The demo project: three rounds through the services that people use, all or nothing."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client
+from django.utils import timezone
+
+from annotation.models import (
+    Comparison,
+    ConversationTurn,
+    Judgment,
+    Project,
+    Rubric,
+    SpanFlag,
+    Suggestion,
+    User,
+)
+from tests import factories
+from training.choices import RoundState, RunState
+from training.models import Checkpoint, Evaluation, Feedback, Round, Run, SideBySide
+from webapp.demo import project as demo_project
+from webapp.demo.texts import Skill, compose, prompt_rows, topics, topics_by_question
+
+PAGES = (
+    *("", "data/comparisons/", "statistics/", "annotators/", "rounds/", "runs/", "leaderboard/", "gold/"),
+    *("conversations/", "suggestions/", "rubrics/", "feedback/", "feedback/figures/"),
+)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty prompts instead of three hundred."""
+    monkeypatch.setattr(demo_project, "PROMPTS", 40)
+
+
+def test_every_prompt_is_another_one_about_a_known_topic():
+    rows = list(prompt_rows(300, Random(1)))
+    assert len(set(rows)) == 300
+    assert len(topics_by_question()) == 8 * len(topics())
+
+
+def test_flaws_stand_where_the_response_says_them():
+    topic = topics()[0]
+    skill = Skill(wrong=1, irrelevant=1, repeated=1, truncated=0, facts=(2, 2))
+    for seed in range(40):
+        response = compose(topic, skill, Random(seed))
+        quotes: Mapping[str, list[str]] = {"untruthful": [], "irrelevant": []}
+        for flaw in response.flaws:
+            quotes[flaw.category].append(response.text[flaw.start : flaw.end])
+        assert [quote[:-1].lower() in map(str.lower, topic.errors) for quote in quotes["untruthful"]] == [
+            True
+        ]
+        assert sum(quote.startswith("As I said, ") for quote in quotes["irrelevant"]) == 1
+        assert len(quotes["irrelevant"]) == 2
+        # Two facts, a false claim (−2), an aside and a repetition (−0.8 each).
+        assert response.quality == pytest.approx(2 - 2 - 0.8 - 0.8)
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("small")
+def test_the_demo_has_a_promoted_an_undecided_and_a_failed_round(admin: User):
+    call_command("demo", annotations=66, stdout=io.StringIO())
+    project = Project.objects.get(slug="demo")
+    states = dict(Round.objects.filter(project=project).values_list("number", "state"))
+    assert states[1] == RoundState.PROMOTED
+    assert states[3] == RoundState.FAILED
+    assert set(states) == {1, 2, 3}
+    assert Judgment.objects.filter(comparison__project=project).count() > 45
+    assert SpanFlag.objects.filter(completion__prompt__project=project).exists()
+    assert Run.objects.filter(state=RunState.FAILED).count() == 1
+    assert Evaluation.objects.filter(finished_at__isnull=False).count() == 2
+    # What the showcase adds.
+    assert ConversationTurn.objects.filter(conversation__project=project).count() == 3
+    assert Comparison.objects.filter(project=project, completions__step_count__gt=0).exists()
+    assert Suggestion.objects.filter(suggestion_set__comparison__project=project).exists()
+    assert SideBySide.objects.get(project=project).judgment is not None
+    assert Rubric.objects.get(project=project).published is not None
+    assert {"thumb", "rewrite"} <= set(Feedback.objects.values_list("kind", flat=True))
+    # Simulated weights are nobody's to serve.
+    assert not Checkpoint.objects.filter(project=project, files_deleted_at=None).exists()
+    assert Judgment.objects.latest("created_at").created_at < timezone.now()
+    browser = Client()
+    browser.force_login(admin)
+    for page in PAGES:
+        assert browser.get(f"/projects/demo/{page}").status_code == 200
+    with pytest.raises(CommandError, match="There is a project 'demo' already"):
+        call_command("demo")
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("small")
+def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    def broken(*args: object) -> None:
+        raise RuntimeError("the power went")
+
+    monkeypatch.setattr(demo_project, "_date", broken)
+    command = settings.RONDO_TRAINER_COMMAND
+    with pytest.raises(RuntimeError, match="the power went"):
+        demo_project.create_demo(annotations=30)
+    assert not Project.objects.exists()
+    assert not User.objects.exists()
+    assert not list(Path(settings.RONDO_RUNS).glob("*"))
+    assert not list(Path(settings.RONDO_CHECKPOINTS).glob("*"))
+    assert command == settings.RONDO_TRAINER_COMMAND
+    assert abs((timezone.now() - factories.make_user("now").date_joined).total_seconds()) < 60
+
+
+@pytest.mark.django_db
+def test_a_demo_takes_nobodys_account():
+    factories.make_user("demo-ada")
+    with pytest.raises(CommandError, match="demo-ada"):
+        call_command("demo")

@@ -1,0 +1,336 @@
+"""The guide: pages and search, and whether its links, anchors, pictures and commands are true."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from gettext import GNUTranslations
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.test import Client
+from django.urls import reverse
+
+from annotation.exchange.formats.writers import Dropped, Scene
+from annotation.models import User
+from tests.architecture.test_addresses import our_patterns
+from tests.architecture.test_house import ROOT
+from training.recipe import Recipe
+from webapp.guide.generated import documents
+from webapp.guide.help_links import PAGE_OF, help_address
+from webapp.guide.library import FOLDER, KINDS, pages, shelves
+from webapp.guide.rendering import anchor_of, render
+from webapp.guide.search import search
+
+FILES = sorted(path for path in FOLDER.rglob("*.md"))
+MOST_PICTURE_BYTES = 6_000_000
+
+
+@cache
+def anchors_of(path: Path) -> frozenset[str]:
+    folder = "" if path.parent == FOLDER else path.parent.name
+    sections = render(path.read_text(encoding="utf-8"), folder=folder).sections
+    return frozenset(section.anchor for section in sections)
+
+
+def without_code(path: Path) -> str:
+    """The text of a page without its code, in which `[…](…)` is no link."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"^ {4,}(?![-*\d]).*$", "", text, flags=re.M)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def links_of(path: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", without_code(path))
+
+
+# ── the pages as files ─────────────────────────────────────────────────────────────────
+
+
+def test_the_index_lists_every_page_under_its_title():
+    assert {page.path for page in pages().values()} == {
+        path for path in FILES if path.name != "index.md" and not path.name.endswith(".de.md")
+    }
+    assert [shelf.kind for shelf in shelves()] == list(KINDS)
+    for page in pages().values():
+        first = page.path.read_text(encoding="utf-8").split("\n", 1)[0]
+        assert first == f"# {page.rendered.sections[0].title}"
+        assert page.summary, page.path
+
+
+@pytest.mark.parametrize("path", [*FILES, ROOT / "README.md"], ids=lambda path: path.name)
+def test_every_link_leads_to_a_page_and_an_anchor(path: Path):
+    broken = []
+    for link in links_of(path):
+        parts = urlsplit(link)
+        if parts.scheme:
+            continue
+        target = (path.parent / parts.path).resolve() if parts.path else path
+        if not target.exists() or (
+            parts.fragment and target.suffix == ".md" and parts.fragment not in anchors_of(target)
+        ):
+            broken.append(link)
+    assert broken == []
+
+
+def test_links_of_the_guide_stay_within_it_but_for_pictures():
+    outside = [
+        (path.name, link)
+        for path in FILES
+        for link in links_of(path)
+        if not urlsplit(link).scheme
+        and urlsplit(link).path
+        and not link.endswith(".webp")
+        and FOLDER not in (path.parent / urlsplit(link).path).resolve().parents
+    ]
+    assert outside == []
+
+
+def test_every_picture_exists_in_both_themes_and_has_a_text():
+    shown = set()
+    for path in FILES:
+        for text, link in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", without_code(path)):
+            assert text, link
+            assert link.endswith("-light.webp")
+            shown.add((path.parent / link).resolve())
+    assert len(shown) > 20
+    for light in shown:
+        for picture in (light, light.with_name(light.name.replace("-light.", "-dark."))):
+            assert picture.read_bytes()[:4] == b"RIFF"
+            assert picture.stat().st_size > 5_000
+    together = sum(picture.stat().st_size for picture in (ROOT / "static" / "guide").iterdir())
+    assert together < MOST_PICTURE_BYTES
+
+
+def test_the_generated_pages_are_those_that_the_code_gives():
+    for path, text in documents().items():
+        assert path.read_text(encoding="utf-8") == text, "run .venv/bin/python .ci/reference.py"
+
+
+def test_labels_of_the_app_are_spelled_as_in_the_app():
+    """Words in *italics* are labels of pages; titles of data that comes with Rondo are no messages."""
+    with (ROOT / "webapp" / "locale" / "de" / "LC_MESSAGES" / "django.mo").open("rb") as stream:
+        catalogue = GNUTranslations(stream)._catalog  # type: ignore[attr-defined]
+    both = [(one[0] if isinstance(one, tuple) else one, german) for one, german in catalogue.items()]
+    messages = {text.lower() for pair in both for text in pair}
+    messages = {message.rpartition("\x04")[2] for message in messages} | {"first project"}
+    unknown = [
+        (path.name, label)
+        for path in FILES
+        for words in re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", without_code(path))
+        for label in ([words] if words.lower() in messages else words.split(", "))
+        if label.lower() not in messages
+    ]
+    assert unknown == []
+
+
+def test_files_that_the_guide_names_exist():
+    named = {
+        (path.name, word)
+        for path in FILES
+        for word in re.findall(
+            r"`((?:annotation|training|webapp|templates|tests|static|\.ci|\.deploy)/[\w./-]+)`",
+            path.read_text(encoding="utf-8"),
+        )
+        if "CODE" not in word
+    }
+    assert len(named) > 15
+    assert {pair for pair in named if not (ROOT / pair[1]).exists()} == set()
+
+
+def test_the_readme_is_one_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_static_site_is_built_without_a_warning(tmp_path: Path):
+    pytest.importorskip("sphinx")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^\t@\$\(BIN\)/python (-m sphinx .*) var/guide$", makefile, flags=re.M)
+    command = [sys.executable, *shlex.split(line), str(tmp_path), "-d", str(tmp_path / "doctrees")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    page = (tmp_path / "reference" / "methods.html").read_text(encoding="utf-8")
+    assert "<math" in page
+    assert "https://" not in "".join(re.findall(r"<(?:script|link)[^>]*>", page))
+
+
+# ── commands ───────────────────────────────────────────────────────────────────────────
+
+
+def commands() -> set[str]:
+    """Every line of code of the guide and the README that runs make, manage.py or a module."""
+    found = set()
+    for path in [*FILES, ROOT / "README.md"]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            code = re.sub(r"\s+#.*", "", line.strip())
+            if line.startswith("    ") and re.match(
+                r"(\S+=\S+ )*(make |\.venv/bin/python |python -m )", code
+            ):
+                found.add(re.sub(r"^(\S+=\S+ )+", "", code))
+    return found
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    if command in get_commands():
+        parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
+        return frozenset(option for action in parser._actions for option in action.option_strings)
+    # Its parser is read, not run: that would load torch for each.
+    module = ROOT.joinpath(*command.split("."))
+    source = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+    return frozenset(re.findall(r"\"(--[a-z-]+)\"", source.read_text(encoding="utf-8")))
+
+
+def test_there_are_commands():
+    assert len(commands()) > 30
+
+
+@pytest.mark.parametrize("line", sorted(commands()))
+def test_every_command_of_the_guide_exists_with_its_options(line: str):
+    words = shlex.split(line)
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        targets = [word for word in words[1:] if "=" not in word]
+        assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.M)] == []
+        return
+    if words[1].startswith(".ci/"):
+        assert (ROOT / words[1]).is_file()
+        return
+    command = words[2]
+    options = {word.partition("=")[0] for word in words[3:] if word.startswith("--")}
+    if words[1] == "manage.py":
+        assert command in get_commands()
+    else:
+        assert words[1] == "-m"
+        module = ROOT.joinpath(*command.split("."))
+        assert (module / "__main__.py").is_file() or module.with_suffix(".py").is_file()
+    assert not options or options <= options_of(command)
+
+
+def blocks(beginning: str) -> list[str]:
+    """The indented code blocks that begin so."""
+    found = []
+    for path in FILES:
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for block in re.findall(r"(?:^ {4,}\S.*\n(?:\s*\n(?= {4,}))?)+", text, flags=re.M):
+            code = dedent(block)
+            if code.startswith(beginning):
+                found.append(code)
+    return found
+
+
+def test_recipes_of_the_guide_are_accepted():
+    recipes = [*blocks('{"policy"'), *blocks('{"reward"')]
+    assert len(recipes) > 3
+    for recipe in recipes:
+        Recipe.from_json(json.loads(recipe))
+
+
+def test_programs_of_the_guide_are_python():
+    for beginning in ("from ", "def "):
+        for program in blocks(beginning):
+            compile(program, "guide", "exec")
+
+
+def test_the_format_that_the_guide_adds_writes_pairs():
+    (program,) = blocks("from annotation.exchange.formats.writers import")
+    names: dict[str, Any] = {}
+    exec(compile(program, "guide", "exec"), names)
+    (writer,) = names["WRITERS"]
+    completions = [{"id": "1", "text": "worse"}, {"id": "2", "text": "better"}, {"id": "3", "text": "tied"}]
+    record = {"verdict": "ranked", "completions": completions, "ranks": {"1": 2, "2": 1, "3": 1}}
+    rows = list(writer.rows(record, Scene(slug="tea")))
+    assert rows[0] == {"good": "better", "bad": "worse"}
+    assert [type(row) for row in rows].count(Dropped) == 1
+
+
+def test_the_reward_that_the_guide_adds_is_a_reward():
+    (program,) = blocks("def politeness")
+    names: dict[str, Any] = {}
+    exec(compile(program, "guide", "exec"), names)
+    assert names["politeness"]([[], []], ["Please sit.", "Sit."], [None, None]) == [1.0, 0.0]
+
+
+# ── in the app ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def reader(client: Client, alice: User) -> Client:
+    client.force_login(alice)
+    return client
+
+
+def test_every_page_is_shown_with_links_into_the_app(reader: Client):
+    for page in pages().values():
+        response = reader.get(reverse("guide-page", args=[page.kind, page.name]))
+        assert response.status_code == 200
+        html = response.content.decode()
+        assert 'href="../' not in html
+        assert ".md" not in re.sub(r"<code>.*?</code>|<p>.*?</p>", "", page.rendered.html)
+    assert reader.get("/guide/how-to/nothing/").status_code == 404
+
+
+def test_links_and_pictures_are_those_of_the_app():
+    shown = render(
+        "# A\n\n[b](../how-to/deploy.md#compose) [c](https://example.org/x.md)\n\n"
+        "![Home](../../../static/guide/home-light.webp)\n\n## A\n\n<b>raw</b>",
+        folder="tutorials",
+    )
+    assert 'href="/guide/how-to/deploy/#compose"' in shown.html
+    assert 'href="https://example.org/x.md"' in shown.html
+    assert re.search(r'guide__picture--dark" src="[^"]*guide/home-dark[^"]*webp" alt="Home"', shown.html)
+    assert '<h2 id="a-1">' in shown.html
+    assert "&lt;b&gt;raw" in shown.html
+
+
+def test_labellers_read_their_pages_in_german(reader: Client, alice: User):
+    User.objects.filter(pk=alice.pk).update(language="de")
+    page = reader.get("/guide/how-to/label/").content.decode()
+    assert '<article class="prose guide__text" lang="de"><h1 id="annotieren">Annotieren</h1>' in page
+    assert 'lang="en"><h1 id="commands">' in reader.get("/guide/reference/commands/").content.decode()
+
+
+def test_a_heading_has_the_anchor_of_the_repository():
+    assert anchor_of("What each package is for, & why") == "what-each-package-is-for--why"
+
+
+def test_a_search_finds_sections_by_all_words(reader: Client):
+    found = [(hit.page.name, hit.section.title) for hit in search("vllm adapter")]
+    assert found[0][0] == "sample-on-a-server"
+    assert search("vllm zebra") == []
+    assert search(" ") == []
+    response = reader.get("/guide/", {"q": "BACK up"})
+    assert "<mark>" in response.content.decode()
+    part = reader.get("/guide/", {"q": "<script>"}, headers={"HX-Request": "true"}).content.decode()
+    assert "&lt;script&gt;" in part
+    assert "<html" not in part
+
+
+def test_a_title_comes_before_a_text():
+    assert search("glossary")[0].page.name == "glossary"
+
+
+def test_help_links_name_pages_that_there_are():
+    names = {pattern.name for pattern in our_patterns()}
+    assert {name for name in PAGE_OF if name not in names} == set()
+    assert {tuple(page.split("/")) for page in PAGE_OF.values()} <= set(pages())
+    assert help_address("label") == "/guide/how-to/label/"
+    assert help_address("inbox") == "/guide/"
+
+
+def test_every_page_of_the_sidebar_is_explained():
+    from webapp.navigation.sections import SECTIONS
+
+    shown = {page.url for section in SECTIONS for page in section.pages}
+    assert shown - set(PAGE_OF) == set()
+
+
+def test_the_help_of_a_page_leads_to_its_explanation(reader: Client, project):
+    html = reader.get(f"/projects/{project.slug}/my-work/").content.decode()
+    assert 'href="/guide/how-to/label/"' in html

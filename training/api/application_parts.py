@@ -1,0 +1,255 @@
+"""Bodies of the operations on stored requests and feedback."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from annotation.api.base import Filters
+from training.choices import FeedbackKind, SelectionReason
+from training.models import (
+    ApplicationRequest,
+    Feedback,
+    FeedbackIncident,
+    FeedbackKey,
+    FeedbackRule,
+    FeedbackSettings,
+    RequestOptIn,
+)
+from training.selectors.feedback import with_exclusion
+from training.services.feedback.settings import (
+    SETTINGS,
+    rules_of,
+)
+
+_OBJECTS = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
+
+
+@extend_schema_field(_OBJECTS)
+class ObjectsField(serializers.JSONField):
+    """A list of objects as it is stored."""
+
+
+class GivenSerializer(serializers.ModelSerializer[Feedback]):
+    """Feedback as managers see it."""
+
+    request = serializers.IntegerField(source="request_id")
+    alternative = serializers.IntegerField(source="alternative_id", allow_null=True)
+    is_excluded = serializers.BooleanField(help_text="An incident excludes it.")
+
+    class Meta:
+        model = Feedback
+        fields = (
+            *(
+                "id",
+                "request",
+                "choice",
+                "kind",
+                "value",
+                "scale",
+                "text",
+                "alternative",
+                "alternative_choice",
+            ),
+            *("author", "source_name", "changes", "is_excluded", "created_at", "updated_at"),
+        )
+
+
+class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
+    """A stored request with its completions and provenance."""
+
+    checkpoint = serializers.CharField(source="checkpoint.name")
+    messages = ObjectsField()
+    choices = ObjectsField(help_text="Completions: text, seed, finish_reason, token_count.")
+    reason = serializers.SerializerMethodField(
+        help_text="The rule that put it before annotators; empty: none."
+    )
+    comparison = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ApplicationRequest
+        fields: tuple[str, ...] = (
+            *("id", "key", "checkpoint", "token_name", "pseudonym", "messages", "choices", "sampling"),
+            *("redactions", "is_streamed", "scores", "reason", "comparison", "created_at"),
+        )
+
+    def get_reason(self, row: ApplicationRequest) -> str:
+        origin = getattr(row, "comparison", None)
+        return origin.reason if origin else ""
+
+    def get_comparison(self, row: ApplicationRequest) -> int | None:
+        origin = getattr(row, "comparison", None)
+        return origin.comparison_id if origin else None
+
+
+class WholeRequestSerializer(StoredRequestSerializer):
+    """A stored request with all feedback on it."""
+
+    feedback = serializers.SerializerMethodField()
+
+    class Meta(StoredRequestSerializer.Meta):
+        fields = (*StoredRequestSerializer.Meta.fields, "feedback")
+
+    @extend_schema_field(GivenSerializer(many=True))
+    def get_feedback(self, row: ApplicationRequest) -> Any:
+        return GivenSerializer(with_exclusion(row.feedback.order_by("pk")), many=True).data
+
+
+class RequestFilters(Filters):
+    """Filters of stored requests."""
+
+    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
+    rating = serializers.ChoiceField(choices=["positive", "negative"], required=False)
+    source: Any = serializers.CharField(required=False, max_length=100, help_text="Of a token or key.")
+    checkpoint = serializers.CharField(required=False, max_length=100)
+    user = serializers.CharField(required=False, max_length=512, help_text="As the application sends it.")
+    since = serializers.DateTimeField(required=False)
+    until = serializers.DateTimeField(required=False)
+    has_feedback = serializers.BooleanField(required=False)
+    excluded = serializers.BooleanField(required=False, help_text="With excluded feedback.")
+
+
+class FeedbackFilters(Filters):
+    """Filters of feedback."""
+
+    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
+    source: Any = serializers.CharField(required=False, max_length=100, help_text="Of a token or key.")
+
+
+class ThumbsSerializer(serializers.Serializer[Any]):
+    """Thumbs of one day on one checkpoint's completions."""
+
+    day = serializers.DateField()
+    checkpoint = serializers.CharField()
+    up = serializers.IntegerField()
+    down = serializers.IntegerField()
+    share = serializers.FloatField(help_text="Of thumbs up.")
+    low = serializers.FloatField(help_text="Lower end of the 95 % interval.")
+    high = serializers.FloatField()
+
+
+class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
+    """A pattern that looks like abuse."""
+
+    rows = serializers.IntegerField(help_text="How much feedback it excludes.")
+
+    class Meta:
+        model = FeedbackIncident
+        fields = ("id", "kind", "subject", "started_at", "ended_at", "rows", "is_included", "decided_at")
+
+
+class DecisionSerializer(serializers.Serializer[Any]):
+    """Whether the feedback of an incident counts."""
+
+    is_included = serializers.BooleanField(required=False)
+
+
+class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
+    """A rule of the selection for annotators."""
+
+    class Meta:
+        model = FeedbackRule
+        fields = ("reason", "is_on", "share", "most_per_day")
+
+
+class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
+    """A publishable key, which is no secret."""
+
+    class Meta:
+        model = FeedbackKey
+        fields = ("id", "name", "key", "created_at", "revoked_at")
+
+
+class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
+    """A token whose requests are stored."""
+
+    token = serializers.IntegerField(source="token_id")
+    name = serializers.CharField(source="token.name")
+
+    class Meta:
+        model = RequestOptIn
+        fields = ("token", "name", "created_at")
+
+
+class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
+    """A project's settings for requests and feedback of applications."""
+
+    patterns = serializers.ListField(child=serializers.CharField())
+    origins = serializers.ListField(child=serializers.CharField())
+    rules = serializers.SerializerMethodField()
+    tokens = serializers.SerializerMethodField()
+
+    class Meta:
+        model = FeedbackSettings
+        fields = (*SETTINGS, "problem", "rules", "tokens")
+
+    @extend_schema_field(RuleSerializer(many=True))
+    def get_rules(self, settings: FeedbackSettings) -> Any:
+        return RuleSerializer(rules_of(settings.project), many=True).data
+
+    @extend_schema_field(OptInSerializer(many=True))
+    def get_tokens(self, settings: FeedbackSettings) -> Any:
+        return OptInSerializer(settings.project.request_opt_ins.select_related("token"), many=True).data
+
+
+class ChangedSettingsSerializer(serializers.Serializer[Any]):
+    """The settings to change."""
+
+    stores_requests = serializers.BooleanField(required=False)
+    retention_days = serializers.IntegerField(required=False, min_value=1, max_value=3650)
+    patterns = serializers.ListField(
+        child=serializers.CharField(max_length=500), required=False, help_text="Regular expressions."
+    )
+    origins = serializers.ListField(child=serializers.CharField(max_length=300), required=False)
+    daily_quota = serializers.IntegerField(required=False, min_value=1, max_value=10_000_000)
+    daily_quota_of_user = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
+
+
+class ChangedRuleSerializer(serializers.Serializer[Any]):
+    """A rule to set."""
+
+    reason = serializers.ChoiceField(choices=SelectionReason.choices)
+    is_on = serializers.BooleanField()
+    share = serializers.FloatField(min_value=0, max_value=1)
+    most_per_day = serializers.IntegerField(min_value=1, max_value=10_000)
+
+
+class SampleSerializer(serializers.Serializer[Any]):
+    """Patterns to try on a text."""
+
+    patterns = serializers.ListField(child=serializers.CharField(max_length=500))
+    sample = serializers.CharField(max_length=5_000, allow_blank=True, trim_whitespace=False)
+
+
+class RedactedSerializer(serializers.Serializer[Any]):
+    """The sample as it would be stored."""
+
+    redacted = serializers.CharField()
+    redactions = serializers.IntegerField()
+
+
+class NewKeySerializer(serializers.Serializer[Any]):
+    """A key to create."""
+
+    name = serializers.CharField(max_length=100)
+
+
+class TokenIdSerializer(serializers.Serializer[Any]):
+    """One of the user's tokens."""
+
+    token = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
+
+
+class EndUserSerializer(serializers.Serializer[Any]):
+    """An end user."""
+
+    user = serializers.CharField(max_length=512, help_text="As the application sends it.")
+
+
+class ErasedSerializer(serializers.Serializer[Any]):
+    """What was deleted."""
+
+    requests = serializers.IntegerField()
+    feedback = serializers.IntegerField()
+    comparisons = serializers.IntegerField(help_text="Not yet annotated ones.")
+    remaining = serializers.IntegerField(help_text="Annotated ones, which stay.")

@@ -1,0 +1,153 @@
+"""Hidden states of a frozen base on judged completions: means and last tokens after several blocks, cached.
+
+    CACHE/features-KEY/   KEY follows from the base, its precision and the places read
+        keys.npy          (N, 2) digest of each judgment's completions
+        rows.npy          (N, 2) their rows in values.npy, [start, end)
+        values.npy        (rows, places, hidden) float32
+
+Every judgment is computed by itself, so that its features do not depend on what is computed beside it or was
+there before. The folder may be deleted at any time; a damaged one is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.contract import canonical_json
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.places import Place
+from training.rlhf.runtime.run_folder import log
+from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.packing import Batch, pack
+
+_FORMAT = 1
+_DEPTHS = (0.4, 0.6, 0.8, 1.0)
+_PREFERRED_DEPTH = 0.6
+_KEYS, _ROWS, _VALUES = "keys.npy", "rows.npy", "values.npy"
+
+Values = NDArray[np.float32]
+
+
+def places_to_read(blocks: int) -> tuple[Place, ...]:
+    """Return the places that are read of a base with so many blocks: mean and last token at four depths."""
+    layers = sorted({max(1, math.ceil(depth * blocks)) for depth in _DEPTHS})
+    return tuple(Place(layer, mean) for layer in layers for mean in (True, False))
+
+
+def preferred_place(places: Sequence[Place]) -> Place:
+    """Return the place that is read unless another is clearly better: the mean at three fifths of the depth.
+
+    It is the best on two published sets, see tests/benchmarks/README.md.
+    """
+    means = [place for place in places if place.mean]
+    wanted = _PREFERRED_DEPTH * max(place.layer for place in means)
+    return min(means, key=lambda place: abs(place.layer - wanted))
+
+
+def pooled(states: Tensor, batch: Batch, *, mean: bool) -> Tensor:
+    """Return a state of each completion, (R, hidden) float32: the mean over its learned tokens, or the last.
+
+    states: (T, hidden), of the packed row.
+    """
+    if not mean:
+        return states[batch.last].float()
+    sums = torch.zeros(batch.answers, states.shape[1], device=states.device)
+    sums = sums.index_add(0, batch.target_answer, states[batch.targets].float())
+    return sums / batch.answer_tokens.clamp(min=1).unsqueeze(-1)
+
+
+class FeatureCache:
+    """Features of judgments: computed where they are not known yet, and kept."""
+
+    def __init__(self, folder: Path, backbone: Backbone, *, writes: bool = True) -> None:
+        """Open the cache below `folder`. With `writes` off it only reads: one process of a run writes."""
+        self._backbone = backbone
+        self._writes = writes
+        self.places = places_to_read(backbone.blocks)
+        """Places that are read, in the order of the features."""
+        what = [_FORMAT, backbone.base_digest, str(backbone.dtype), str(backbone.device.type), self.places]
+        self._folder = folder / f"features-{hashlib.sha256(canonical_json(what).encode()).hexdigest()[:32]}"
+        self._known: dict[bytes, Values] = {}
+        self._stored: set[bytes] = set()
+        self.computed = 0
+        """Judgments whose features were not there."""
+        self._open()
+
+    def features(self, examples: Sequence[Example], check: Callable[[], None] = lambda: None) -> Values:
+        """Return the features of all completions of judgments, (rows, places, hidden), in their order.
+
+        `check` is called before every forward pass.
+        """
+        found = []
+        for example in examples:
+            key = _digest(example)
+            if key not in self._known:
+                check()
+                self._known[key] = self._compute(example)
+                self.computed += 1
+            found.append(self._known[key])
+        hidden = self._backbone.hidden_size
+        return np.concatenate(found) if found else np.empty((0, len(self.places), hidden), np.float32)
+
+    @torch.no_grad()
+    def _compute(self, example: Example) -> Values:
+        batch = pack([example], device=self._backbone.device)
+        layers = {place.layer for place in self.places}
+        with self._backbone.using(None):
+            states = self._backbone.packed_layers(batch.input_ids, batch.position_ids, batch.layout, layers)
+        read = [pooled(states[place.layer], batch, mean=place.mean) for place in self.places]
+        return np.asarray(torch.stack(read, dim=1).cpu().numpy())
+
+    def save(self) -> None:
+        """Write what was added, whole or not at all. Without room on the disk the run goes on without it."""
+        if not self._writes or self._known.keys() == self._stored:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("The features cannot be kept for the next run (%s)", error)
+
+    def _write(self) -> None:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=self._folder.parent, prefix=".features-"))
+        try:
+            ends = np.cumsum([len(values) for values in self._known.values()])
+            keys = [np.frombuffer(key, np.uint64) for key in self._known]
+            np.save(partial / _KEYS, np.stack(keys))
+            np.save(partial / _ROWS, np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1))
+            np.save(partial / _VALUES, np.concatenate(list(self._known.values())))
+            shutil.rmtree(self._folder, ignore_errors=True)
+            partial.rename(self._folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _open(self) -> None:
+        if not (self._folder / _KEYS).is_file():
+            return
+        try:
+            keys, rows = (np.load(self._folder / name, allow_pickle=False) for name in (_KEYS, _ROWS))
+            values: Values = np.load(self._folder / _VALUES, mmap_mode="r", allow_pickle=False)
+            if values.shape != (rows[-1, 1], len(self.places), self._backbone.hidden_size):
+                raise ValueError(f"{_VALUES} has shape {values.shape}")
+            self._known = {
+                key.tobytes(): values[start:end] for key, (start, end) in zip(keys, rows, strict=True)
+            }
+            self._stored = set(self._known)
+        except (OSError, ValueError, IndexError) as error:
+            self._known = {}
+            log.info("%s is damaged (%s); the features are computed again", self._folder, error)
+
+
+def _digest(example: Example) -> bytes:
+    rows = [[list(answer.ids), answer.answer_start, answer.learned_runs] for answer in example.answers]
+    return hashlib.blake2b(canonical_json(rows).encode(), digest_size=16).digest()

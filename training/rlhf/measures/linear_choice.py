@@ -1,0 +1,183 @@
+"""Linear scores fitted to rankings by ridge regression; strength by cross-validation grouped by prompt.
+
+A ranking is a set of choices: of a pair the winner against the loser (Bradley & Terry 1952), of a whole
+ranking every completion against those below it (Luce 1959, Plackett 1975). Completions that tie are not
+chosen against each other. The cost of a choice is −log softmax of the scores at the chosen one; a
+judgment's choices share its weight. Minimised is the weighted mean cost + ½ · strength · ‖θ‖² over
+standardised features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from training.rlhf.measures.calibration import Floats
+from training.rlhf.tokens.example import Example
+
+STRENGTHS = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+"""Ridge strengths that cross-validation chooses from, strongest first."""
+FOLDS = 5
+_WORSE_IN_A_ROW = 2
+"""Weaker strengths are not tried once so many in a row were worse than the best."""
+_NOBODY = -1
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Choices among completions that are rows of a feature table."""
+
+    table: Ints
+    """(C, M) rows of the completions of each choice, the chosen one first; −1 where it has fewer."""
+    weight: Floats
+    """(C,) weight of each choice: its judgment's, divided over that judgment's choices."""
+    prompt: Ints
+    """(C,) number of the prompt of each choice."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> Choices:
+        """Return the choices at which `chosen` is true."""
+        return Choices(self.table[chosen], self.weight[chosen], self.prompt[chosen])
+
+    def costs(self, scores: Floats) -> Floats:
+        """Return −log p of each choice, (C,). scores: (rows,)."""
+        return np.asarray(logsumexp(self._placed(scores), axis=1) - scores[self.table[:, 0]])
+
+    def slopes(self, scores: Floats) -> Floats:
+        """Return the derivative of the weighted sum of costs by each score, (rows,)."""
+        placed = self._placed(scores)
+        shares = np.exp(placed - logsumexp(placed, axis=1, keepdims=True))
+        shares[:, 0] -= 1
+        there = self.table != _NOBODY
+        weighted = (self.weight[:, None] * shares)[there]
+        return np.bincount(self.table[there], weighted, minlength=len(scores)).astype(np.float64)
+
+    def standard_error(self, costs: Floats) -> float:
+        """Return the standard error of the weighted mean of costs over prompts."""
+        centred = self.weight * (costs - self.mean(costs))
+        return float(np.sqrt(np.square(np.bincount(self.prompt, centred)).sum()) / self.weight.sum())
+
+    def mean(self, costs: Floats) -> float:
+        """Return the weighted mean of costs."""
+        return float(self.weight @ costs / self.weight.sum())
+
+    def _placed(self, scores: Floats) -> Floats:
+        return np.where(self.table == _NOBODY, -np.inf, scores[self.table])
+
+
+def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
+    """Return the choices of judgments whose completions are rows in order.
+
+    whole: every completion against all below it (Plackett-Luce); else pair by pair (Bradley-Terry).
+    """
+    sets: list[tuple[int, ...]] = []
+    weights: list[float] = []
+    prompts: list[int] = []
+    numbers: dict[str, int] = {}
+    first = 0
+    for example in examples:
+        found = list(_whole(example.ranks)) if whole else list(example.pairs)
+        sets += [tuple(first + place for place in choice) for choice in found]
+        weights += [example.weight / len(found)] * len(found)
+        prompts += [numbers.setdefault(example.prompt, len(numbers))] * len(found)
+        first += len(example.answers)
+    most = max((len(choice) for choice in sets), default=2)
+    table = np.full((len(sets), most), _NOBODY, dtype=np.int64)
+    for row, choice in enumerate(sets):
+        table[row, : len(choice)] = choice
+    return Choices(table, np.array(weights), np.array(prompts, dtype=np.int64))
+
+
+def _whole(ranks: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    for place, rank in enumerate(ranks):
+        below = tuple(other for other, of_other in enumerate(ranks) if of_other > rank)
+        if rank and below:
+            yield (place, *below)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScore:
+    """A linear score of features as they are: features @ weight + offset."""
+
+    weight: Floats
+    offset: float
+    strength: float
+    log_loss: float
+    """Cross-validated mean cost of a choice at this strength; infinite where nothing was cross-validated."""
+    costs: Floats
+    """Cross-validated cost of each choice, (C,); empty as above."""
+
+    def __call__(self, features: Floats) -> Floats:
+        """Return the scores of completions: (rows, features) to (rows,)."""
+        return features @ self.weight + self.offset
+
+
+def fit_cross_validated(
+    features: Floats, choices: Choices, *, strengths: Sequence[float] = STRENGTHS
+) -> LinearScore:
+    """Fit a linear score at the strength with the lowest cross-validated cost.
+
+    features: (rows, F). Prompts are dealt to folds in the order of their numbers. With fewer than two
+    prompts the strongest ridge is taken.
+    """
+    folds = choices.prompt % FOLDS
+    if len(np.unique(folds)) < 2:
+        return fit_at(features, choices, strengths[0])
+    mean, spread = _moments(features)
+    costs, strength = _best_strength((features - mean) / spread, choices, folds, strengths)
+    return replace(fit_at(features, choices, strength), log_loss=choices.mean(costs), costs=costs)
+
+
+def fit_at(features: Floats, choices: Choices, strength: float) -> LinearScore:
+    """Fit a linear score at one strength. The offset makes the mean score of all rows 0."""
+    mean, spread = _moments(features)
+    theta = fit_ridge((features - mean) / spread, choices, strength, start=np.zeros(features.shape[1]))
+    weight = theta / spread
+    return LinearScore(weight, -float(mean @ weight), strength, math.inf, np.empty(0))
+
+
+def _moments(features: Floats) -> tuple[Floats, Floats]:
+    mean, spread = features.mean(0), features.std(0)
+    return mean, np.where(spread == 0, 1.0, spread)
+
+
+def _best_strength(
+    table: Floats, choices: Choices, folds: Ints, strengths: Sequence[float]
+) -> tuple[Floats, float]:
+    """Return the cross-validated costs of the best strength, and it; a fit begins at the stronger one's."""
+    best, chosen, worse = np.full(len(folds), np.inf), strengths[0], 0
+    numbers = np.unique(folds)
+    thetas = {int(fold): np.zeros(table.shape[1]) for fold in numbers}
+    for strength in strengths:
+        costs = np.zeros(len(folds))
+        for fold in thetas:
+            here = folds == fold
+            thetas[fold] = fit_ridge(table, choices.of(~here), strength, start=thetas[fold])
+            costs[here] = choices.of(here).costs(table @ thetas[fold])
+        is_better = choices.mean(costs) < choices.mean(best)
+        worse = 0 if is_better else worse + 1
+        if is_better:
+            best, chosen = costs, strength
+        if worse == _WORSE_IN_A_ROW:
+            break
+    return best, chosen
+
+
+def fit_ridge(features: Floats, choices: Choices, strength: float, *, start: Floats) -> Floats:
+    """Return the θ that minimises mean cost + ½ · strength · ‖θ‖²; convex, so there is one."""
+    total = choices.weight.sum()
+
+    def cost(theta: Floats) -> tuple[float, Floats]:
+        scores = features @ theta
+        value = float(choices.weight @ choices.costs(scores)) / total + strength / 2 * float(theta @ theta)
+        return value, features.T @ (choices.slopes(scores) / total) + strength * theta
+
+    found = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-6})
+    return np.asarray(found.x)

@@ -1,0 +1,75 @@
+"""Surface features of a completion: what can be counted without understanding it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from training.contract import SnapshotRow
+from training.rlhf.measures.calibration import Floats
+
+SURFACE_FEATURES = (
+    "words",
+    "log_words",
+    "list_items",
+    "overlap_prompt",
+    "overlap_context",
+    "refusal",
+    "truncated",
+)
+"""Names of the features, in the order of the columns."""
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
+_REFUSAL = re.compile(
+    r"""\b(?:
+        i(?:['’]m|\ am)\ (?:very\ |so\ |really\ )?sorry | i\ apologi[sz]e
+      | i\ (?:can(?:['’]t|not|\ not)|could\ not|couldn['’]t|won['’]t|will\ not)
+      | i(?:['’]m|\ am)\ (?:not\ (?:able|sure|comfortable|going)|unable)
+      | i\ (?:do\ not|don['’]t)\ (?:know|think\ i|feel\ comfortable|have\ (?:access|enough))
+      | as\ an\ ai | (?:it|that)\ (?:would\ be|is|['’]s)\ (?:illegal|unethical|wrong)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_END = re.compile(r"""(?:[.!?…:;。！？]|```|[)\]}|*_~])["'”’»)\]*_]*\s*$|^\s*$""")
+_WHOLE_WITHOUT_END = 8
+"""Completions of fewer words, such as a name or a number, need no full stop."""
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def surface_features(row: SnapshotRow, completions: Iterable[str]) -> Floats:
+    """Return the features of completions of one judgment, (completions, features).
+
+    words and their logarithm (of one more); items of lists; share of the words that the prompt has, and that
+    the context passages have; 1 for a phrase of refusal or apology; 1 for a text that ends amid a sentence.
+    """
+    prompt = {word for message in row.messages for word in words(message.content)}
+    passages = (part for passage in row.context for part in (passage.title, *passage.sentences))
+    context = {word for part in passages for word in words(part)}
+    texts = {completion.id: completion.text for completion in row.completions}
+    return np.array([_of_text(texts[name], prompt, context) for name in completions], dtype=np.float64)
+
+
+def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
+    found = words(text)
+    count = len(found)
+
+    def share(known: set[str]) -> float:
+        return sum(word in known for word in found) / count if count else 0.0
+
+    return [
+        float(count),
+        math.log1p(count),
+        float(len(_ITEM.findall(text))),
+        share(prompt),
+        share(context),
+        float(bool(_REFUSAL.search(text))),
+        float(count >= _WHOLE_WITHOUT_END and not _END.search(text)),
+    ]

@@ -1,0 +1,39 @@
+"""Drawing: which checkpoints respond to a turn, in the order of their positions, counterbalanced."""
+
+import random
+from collections.abc import Sequence
+from itertools import combinations
+
+from django.db.models import F
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import Project
+from annotation.services.assignments.display_order import balanced_order
+from training.models import Checkpoint, ModelDraw
+from training.selectors.conversations import Terms
+
+_chance = random.SystemRandom()
+
+
+def draw_checkpoints(*, project: Project, terms: Terms) -> Sequence[Checkpoint]:
+    """Draw who responds, in the order of positions: sets of checkpoints and positions are counterbalanced.
+
+    Call it in a transaction. Refuses where too few checkpoints have their files.
+    """
+    served = {one.pk: one for one in terms.checkpoints if one.files_deleted_at is None}
+    if len(served) < terms.responses:
+        raise Refusal(_("Too few checkpoints are left for a conversation. Ask the project's manager."))
+    # Turns of one project that begin at once take turns here, so that the counts balance.
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    rows = ModelDraw.objects.filter(project=project, scope=terms.scope)
+    drawn = dict(rows.values_list("models_key", "drawn"))
+    keys = {":".join(map(str, ids)): ids for ids in combinations(sorted(served), terms.responses)}
+    fewest = min(drawn.get(key, 0) for key in keys)
+    key = _chance.choice([key for key in keys if drawn.get(key, 0) == fewest])
+    ModelDraw.objects.get_or_create(project=project, scope=terms.scope, models_key=key)
+    rows.filter(models_key=key).update(drawn=F("drawn") + 1)
+    order = balanced_order(
+        keys[key], number=fewest, drawn_for=f"conversation:{project.pk}:{terms.scope}:{key}"
+    )
+    return [served[pk] for pk in order]

@@ -1,0 +1,74 @@
+"""A project's settings of conversations."""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.choices import Role
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Project, User
+from annotation.models.conversations import MOST_TURNS
+from annotation.selectors import access
+from annotation.services import audit
+from training.models import Checkpoint, ContinuesWith, ConversationSettings
+from training.selectors.projects import checkpoints_of
+
+FEWEST_RESPONSES, MOST_RESPONSES = 2, 4
+MOST_CHECKPOINTS = 8
+
+
+@transaction.atomic
+def save_conversation_settings(
+    *,
+    project: Project,
+    actor: User,
+    checkpoints: Sequence[Checkpoint],
+    responses: int = 2,
+    continues_with: str = ContinuesWith.CHOSEN,
+    most_turns: int = 10,
+    rates_whole: bool = True,
+    is_open: bool = True,
+    temperature: float = 0.7,
+    max_tokens: int = 256,
+) -> ConversationSettings:
+    """Write how annotators talk with the project's checkpoints. Conversations that go on follow it at once.
+
+    Refuses who does not manage the project, fewer checkpoints than responses, and checkpoints that do not
+    answer here, naming the field.
+    """
+    if not access.may(actor, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project changes its conversations."))
+    chosen = {one.pk for one in checkpoints}
+    if not FEWEST_RESPONSES <= responses <= MOST_RESPONSES:
+        raise Refusal(_("Choose two to four responses."), field="responses")
+    if not responses <= len(chosen) <= MOST_CHECKPOINTS:
+        raise Refusal(
+            _("Choose at least as many checkpoints as responses, and at most %(most)s.")
+            % {"most": MOST_CHECKPOINTS},
+            field="checkpoints",
+        )
+    if checkpoints_of(project, writing=True).filter(pk__in=chosen).count() < len(chosen):
+        raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
+    if not 1 <= most_turns <= MOST_TURNS:
+        raise Refusal(_("Choose 1 to %(most)s turns.") % {"most": MOST_TURNS}, field="most_turns")
+    saved, _new = ConversationSettings.objects.update_or_create(
+        project=project,
+        defaults={
+            "responses": responses,
+            "continues_with": continues_with,
+            "most_turns": most_turns,
+            "rates_whole": rates_whole,
+            "is_open": is_open,
+            "sampling": {"temperature": temperature, "top_p": 0.95, "max_tokens": max_tokens},
+        },
+    )
+    saved.checkpoints.set(chosen)
+    audit.record(
+        action="conversation.settings",
+        subject=project,
+        actor=actor,
+        project=project,
+        details={"checkpoints": sorted(one.name for one in checkpoints), "is_open": is_open},
+    )
+    return saved

@@ -1,0 +1,177 @@
+"""A project's settings for requests and feedback of applications: opt-in, limits, rules, keys."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from annotation.choices import JobState, Role, TokenScope
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import ApiToken, Project, User
+from annotation.selectors import access
+from annotation.services import audit
+from training.choices import SelectionReason
+from training.models import FeedbackKey, FeedbackRule, FeedbackSettings, RequestOptIn
+from training.services.feedback.redaction import SUGGESTED, checked_patterns
+
+SETTINGS = (
+    *("stores_requests", "retention_days", "patterns", "origins"),
+    *("daily_quota", "daily_quota_of_user"),
+)
+MOST_KEYS = 20
+MOST_ORIGINS = 20
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]{1,253}(?::[1-9][0-9]{0,4})?")
+
+
+def settings_of(project: Project) -> FeedbackSettings:
+    """Return the project's settings; unsaved defaults, which store nothing, where there are none."""
+    return FeedbackSettings.objects.filter(project=project).first() or FeedbackSettings(
+        project=project, patterns=list(SUGGESTED), state=JobState.FINISHED
+    )
+
+
+def rules_of(project: Project) -> list[FeedbackRule]:
+    """Return the rules of a project, one for each reason; unsaved ones are off."""
+    stored = {rule.reason: rule for rule in project.feedback_rules.all()}
+    return [
+        stored.get(reason) or FeedbackRule(project=project, reason=reason)
+        for reason in SelectionReason.values
+    ]
+
+
+@transaction.atomic
+def change_settings(*, project: Project, changes: Mapping[str, Any], changed_by: User) -> FeedbackSettings:
+    """Store settings, those of `SETTINGS` that are in `changes`. Refuses wrong values, naming the field."""
+    _require_manager(changed_by, project)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    settings = settings_of(project)
+    checked = dict(changes)
+    if "patterns" in checked:
+        checked["patterns"] = checked_patterns(checked["patterns"])
+    if "origins" in checked:
+        checked["origins"] = _checked_origins(checked["origins"])
+    if not 1 <= checked.get("retention_days", settings.retention_days) <= 3650:
+        raise Refusal(_("Enter 1 to 3650 days."), field="retention_days")
+    changed = {
+        name: checked[name]
+        for name in SETTINGS
+        if name in checked and checked[name] != getattr(settings, name)
+    }
+    for name, value in changed.items():
+        setattr(settings, name, value)
+    if changed or settings.pk is None:
+        settings.problem = ""
+        # A worker writes the columns of its job meanwhile.
+        written = [*changed, "problem", "updated_at"] if settings.pk else None
+        settings.save(update_fields=written)
+        audit.record(
+            action="feedback.settings", subject=project, actor=changed_by, project=project, details=changed
+        )
+    # A selection that failed begins again with the next sweep.
+    FeedbackSettings.objects.filter(pk=settings.pk, state=JobState.FAILED).update(
+        state=JobState.FINISHED, error=""
+    )
+    return settings
+
+
+@transaction.atomic
+def set_rule(
+    *, project: Project, reason: str, is_on: bool, share: float, most_per_day: int, changed_by: User
+) -> FeedbackRule:
+    """Store the rule of one reason. Refuses a share outside 0 to 1 and an unknown reason."""
+    _require_manager(changed_by, project)
+    if reason not in SelectionReason.values:
+        raise Refusal(_("Choose one of the rules."), field="reason")
+    if not 0 <= share <= 1:
+        raise Refusal(_("Enter a share from 0 to 1."), field="share")
+    if not 1 <= most_per_day <= 10_000:
+        raise Refusal(_("Enter 1 to 10000 a day."), field="most_per_day")
+    values = {"is_on": is_on, "share": share, "most_per_day": most_per_day}
+    before = FeedbackRule.objects.filter(project=project, reason=reason).values(*values).first()
+    rule, _created = FeedbackRule.objects.update_or_create(project=project, reason=reason, defaults=values)
+    if before != values and (before or is_on):
+        audit.record(
+            action="feedback.rule",
+            subject=project,
+            actor=changed_by,
+            project=project,
+            details={"reason": reason, **values},
+        )
+    return rule
+
+
+@transaction.atomic
+def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn:
+    """Have the requests of a token stored in a project. Refuses another person's token, one that generates
+    nothing, and one whose requests another project stores."""
+    _require_manager(opted_by, project)
+    if token.user_id != opted_by.pk or not token.is_good(timezone.now()):
+        raise Refusal(_("Choose one of your tokens."), field="token")
+    if TokenScope.GENERATE not in token.scopes:
+        raise Refusal(_("This token may not generate responses."), field="token")
+    row, created = RequestOptIn.objects.get_or_create(
+        token=token, defaults={"project": project, "created_by": opted_by}
+    )
+    if row.project_id != project.pk:
+        raise Refusal(_("Another project stores the requests of this token."), field="token")
+    if created:
+        audit.record(action="feedback.opt_in", subject=token, actor=opted_by, project=project)
+    return row
+
+
+@transaction.atomic
+def opt_out(*, row: RequestOptIn, opted_by: User) -> None:
+    """Store no more requests of a token. Those that are stored stay until their retention ends."""
+    _require_manager(opted_by, row.project)
+    audit.record(action="feedback.opt_out", subject=row.token, actor=opted_by, project=row.project)
+    row.delete()
+
+
+def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
+    """Create a publishable key. Refuses an empty or taken name, and the twenty-first key."""
+    _require_manager(created_by, project)
+    name = name.replace("\x00", "").strip()[:100]
+    if not name:
+        raise Refusal(_("Enter the name of the application."), field="name")
+    if project.feedback_keys.filter(revoked_at__isnull=True).count() >= MOST_KEYS:
+        raise Refusal(
+            _("This project has %(most)d keys. Revoke one first.") % {"most": MOST_KEYS}, field="name"
+        )
+    try:
+        with transaction.atomic():
+            key = FeedbackKey.objects.create(project=project, name=name, created_by=created_by)
+            audit.record(action="feedback.key", subject=key, actor=created_by, project=project)
+    except IntegrityError:
+        raise Refusal(_("A key of this project has this name."), field="name") from None
+    return key
+
+
+@transaction.atomic
+def revoke_key(*, key: FeedbackKey, revoked_by: User) -> None:
+    """Make a key worthless, for good. Its feedback stays."""
+    _require_manager(revoked_by, key.project)
+    if FeedbackKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
+        audit.record(action="feedback.key_revoke", subject=key, actor=revoked_by, project=key.project)
+
+
+def _checked_origins(lines: Sequence[str]) -> list[str]:
+    origins = [line.strip().lower().rstrip("/") for line in lines if line.strip()]
+    if len(origins) > MOST_ORIGINS:
+        raise Refusal(_("Enter at most %(most)d origins.") % {"most": MOST_ORIGINS}, field="origins")
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise Refusal(
+                _("“%(origin)s” is no origin. Write it as https://app.example.org.")
+                % {"origin": origin[:100]},
+                field="origins",
+            )
+    return list(dict.fromkeys(origins))
+
+
+def _require_manager(user: User, project: Project) -> None:
+    if not access.may(user, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project changes this."))

@@ -1,0 +1,1 @@
+"""Sources of suggestions: an AI annotator, or a reward model; some are planted wrong."""

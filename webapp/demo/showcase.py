@@ -1,0 +1,387 @@
+"""What the demo project shows beside its rounds: a conversation, agent traces, suggestions, a comparison of
+checkpoints, a rubric, and feedback of an application's end users."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from annotation.choices import JobState, SourceKind, Split, SuggestionDecision, SuggestionKind
+from annotation.choices import StepKind as Kind
+from annotation.exchange.prompts import import_prompts
+from annotation.models import (
+    Category,
+    Comparison,
+    Completion,
+    CompletionSource,
+    Conversation,
+    HelpReveal,
+    Project,
+    Prompt,
+    Suggestion,
+    SuggestionSet,
+    User,
+)
+from annotation.services.assignments import assign_next
+from annotation.services.conversations import save_task
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
+from annotation.services.projects.rubrics import RubricCriterionInput, publish_rubric, save_rubric
+from annotation.services.suggestions.final_pass import DecisionInput, finish_help
+from annotation.services.suggestions.settings import set_help
+from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
+from annotation.services.texts.completions import create_comparison
+from annotation.services.texts.traces import write_steps
+from annotation.text.identity import content_hash, text_hash
+from annotation.text.traces import Step, written
+from training.choices import FeedbackKind
+from training.models import ApplicationRequest, Checkpoint, SuggestionSource, TurnResponse
+from training.selectors.conversations import standing_of
+from training.services.comparing.side_by_side import Sampling, ask_beside, vote_beside, write_answers
+from training.services.comparing.voting import VOTES
+from training.services.conversations import begin, save_conversation_settings, say
+from training.services.conversations.generating import complete_turn
+from training.services.feedback.giving import NewFeedback, give_feedback
+from training.services.feedback.settings import change_settings, create_key
+from training.services.suggestions.asking import DEFAULT_TEMPLATE
+from webapp.demo.annotators import Annotator
+from webapp.demo.clock import Clock
+from webapp.demo.model_server import ScriptedModels
+from webapp.demo.texts import topics_by_question
+
+ROUND = 3
+_REQUESTS = 60
+_HELPED, _COMPARISONS_WITH_HELP = 10, 6
+"""Annotators who work with suggestions, and how many comparisons each."""
+_TALK = ("How do I brew green tea?", "Give me three tips on green tea.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Showcase:
+    """What its parts share."""
+
+    project: Project
+    manager: User
+    visitor: User | None
+    """An administrator who tries the demo: a conversation of theirs waits for a preference."""
+    annotators: Sequence[Annotator]
+    models: ScriptedModels
+    clock: Clock
+    chance: Random
+
+    def add_all(self) -> None:
+        """Add every part. Call it while the demo's checkpoints still have their files."""
+        self._add_conversations()
+        self._add_traces()
+        self._add_suggestions()
+        self._annotate_with_help()
+        self._add_comparing()
+        self._add_rubric()
+        self._add_feedback()
+
+    # ── conversations ──────────────────────────────────────────────────────────────────
+
+    def _add_conversations(self) -> None:
+        policy = Checkpoint.objects.get(project=self.project, name__endswith="round-1-policy")
+        checkpoints = [policy.parent or Checkpoint.objects.get(project=None), policy]
+        save_conversation_settings(project=self.project, actor=self.manager, checkpoints=checkpoints)
+        save_task(
+            project=self.project,
+            actor=self.manager,
+            name="First cup",
+            instructions="You have never made green tea. Find out what you need and how long it takes.",
+            language="English",
+            least_turns=2,
+        )
+        ada = self.annotators[0]
+        conversation = begin(project=self.project, annotator=ada.user)
+        for question in _TALK:
+            self._say(conversation, question)
+            assignment = standing_of(conversation).assignment
+            assert assignment is not None  # noqa: S101 - a turn with all its responses waits for a preference
+            self.clock.forward(seconds=70)
+            submit_judgment(
+                assignment=assignment,
+                annotator=ada.user,
+                answer=ada.answer(assignment, ROUND, 70),
+                idempotency_key=self._key(),
+            )
+        if self.visitor is not None:
+            self._say(begin(project=self.project, annotator=self.visitor), _TALK[0])
+
+    def _say(self, conversation: Conversation, question: str) -> None:
+        """Add a turn, with responses as the models of the demo compose them."""
+        turn = say(conversation=conversation, annotator=conversation.annotator, text=question)
+        for response in TurnResponse.objects.filter(turn=turn).select_related("checkpoint"):
+            body = {
+                "model": response.checkpoint.name,
+                "messages": [{"content": question}],
+                "seed": response.seed,
+            }
+            response.text = self.models.complete(body)["choices"][0]["message"]["content"]
+            response.finish_reason, response.written_at = "stop", self.clock.now
+            response.save(update_fields=["text", "finish_reason", "written_at"])
+        complete_turn(turn=turn)
+
+    # ── agent traces ───────────────────────────────────────────────────────────────────
+
+    def _add_traces(self) -> None:
+        messages = [{"role": "user", "content": "Which train reaches Bern before nine tomorrow?"}]
+        line = json.dumps({"prompt": messages, "tags": ["agent"]})
+        import_prompts(project=self.project, lines=[line], name="agent.jsonl")
+        prompt = Prompt.objects.get(project=self.project, content_hash=content_hash(messages))
+        source, _new = CompletionSource.objects.get_or_create(
+            name="timetable agent", defaults={"kind": SourceKind.IMPORT}
+        )
+        traces = []
+        for steps in (_careful_trace(), _hasty_trace()):
+            text, placed = written(steps)
+            trace = Completion.objects.create(
+                prompt=prompt, source=source, text=text, text_hash=text_hash(text), step_count=len(placed)
+            )
+            write_steps([(trace.pk, placed)])
+            traces.append(trace)
+        create_comparison(prompt=prompt, completions=traces, round_number=ROUND)
+
+    # ── suggestions ────────────────────────────────────────────────────────────────────
+
+    def _add_suggestions(self) -> None:
+        """Suggest the flaws and the order that the texts were composed with, for all that is still open."""
+        set_help(project=self.project, is_active=True, by=self.manager, control_share=0.2)
+        categories = {one.key: one.pk for one in Category.objects.filter(project=self.project)}
+        open_ = Comparison.objects.filter(
+            project=self.project, round_number=ROUND, open_slots__gt=0, turns=None
+        ).prefetch_related("completions")
+        for comparison in open_:
+            completions = list(comparison.completions.all())
+            responses = [self.models.responses.get(one.text) for one in completions]
+            quality = {
+                one.pk: response.quality
+                for one, response in zip(completions, responses, strict=True)
+                if response is not None
+            }
+            if len(quality) < len(completions):
+                continue
+            spans = [
+                SuggestionInput(
+                    kind=SuggestionKind.SPAN,
+                    completion_id=one.pk,
+                    category_id=categories[flaw.category],
+                    start=flaw.start,
+                    end=flaw.end,
+                    quote=one.text[flaw.start : flaw.end],
+                    confidence=round(self.chance.uniform(0.55, 0.95), 2),
+                )
+                for one, response in zip(completions, responses, strict=True)
+                if response is not None
+                for flaw in response.flaws
+            ]
+            ordered = sorted(quality.values(), reverse=True)
+            preference = SuggestionInput(
+                kind=SuggestionKind.PREFERENCE,
+                verdict="ranked",
+                ranks={pk: 1 + ordered.index(value) for pk, value in quality.items()},
+                text="Fewer false claims and less padding.",
+                confidence=0.7,
+            )
+            suggestions = [*spans, preference] if len(set(ordered)) > 1 else spans
+            store_suggestions(comparison=comparison, source="demo judge", suggestions=suggestions)
+
+    def _annotate_with_help(self) -> None:
+        """Let some annotators work with the suggestions: most accept what is right."""
+        policy = Checkpoint.objects.get(project=self.project, name__endswith="round-1-policy")
+        sets = SuggestionSet.objects.filter(comparison__project=self.project)
+        SuggestionSource.objects.create(
+            project=self.project,
+            checkpoint=policy,
+            template=DEFAULT_TEMPLATE,
+            is_active=False,
+            state=JobState.FINISHED,
+            compared=sets.count(),
+            suggested=Suggestion.objects.filter(suggestion_set__in=sets).count(),
+        )
+        for annotator in self.annotators[:_HELPED]:
+            for _turn in range(_COMPARISONS_WITH_HELP):
+                assignment = assign_next(project=self.project, annotator=annotator.user)
+                if assignment is None or assignment.comparison.completions.filter(step_count__gt=0).exists():
+                    break
+                seconds = annotator.temper.seconds * self.chance.uniform(0.7, 1.4)
+                self.clock.forward(seconds=seconds)
+                answer = annotator.answer(assignment, ROUND, seconds)
+                submit_judgment(
+                    assignment=assignment,
+                    annotator=annotator.user,
+                    answer=answer,
+                    idempotency_key=self._key(),
+                )
+                reveal = HelpReveal.objects.filter(assignment=assignment, finished_at=None).first()
+                if reveal is not None:
+                    self._decide(reveal, annotator, answer)
+
+    def _decide(self, reveal: HelpReveal, annotator: Annotator, answer: JudgmentAnswer) -> None:
+        """Submit the final pass with a decision on each suggestion."""
+        marked = {(span.completion_id, span.start) for span in answer.span_flags}
+        decisions = []
+        for one in Suggestion.objects.filter(suggestion_set__comparison=reveal.assignment.comparison):
+            seconds = self.chance.uniform(1.5, 9)
+            self.clock.forward(seconds=seconds)
+            is_new = one.kind == SuggestionKind.SPAN and (one.completion_id, one.start) not in marked
+            accepts = is_new and self.chance.random() < annotator.temper.sees_flaw
+            decision = SuggestionDecision.ACCEPTED if accepts else SuggestionDecision.REJECTED
+            decisions.append(DecisionInput(suggestion_id=one.pk, decision=decision, seconds=seconds))
+        finish_help(
+            reveal=reveal,
+            annotator=annotator.user,
+            answer=answer,
+            decisions=decisions,
+            idempotency_key=self._key(),
+        )
+
+    def _key(self) -> uuid.UUID:
+        return uuid.UUID(int=self.chance.getrandbits(128), version=4)
+
+    # ── compare ────────────────────────────────────────────────────────────────────────
+
+    def _add_comparing(self) -> None:
+        """Compare two policies on a training prompt, and vote."""
+        found = Checkpoint.objects.filter(project=self.project)
+        policies = [found.get(name__endswith=f"round-{number}-policy") for number in (1, 2)]
+        prompt = Prompt.objects.filter(project=self.project, split=Split.TRAIN).order_by("pk").first()
+        assert prompt is not None  # noqa: S101 - the demo has hundreds
+        shown = ask_beside(
+            project=self.project,
+            created_by=self.manager,
+            checkpoints=policies,
+            question=prompt,
+            sampling=Sampling(),
+            seed=7,
+            scorer=found.get(name__endswith="round-2-reward"),
+        )
+        write_answers(shown=shown)
+        vote_beside(shown=shown, voter=self.manager, vote=VOTES["first"])
+
+    # ── rubric ─────────────────────────────────────────────────────────────────────────
+
+    def _add_rubric(self) -> None:
+        criteria = (
+            RubricCriterionInput(
+                name="Accuracy",
+                text="Are all claims true?",
+                levels="1: a false claim\n3: true, but vague\n5: true and precise",
+                weight=3,
+            ),
+            RubricCriterionInput(
+                name="Completeness", text="Does it say what a beginner needs to know?", weight=2
+            ),
+            RubricCriterionInput(
+                name="Brevity", text="Is it free of asides and repetition?", scale="thumbs", weight=1
+            ),
+        )
+        version = save_rubric(
+            project=self.project, name="Everyday answers", criteria=criteria, saved_by=self.manager
+        )
+        publish_rubric(version=version, published_by=self.manager)
+
+    # ── feedback of applications ───────────────────────────────────────────────────────
+
+    def _add_feedback(self) -> None:
+        change_settings(
+            project=self.project,
+            changes={"stores_requests": True, "origins": ["https://help.example.org"]},
+            changed_by=self.manager,
+        )
+        key = create_key(project=self.project, name="help centre", created_by=self.manager)
+        policy = Checkpoint.objects.get(project=self.project, name__endswith="round-1-policy")
+        questions = list(topics_by_question())
+        ends = self.clock.now
+        for number in range(_REQUESTS):
+            self.clock.now = ends - timedelta(hours=4 * (_REQUESTS - number))
+            question = self.chance.choice(questions)
+            messages = [{"role": "user", "content": question}]
+            body = {"model": policy.name, "messages": messages, "seed": number}
+            text = self.models.complete(body)["choices"][0]["message"]["content"]
+            quality = self.models.responses[text].quality
+            request = ApplicationRequest.objects.create(
+                project=self.project,
+                key=f"chatcmpl-demo-{number}",
+                checkpoint=policy,
+                token_name="help centre",  # noqa: S106 - a name
+                messages=messages,
+                content_hash=content_hash(messages),
+                sampling={"temperature": 0.7},
+                choices=[{"text": text, "seed": number, "finish_reason": "stop", "token_count": None}],
+            )
+            ApplicationRequest.objects.filter(pk=request.pk).update(created_at=self.clock.now)
+            self.clock.forward(minutes=self.chance.uniform(1, 30))
+            if self.chance.random() < 0.75:
+                give_feedback(
+                    source=key,
+                    new=NewFeedback(
+                        completion=request.key,
+                        kind=FeedbackKind.THUMB,
+                        value=int(quality + self.chance.gauss(0, 1) > 1.5),
+                        user=f"visitor-{self.chance.randrange(25)}",
+                    ),
+                )
+            if number % 12 == 5 or (quality < 0.5 and self.chance.random() < 0.5):
+                rewrite = " ".join(topics_by_question()[question].facts[:3])
+                give_feedback(
+                    source=key,
+                    new=NewFeedback(
+                        completion=request.key, kind=FeedbackKind.REWRITE, text=rewrite, user="editor"
+                    ),
+                )
+        self.clock.now = ends
+
+
+def _careful_trace() -> list[Step]:
+    return [
+        Step(
+            kind=Kind.REASONING,
+            content="I need tomorrow's departures from Zürich and their arrival in Bern.",
+        ),
+        Step(
+            kind=Kind.TOOL_CALL,
+            tool="timetable",
+            call="c1",
+            arguments={"from": "Zürich HB", "to": "Bern", "arrive_before": "09:00"},
+        ),
+        Step(
+            kind=Kind.TOOL_RESULT,
+            role="tool",
+            tool="timetable",
+            call="c1",
+            content="IC 1  07:32 → 08:28\nIC 8  08:02 → 08:58\nIR 16 07:06 → 08:24",
+        ),
+        Step(
+            kind=Kind.MESSAGE,
+            content="The IC 8 at 08:02 arrives at 08:58. To be safe, take the IC 1 at 07:32 (08:28).",
+        ),
+    ]
+
+
+def _hasty_trace() -> list[Step]:
+    return [
+        Step(
+            kind=Kind.TOOL_CALL, tool="timetable", call="c1", arguments={"from": "Zürich HB", "to": "Berne"}
+        ),
+        Step(
+            kind=Kind.TOOL_RESULT,
+            role="tool",
+            tool="timetable",
+            call="c1",
+            content="Unknown station: Berne. Did you mean Bern?",
+            is_error=True,
+        ),
+        Step(kind=Kind.TOOL_CALL, tool="timetable", call="c2", arguments={"from": "Zürich HB", "to": "Bern"}),
+        Step(
+            kind=Kind.TOOL_RESULT,
+            role="tool",
+            tool="timetable",
+            call="c2",
+            content="IC 8  08:02 → 08:58\nIC 1  08:32 → 09:28",
+        ),
+        Step(kind=Kind.MESSAGE, content="Take the IC 1 at 08:32."),
+    ]

@@ -1,0 +1,38 @@
+"""Pages of the guide."""
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import get_language
+from django.views.decorators.http import require_safe
+
+from webapp.guide.library import neighbours, pages, shelves
+from webapp.guide.search import search
+
+
+@require_safe
+def index(request: HttpRequest) -> HttpResponse:
+    """List the pages, or what a search finds. For everyone."""
+    text = request.GET.get("q", "")[:200].replace("\0", "")
+    context = {"text": text, "hits": search(text), "shelves": shelves()}
+    template = "guide/results.html" if request.htmx else "guide/index.html"  # type: ignore[attr-defined]
+    return render(request, template, context)
+
+
+@require_safe
+def page(request: HttpRequest, kind: str, name: str) -> HttpResponse:
+    """Show a page. For everyone."""
+    found = pages().get((kind, name))
+    if found is None:
+        raise Http404
+    before, after = neighbours(found)
+    edition = found.in_language(get_language() or "en")
+    headings = [section for section in edition.rendered.sections if section.level == 2]
+    context = {
+        "page": found,
+        "edition": edition,
+        "headings": headings if len(headings) > 1 else [],
+        "before": before,
+        "after": after,
+        "shelves": shelves(),
+    }
+    return render(request, "guide/page.html", context)
