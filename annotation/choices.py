@@ -256,6 +256,7 @@ class TaskName(StrEnum):
     DO_IMPORT = "annotation.tasks.do_import"
     DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
     RECORD_AGREEMENT = "annotation.tasks.record_agreement"
+    COMPUTE_REPORT = "annotation.tasks.compute_report"
     SWEEP = "annotation.tasks.sweep"
     SEND_NOTIFICATION = "annotation.tasks.send_notification"
     SEND_INVITATION = "annotation.tasks.send_invitation"

@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from annotation.agreement.selection import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
 from annotation.services.inbox import mail
@@ -9,6 +10,7 @@ from annotation.services.inbox.notifications import forget_notifications
 from annotation.services.people import password_reset
 from annotation.services.quality import agreement
 from annotation.services.webhooks import deliveries
+from annotation.statistics.cached import compute_in_worker
 
 
 @shared_task(name=TaskName.DO_IMPORT)
@@ -21,6 +23,21 @@ def do_import(import_id: int) -> None:
 def record_agreement(comparison_id: int) -> None:
     """Record how far the annotators of a comparison agree."""
     agreement.record_agreement(comparisons=[comparison_id])
+
+
+@shared_task(name=TaskName.COMPUTE_REPORT)
+def compute_report(
+    project_id: int,
+    round_number: int | None,
+    category_id: int | None,
+    annotator_id: int | None,
+    other_id: int | None,
+) -> None:
+    """Compute the statistics of a large project, or of a part of it."""
+    selection = Selection(
+        round_number=round_number, category_id=category_id, annotator_id=annotator_id, other_id=other_id
+    )
+    compute_in_worker(project_id=project_id, selection=selection)
 
 
 @shared_task(name=TaskName.SWEEP)

@@ -19,6 +19,7 @@ ON_SQLITE_ALONE = (
     "tests/annotation/agreement/",
     "tests/annotation/comparison/test_comparison_page.py",
     "tests/annotation/data/test_prompt_pages.py",
+    "tests/annotation/data/test_word_index.py",
     "tests/annotation/labelling/",
     "tests/annotation/projects/test_preview_and_archive.py",
     "tests/annotation/projects/test_settings_pages.py",

@@ -17,6 +17,7 @@ from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
 from annotation.selectors.comparisons import comparisons_behind
 from annotation.services.quality.gold import mark_as_gold
+from annotation.services.quality.reports import request_report
 from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.cached import items_of, report_without_waiting
 from annotation.statistics.report import Report
@@ -180,7 +181,8 @@ class StatisticsView(ProjectView):
         """
         asked = StatisticsFilters(data=request.query_params.dict())
         asked.is_valid(raise_exception=True)
-        report = report_without_waiting(self.project, selection_of(self, asked.validated_data))
+        selection = selection_of(self, asked.validated_data)
+        report = report_without_waiting(self.project, selection, request=request_report)
         if report is None:
             waiting = ComputingSerializer({"computing": True}).data
             return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from threading import Thread
 
 from django.core.cache import cache
-from django.db import connections
 from django.utils import timezone
 
 from annotation.agreement.selection import Selection
@@ -24,6 +22,8 @@ STALE_SECONDS = 24 * 3600
 """So long a report is there for who would rather read an old one than wait."""
 ITEMS_SECONDS = 60.0
 """The comparisons behind a figure of a large project, looked through one by one, are listed so rarely."""
+BEGUN_SECONDS = 600
+"""A computation that a worker has not ended by then, for it died, is asked for again."""
 LARGE = 20_000
 """With more judgments than this nobody waits for a page until its report is computed."""
 
@@ -41,38 +41,32 @@ def report_of(project: Project, selection: Selection) -> Report:
     return report
 
 
-def report_without_waiting(project: Project, selection: Selection) -> Report | None:
+def report_without_waiting(
+    project: Project, selection: Selection, *, request: Callable[..., bool]
+) -> Report | None:
     """Return the report; in a large project as it was computed last, None where it never was.
 
-    There it is computed anew behind the answer, once at a time in each web process.
+    There a worker computes it again, once at a time. request: `request_report` of the services.
     """
     report = kept_report_of(project, selection)
     if report is not None or not is_large(project):
         return report or report_of(project, selection)
-    key = _key_of(project, selection)
-    if cache.add(f"{key}:begun", True, STALE_SECONDS):
-
-        def compute() -> None:
-            try:
-                report_of(project, selection)
-            finally:
-                cache.delete(f"{key}:begun")
-
-        in_background(compute)
-    _, report = cache.get(key) or ("", None)
-    return report
+    begun = _begun_key_of(project, selection)
+    is_first = cache.add(begun, True, BEGUN_SECONDS)
+    if is_first and not request(project_id=project.pk, selection=selection):
+        cache.delete(begun)
+    return last_report_of(project, selection)
 
 
-def in_background(work: Callable[[], None]) -> None:
-    """Do something in a thread with a database connection of its own."""
-
-    def run() -> None:
-        try:
-            work()
-        finally:
-            connections.close_all()
-
-    Thread(target=run, daemon=True).start()
+def compute_in_worker(*, project_id: int, selection: Selection) -> None:
+    """Compute the report that a page waits for; nothing where its project is gone."""
+    project = Project.objects.filter(pk=project_id).first()
+    if project is None:
+        return
+    try:
+        report_of(project, selection)
+    finally:
+        cache.delete(_begun_key_of(project, selection))
 
 
 def kept_report_of(project: Project, selection: Selection) -> Report | None:
@@ -117,6 +111,10 @@ def items_are_kept(project: Project, selection: Selection, shown: Shown) -> bool
 def _key_of(project: Project, selection: Selection) -> str:
     # The number changes with the fields of a report: an older one is not read again.
     return f"statistics:report:4:{project.pk}:{selection.key}"
+
+
+def _begun_key_of(project: Project, selection: Selection) -> str:
+    return f"{_key_of(project, selection)}:begun"
 
 
 def _items_of(project: Project, selection: Selection, shown: Shown) -> tuple[str | int, ...]:

@@ -8,7 +8,8 @@ from django.utils.functional import Promise
 
 from annotation.agreement.selection import Selection
 from annotation.models import Project
-from annotation.statistics.cached import is_large, kept_report_of, report_of
+from annotation.services.quality.reports import request_report
+from annotation.statistics.cached import is_large, report_of, report_without_waiting
 from annotation.statistics.report import Report
 from annotation.views.access import Request
 
@@ -21,14 +22,14 @@ def report_or_wait(
     title: str | Promise,
     styles: Sequence[str] = ("css/statistics.css",),
 ) -> Report | HttpResponse:
-    """Return the report, or the page that asks for the same address by itself and has the report then.
+    """Return the report, or the page that asks for the same address until a worker has computed it.
 
     Small projects never see that page. Without JavaScript it has a link that waits.
     """
-    report = kept_report_of(project, selection)
-    if report is None and has_to_wait(request, project):
-        return computing(request, project, title=title, styles=styles)
-    return report or report_of(project, selection)
+    if "compute" in request.GET:
+        return report_of(project, selection)
+    report = report_without_waiting(project, selection, request=request_report)
+    return report or computing(request, project, title=title, styles=styles)
 
 
 def has_to_wait(request: Request, project: Project) -> bool:

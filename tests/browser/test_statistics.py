@@ -1,11 +1,15 @@
 """The manager's statistics in a real browser: reached, read, narrowed, and followed with the keyboard."""
 
 import re
+from threading import Thread
+from typing import Any
 
 import pytest
+from django.db import connections
 from playwright.sync_api import expect
 
 from annotation.models import Comparison, Project, User
+from annotation.tasks import compute_report
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project
 from tests.browser.conftest import Axe, Open, until
@@ -132,11 +136,23 @@ def test_own_work_leads_to_the_labelling_screen_with_the_keyboard(
     expect(page.locator("form#judgment")).to_be_visible()
 
 
+def compute_elsewhere(task: str, *arguments: Any) -> bool:
+    """A worker: another thread."""
+
+    def compute() -> None:
+        compute_report(*arguments)
+        connections.close_all()
+
+    Thread(target=compute).start()
+    return True
+
+
 @pytest.mark.parametrize("path", ["statistics", "annotators"])
 def test_the_figures_of_a_large_project_come_after_the_page(
     path: str, busy: Project, carol: User, open_as: Open, axe: Axe, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
+    monkeypatch.setattr("annotation.services.quality.reports.send", compute_elsewhere)
     page = open_as(carol, f"/projects/{busy.slug}/{path}/")
     # The page that waits has put the figures in its place, and the address is the same.
     expect(page.get_by_role("region", name="Annotators", exact=True)).to_be_visible()

@@ -87,7 +87,7 @@ def bytes_of_tensors() -> int:
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in gc.get_objects()
         # Asked of its exact type: a weak reference whose object is gone answers isinstance with an error,
-        # and a tensor that torch only pretends to have (FakeTensor, of a compiler in another test) has no memory.
+        # and a tensor that a compiler in another test pretends to have (FakeTensor) has no memory.
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
     }
     return sum(storages.values())

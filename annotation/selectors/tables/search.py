@@ -1,4 +1,4 @@
-"""Full-text search: every word of the query begins a word of the text. An index serves it on PostgreSQL."""
+"""Full-text search: every word of the query begins a word of the text. An index of the database serves it."""
 
 import json
 import random
@@ -10,6 +10,9 @@ from typing import Any, TypeVar, cast
 from django.contrib.postgres.search import SearchQuery, SearchVectorField
 from django.db import connection
 from django.db.models import Case, F, Func, Model, Q, QuerySet, When
+from django.db.models.expressions import RawSQL
+
+from annotation.selectors.tables.word_index import WordIndex, index_of
 
 Row = TypeVar("Row", bound=Model)
 
@@ -19,6 +22,8 @@ FEW = 5000
 _SAMPLE, _COMMON = 200, 10
 _MOST_WORDS = 12
 _WORD = re.compile(r"\w+")
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""Letters of languages without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 class _Words(Func):
@@ -35,7 +40,8 @@ def matching(
 
     And True where they lie far from each other: their keys are to be collected and sorted for a page.
     of, column: the model and its column with the text (or a JSON value with texts); the rows' own where `of`
-    is left out. path: the field of the rows that leads there. SQLite looks for each word anywhere in a text.
+    is left out. path: the field of the rows that leads there. On SQLite, words of languages without spaces
+    are looked for anywhere in a text.
     """
     words = _WORD.findall(text.replace("\0", " "))[:_MOST_WORDS]
     if not words:
@@ -50,10 +56,20 @@ def matching(
         if few is not None:
             return rows.filter(**{f"{path or 'pk'}__in": few}), False
         return cast("QuerySet[Row]", rows.alias(words_=_Words(F(field)))).filter(words_=query), True
+    table = (of or rows.model)._meta.db_table
+    index = index_of(connection, table, column)
+    if index is not None and not _WITHOUT_SPACES.search("".join(words)):
+        return rows.filter(**{f"{path or 'pk'}__in": _rows_of(index, words)}), True
     for word in words:
         spellings = {word, json.dumps(word)[1:-1]}
         rows = rows.filter(reduce(or_, (Q(**{f"{field}__icontains": one}) for one in spellings)))
     return rows, True
+
+
+def _rows_of(index: WordIndex, words: list[str]) -> RawSQL:
+    """Return the numbers of the rows that SQLite's index finds. Words are letters, digits and underscores."""
+    query = " ".join(f'"{word}"*' for word in words)
+    return RawSQL(f"SELECT rowid FROM {index.name} WHERE {index.name} MATCH %s", [query])  # noqa: S611, S608
 
 
 def _walked(rows: QuerySet[Row], field: str, query: SearchQuery) -> QuerySet[Row]:

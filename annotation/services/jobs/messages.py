@@ -19,16 +19,21 @@ _QUIET_SECONDS = 5.0
 _quiet_until = 0.0
 
 
-def send(task: str, *args: object) -> None:
-    """Send a task to the workers. A broker that is down is no failure: the sweep finds the row."""
+def send(task: str, *args: object) -> bool:
+    """Send a task to the workers, and return True if the broker took it.
+
+    A broker that is down is no failure: the sweep finds the row.
+    """
     global _quiet_until
     if time.monotonic() < _quiet_until:
-        return
+        return False
     try:
         current_app.send_task(str(task), args=list(args))
     except (OperationalError, KombuError, AMQPError, OSError) as error:
         _quiet_until = time.monotonic() + _QUIET_SECONDS
         logger.warning("%s%s: no message to the workers (%s); a sweep sends it again.", task, args, error)
+        return False
+    return True
 
 
 def send_after_commit(task: str, *args: object) -> None:

@@ -5,9 +5,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from io import StringIO
-from queue import Queue
-from threading import get_ident
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.agreement.selection import Selection
-from annotation.choices import Shown
+from annotation.choices import Shown, TaskName
 from annotation.models import Comparison, Project, User
-from annotation.statistics.cached import in_background, report_of
+from annotation.statistics.cached import report_of
+from annotation.tasks import compute_report
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project, item, say
 from tests.api.scene import Asker
@@ -189,9 +189,30 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
 
 
-@pytest.mark.parametrize("page", ["statistics", "statistics-items", "annotators"])
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The reports that a worker is asked to compute; calling one does it."""
+    asked: list[Callable[[], None]] = []
+
+    def send(task: str, *arguments: Any) -> bool:
+        assert task == TaskName.COMPUTE_REPORT
+        # A message carries nothing but what JSON does.
+        asked.append(partial(compute_report, *json.loads(json.dumps(arguments))))
+        return True
+
+    monkeypatch.setattr("annotation.services.quality.reports.send", send)
+    return asked
+
+
+@pytest.mark.parametrize("page", ["statistics", "annotators"])
 def test_nobody_waits_for_the_report_of_a_large_project(
-    page: str, large: None, project: Project, alice: User, carol: User, client_of: ClientOf
+    page: str,
+    large: None,
+    worker: list[Callable[[], None]],
+    project: Project,
+    alice: User,
+    carol: User,
+    client_of: ClientOf,
 ):
     client = client_of(carol)
     address = reverse(page, args=[project.slug])
@@ -199,14 +220,61 @@ def test_nobody_waits_for_the_report_of_a_large_project(
         say(item(project), alice, [1, 2])
     # Small still: computed at once.
     assert "Computing figures" not in client.get(address).content.decode()
+    cache.clear()
     say(item(project), alice, [1, 2])
     text = client.get(address).content.decode()
     assert "Computing figures of many annotations…" in text
     assert f'hx-get="{address}"' in text
-    # The page asks for itself; after that the figures are there for everybody.
+    # The page asks for itself until a worker has computed the figures, once: then everybody has them.
+    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "Computing figures" in asked
+    [compute] = worker
+    compute()
     asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
     assert "alice" in asked
     assert asked.lstrip().startswith('<div class="page')
+    assert "Computing figures" not in client.get(address).content.decode()
+    # Older figures are shown, with their time, while a worker computes newer ones.
+    say(item(project), alice, [1, 2])
+    assert "Computing figures" not in client.get(address).content.decode()
+    assert len(worker) == 2
+
+
+def test_figures_that_no_worker_was_asked_for_are_asked_for_again(
+    large: None,
+    project: Project,
+    alice: User,
+    carol: User,
+    client_of: ClientOf,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for _ in range(3):
+        say(item(project), alice, [1, 2])
+    asked: list[str] = []
+    # The broker takes no message.
+    monkeypatch.setattr("annotation.services.quality.reports.send", lambda task, *_: asked.append(task))
+    for _ in range(2):
+        assert (
+            "Computing" in client_of(carol).get(reverse("statistics", args=[project.slug])).content.decode()
+        )
+    assert len(asked) == 2
+
+
+@pytest.mark.django_db
+def test_the_report_of_a_project_that_is_gone_is_not_computed():
+    compute_report(123456, None, None, None, None)
+
+
+def test_the_comparisons_behind_a_figure_of_a_large_project_come_after_the_page(
+    large: None, project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    client = client_of(carol)
+    address = reverse("statistics-items", args=[project.slug])
+    for _ in range(3):
+        say(item(project), alice, [1, 2])
+    assert f'hx-get="{address}"' in client.get(address).content.decode()
+    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "alice" in asked
     assert "Computing figures" not in client.get(address).content.decode()
 
 
@@ -232,10 +300,8 @@ def test_the_comparisons_behind_a_figure_of_a_large_project_are_listed_once_and_
 
 
 def test_the_api_gives_a_large_projects_last_figures_while_it_computes_newer_ones(
-    large: None, project: Project, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch
+    large: None, worker: list[Callable[[], None]], project: Project, alice: User, carol: User
 ):
-    begun: list[Callable[[], None]] = []
-    monkeypatch.setattr("annotation.statistics.cached.in_background", begun.append)
     for _ in range(3):
         say(item(project), alice, [1, 2])
     asker, address = Asker(carol), f"/projects/{project.slug}/statistics/"
@@ -244,21 +310,15 @@ def test_the_api_gives_a_large_projects_last_figures_while_it_computes_newer_one
         assert (answer.status_code, answer.json()) == (202, {"computing": True})
         assert answer["Retry-After"] == "10"
     # Once, however often one asks.
-    (compute,) = begun
+    (compute,) = worker
     compute()
     assert asker.get(address).json()["judgments"] == 3
     say(item(project), alice, [1, 2])
     assert asker.get(address).json()["judgments"] == 3
-    _, compute = begun
+    _, compute = worker
     compute()
     assert asker.get(address).json()["judgments"] == 4
-    assert len(begun) == 2
-
-
-def test_what_is_done_in_the_background_is_done_in_another_thread():
-    threads: Queue[int] = Queue()
-    in_background(lambda: threads.put(get_ident()))
-    assert threads.get(timeout=30) != get_ident()
+    assert len(worker) == 2
 
 
 def test_without_javascript_a_link_waits(
