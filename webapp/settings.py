@@ -401,6 +401,7 @@ SPECTACULAR_SETTINGS = {
 # ── Words, time, files ────────────────────────────────────────────────────────────────
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("de", "Deutsch")]
+FORMAT_MODULE_PATH = "webapp.locale"
 TIME_ZONE = env["RONDO_TIME_ZONE"]
 USE_TZ = True
 STATIC_URL = "static/"

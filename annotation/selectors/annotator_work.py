@@ -70,14 +70,14 @@ def history_page(submitted: QuerySet[Assignment], *, before: int | None) -> Hist
         .select_related("annotator", "assignment", "comparison__prompt", "superseded_by")
         .prefetch_related(Prefetch("ranks", queryset=RankedCompletion.objects.order_by("rank", "id")))
     )
-    by_assignment = {judgment.assignment_id: _shown(judgment) for judgment in judgments}
+    by_assignment = {judgment.assignment_id: shown_to_annotator(judgment) for judgment in judgments}
     return HistoryPage(
         rows=[by_assignment[pk] for pk in shown if pk in by_assignment],
         older=shown[-1] if len(found) > ON_A_PAGE else None,
     )
 
 
-def _shown(judgment: Judgment) -> ShownJudgment:
+def shown_to_annotator(judgment: Judgment) -> ShownJudgment:
     """Return a judgment in the letters of its annotator, of an imported one in the order of its ranks."""
     order = judgment.assignment.display_order or sorted(row.completion_id for row in judgment.ranks.all())
     numbers = {pk: number for number, pk in enumerate(order, start=1)}

@@ -31,10 +31,11 @@ from training.contract.log_lines import search_lines, tail
 from training.figures.baselines import BASELINE_FIGURES
 from training.figures.curves import MOST_LINES, Metric, metric_of, points_since
 from training.figures.folded_metrics import Folded, folded_metrics
-from training.figures.held_out import Figure, figures_of
+from training.figures.held_out import Figure
 from training.figures.samples import Measure, Samples, shaded
 from training.files.run_folders import folder_of
 from training.models import Run
+from training.selectors.run_columns import title_of
 
 DRAWN_METRICS = (
     "reward",
@@ -261,13 +262,16 @@ def log_lines_of(run: Run, text: str = "") -> LogLines:
 def headline_figures_of(run: Run) -> tuple[Figure, ...]:
     """Return the figures by which a run is judged first, as its summary has them."""
     summary: dict[str, float | None] = run.summary or {}
-    names = [name for name in HEADLINE_METRICS if name in summary][:_MOST_HEADLINES]
-    wanted = {
-        key: summary[key] for name in names for key in (name, f"{name}_low", f"{name}_high") if key in summary
-    }
-    figures = {figure.title: figure for figure in figures_of(wanted)}
-    titles = [name.removeprefix("held_out_").replace("_", " ") for name in names]
-    return tuple(figures[title] for title in titles if title in figures)
+    names = [name for name in HEADLINE_METRICS if summary.get(name) is not None]
+    is_held_out = any(name.startswith("held_out_") for name in names)
+    # Of a figure that was also measured on held-out data, the one on training data says little.
+    shown = [name for name in names if not (is_held_out and name in ("loss", "accuracy"))][:_MOST_HEADLINES]
+    return tuple(
+        Figure(title=title_of(name), value=value, low=low, high=high)
+        for name in shown
+        if (value := summary[name]) is not None
+        for low, high in [(summary.get(f"{name}_low"), summary.get(f"{name}_high"))]
+    )
 
 
 def machine_of(run: Run) -> MachineUse | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.urls import reverse
 from django.utils.formats import date_format
@@ -18,7 +18,9 @@ from annotation.models import (
     Judgment,
     Project,
     Prompt,
+    RankedCompletion,
 )
+from annotation.selectors.annotator_work import shown_to_annotator
 from annotation.selectors.tables.filters import (
     agree_less,
     agreements,
@@ -249,12 +251,15 @@ def _annotation_rows(project: Project) -> QuerySet[Judgment]:
     return (
         Judgment.objects.current()
         .filter(comparison__project=project)
-        .select_related("annotator", "comparison__prompt", "comparison__project")
+        .select_related(
+            "annotator", "assignment", "superseded_by", "comparison__prompt", "comparison__project"
+        )
+        .prefetch_related(Prefetch("ranks", queryset=RankedCompletion.objects.order_by("rank", "id")))
     )
 
 
 def _decision(judgment: Judgment) -> Cell:
-    text = str(judgment.get_verdict_display())
+    text = shown_to_annotator(judgment).preference
     if judgment.strength:
         text += ", " + _("strength %(strength)s") % {"strength": judgment.strength}
     return Cell(text)

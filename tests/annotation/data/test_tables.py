@@ -191,3 +191,18 @@ def test_htmx_gets_the_rows_alone(project: Project, carol: User, client_of: Clie
     )
     assert page.lstrip().startswith("<form")
     assert "<html" not in page
+
+
+def test_annotations_show_the_order_in_the_letters_that_their_annotator_saw(project: Project, alice: User):
+    comparison = factories.make_comparison(project, ("One.", "Two.", "Three."))
+    judgment = factories.make_judgment(comparison, alice, (2, 1, 1))
+    ids = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
+    letter = {pk: "ABC"[place] for place, pk in enumerate(judgment.assignment.display_order)}
+    best = " = ".join(sorted((letter[ids[1]], letter[ids[2]])))
+    shown = [
+        cell.text
+        for _, line in View(TABLES["annotations"], project, QueryDict("")).lines
+        for column, cell in line
+        if column.name == "preference"
+    ]
+    assert shown == [f"{best} > {letter[ids[0]]}"]

@@ -352,10 +352,12 @@ def test_runs_with_one_configuration_say_so(manager: Client, project: Project):
 def test_headline_figures_come_first_with_their_intervals(manager: Client, runs: dict[str, Run]):
     run = runs["best"]
     run.summary |= {"held_out_accuracy_low": 0.85, "held_out_accuracy_high": 0.94, "gradient_norm": 7.0}
+    # On training data: each figure has one name on the page, that of held-out data.
+    run.summary |= {"accuracy": 0.99, "loss": 0.1}
     run.save()
     page = manager.get(run.get_absolute_url()).content.decode()
     strip = page.partition('class="headlines"')[2].partition("</dl>")[0]
-    assert re.findall(r"<dt[^>]*>([^<]+)</dt>", strip) == ["accuracy", "log loss"]
+    assert re.findall(r"<dt[^>]*>([^<]+)</dt>", strip) == ["Held-out accuracy", "Held-out log loss"]
     assert "0.85–0.94" in strip
     assert page.index('class="headlines"') < page.index('id="curves-title"')
 
