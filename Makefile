@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-fast test-faults test-processes bench reverse screenshots guide lint format
+.PHONY: help install install-dev run test test-fast test-faults test-processes test-vllm bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -31,6 +31,9 @@ test-faults: install-dev ## Run the long tests that kill processes and cut netwo
 
 test-processes: install-dev ## Run every training method in two processes against one
 	@$(BIN)/python -m pytest tests/rlhf/loop/test_distributed.py tests/rlhf/policy_gradient/test_processes.py
+
+test-vllm: install-dev ## Run a policy gradient whose completions a real vLLM samples
+	@$(BIN)/python .ci/vllm.py
 
 lint: install-dev ## Run all static checks
 	$(BIN)/ruff check .

@@ -260,6 +260,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "run-download": ("GET", MANAGERS),
     "run-tensorboard": ("GET", MANAGERS),
     "checkpoints": ("GET", MANAGERS),
+    "scaling": ("GET", MANAGERS),
     "checkpoint": ("GET", MANAGERS),
     # Nothing has been evaluated.
     "evaluation": ("GET", (302, 404, 403, 403, 404, 404)),

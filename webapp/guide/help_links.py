@@ -33,6 +33,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
         *("withheld", "drift", "drift-items"),
     ),
     "explanation/statistics": ("statistics",),
+    "how-to/train-on-several-gpus": ("scaling",),
     "how-to/use-ai-annotators": ("judges", "judge", "suggestions"),
     "how-to/use-rubrics": ("rubrics", "rubric", "rubric-new", "rubric-edit", "rubric-drafts", "rubric-draft"),
     "how-to/train-a-round": ("rounds", "round", "round-draft", "round-promote", "round-open", "round-start"),

@@ -1,0 +1,156 @@
+"""Scaling on paper: worked by hand, and against what the dry run says of the same run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from annotation.models import Project, User
+from training.services.runs.memory import Shape, memory_of
+from training.services.runs.scaling import (
+    BASES,
+    GIB,
+    GPU_COUNTS,
+    GPUS,
+    Gpu,
+    Plan,
+    fewest_gpus,
+    scaling_of,
+    settings_for,
+)
+
+ClientOf = Callable[[User], Client]
+
+SHAPE = Shape(
+    vocabulary=100,
+    hidden=8,
+    intermediate=16,
+    layers=2,
+    heads=2,
+    key_heads=1,
+    head_size=4,
+    tied=True,
+    context=64,
+)
+"""Attention 8×8 + 8×4 + 8×4 + 8×8 = 192, network 3×8×16 = 384, norms 16 a block; 800 embedding, 8 norm:
+1,992 parameters."""
+GPU = Gpu(
+    name="round",
+    memory=GIB,
+    operations=1e6,
+    memory_rate=1e6,
+    link_rate=1000.0,
+    network_rate=100.0,
+    per_node=2,
+)
+
+
+def plan(method: str, *, rank: int = 1, is_sharded: bool = False, **more: object) -> Plan:
+    settings = settings_for(
+        method, rank=rank, micro_batch_tokens=1024, gradient_checkpointing=False, completion_tokens=10
+    )
+    return replace(
+        Plan(settings=settings, shape=SHAPE, gpu=GPU, is_sharded=is_sharded, share_of_peak=0.5), **more
+    )
+
+
+def test_one_gpu_sends_nothing_and_is_wholly_efficient():
+    found = scaling_of(plan("reward"), 1)
+    assert (found.communication_bytes, found.efficiency_low, found.efficiency_high) == (0, 1, 1)
+    # Rank 1 on all linear layers of 2 blocks: Σ (in + out) = 16 + 12 + 12 + 16 + 24 + 24 + 24 = 128, 256 in all.
+    # Two passes of 2 × 1,992 and 2 × 256 a token, 1,024 tokens, at half of a million operations a second.
+    assert found.compute_seconds == pytest.approx(1024 * (2 * 2 * 1992 + 2 * 256) / 0.5e6)
+    assert found.tokens_per_second == pytest.approx(1024 / found.compute_seconds)
+
+
+def test_gradients_of_an_adapter_are_summed_around_a_ring():
+    found = scaling_of(plan("reward"), 4)
+    # 2 × 3/4 of 256 parameters of 4 bytes, over the network, as a node has two GPUs.
+    assert found.gradient_bytes == pytest.approx(2 * 0.75 * 256 * 4)
+    assert found.gather_bytes == 0
+    assert found.communication_seconds == pytest.approx(1536 / 100)
+    assert scaling_of(plan("reward"), 2).communication_seconds == pytest.approx(2 * 0.5 * 1024 / 1000)
+    seconds = found.compute_seconds
+    assert found.efficiency_low == pytest.approx(seconds / (seconds + 15.36))
+    assert found.efficiency_high == found.efficiency_low
+
+
+def test_a_sharded_base_is_gathered_for_every_pass_of_every_micro_batch():
+    found = scaling_of(plan("preference", is_sharded=True, micro_batches=3), 2)
+    # Forward, backward, reference: three passes of three micro-batches, half of 1,992 × 2 bytes each.
+    assert found.gather_bytes == pytest.approx(0.5 * 1992 * 2 * 9)
+    assert found.memory.base == 1992 * 2 // 2
+    # The embedding is the largest matrix: 100 × 8, against 576 of a block.
+    assert found.gathered == 800 * 2
+    # What is gathered can hide behind computation, what is summed at the end cannot.
+    assert found.efficiency_high > found.efficiency_low
+
+
+def test_sampling_reads_the_base_for_every_token_and_gathers_it_when_sharded():
+    found = scaling_of(plan("policy_gradient", is_sharded=True), 2)
+    assert found.sampling_seconds == pytest.approx(10 * 1992 * 2 / 1e6)
+    assert found.gather_bytes == pytest.approx(0.5 * 1992 * 2 * (3 + 10))
+
+
+def test_training_all_weights_sums_all_their_gradients():
+    found = scaling_of(plan("sft", rank=0), 2)
+    assert found.gradient_bytes == pytest.approx(2 * 0.5 * 1992 * 4)
+
+
+@given(st.sampled_from(sorted(BASES)), st.sampled_from(GPU_COUNTS), st.booleans())
+def test_memory_is_that_of_the_dry_run_and_falls_with_gpus_only_where_the_base_is_sharded(
+    base: str, gpus: int, is_sharded: bool
+):
+    settings = settings_for("preference", rank=16, micro_batch_tokens=2048, gradient_checkpointing=True)
+    shape = BASES[base][1]
+    found = scaling_of(Plan(settings=settings, shape=shape, gpu=GPUS["h100"], is_sharded=is_sharded), gpus)
+    whole = memory_of(settings, shape, base_bytes=2)
+    if is_sharded:
+        assert found.memory.total == whole.total - whole.base + whole.base // gpus
+    else:
+        assert found.total_memory == whole.total
+    assert 0 < found.efficiency_low <= found.efficiency_high <= 1
+
+
+def test_parameters_of_the_bases_are_those_of_their_cards():
+    counted = {name: shape.parameters / 1e9 for name, (_title, shape) in BASES.items()}
+    # Billions, as published; biases of Qwen's attention are not counted.
+    published = {
+        "0.5b": 0.494,
+        "1.1b": 1.10,
+        "3b": 3.21,
+        "8b": 8.03,
+        "14b": 14.77,
+        "32b": 32.76,
+        "70b": 70.55,
+    }
+    assert counted == pytest.approx(published, rel=0.005)
+
+
+def test_seventy_billion_parameters_fit_on_gpus_that_share_them():
+    settings = settings_for("preference", rank=16, micro_batch_tokens=8192, gradient_checkpointing=True)
+    of_70b = Plan(settings=settings, shape=BASES["70b"][1], gpu=GPUS["h100"], is_sharded=True)
+    # 141 GB of weights: half of them leave no room on 80 GiB for the rest; a quarter does.
+    assert fewest_gpus(of_70b) == 4
+    assert fewest_gpus(replace(of_70b, is_sharded=False)) is None
+
+
+@pytest.mark.django_db
+def test_a_manager_reads_it_and_what_cannot_be_is_refused(project: Project, carol: User, client_of: ClientOf):
+    client, address = client_of(carol), reverse("scaling")
+    page = client.get(address).content.decode()
+    assert "Fits on one H100 80 GB" in page
+    query: dict[str, str | int] = {
+        **{"base": "70b", "gpu": "h100", "method": "preference", "rank": 16, "micro_batch_tokens": 8192},
+        **{"micro_batches": 1, "completion_tokens": 256, "share_of_peak": 40},
+    }
+    assert "Does not fit on 512" in client.get(address, query).content.decode()
+    sharded = client.get(address, {**query, "is_sharded": "on", "gradient_checkpointing": "on"})
+    assert "Fits on 4 × H100 80 GB or more" in sharded.content.decode()
+    refused = client.get(address, {**query, "is_sharded": "on", "rank": 0}).content.decode()
+    assert "A sharded base is trained by adapters" in refused
+    assert "<table" not in refused
