@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import train
@@ -89,6 +91,7 @@ def models_of(vllm: Vllm) -> list[str]:
 def test_log_probabilities_of_vllm_are_those_of_the_trainer(vllm: Vllm, starter: Path):
     backbone = Backbone.load(starter, device="cpu", dtype=torch.float32)
     prompts = [backbone.tokenizer(text)["input_ids"] for text in PROMPTS]
+    model = AutoModelForCausalLM.from_pretrained(starter, dtype=torch.float32)
     # Greedy: both choose the most likely token, so both write the same.
     greedy = SamplingParameters(max_tokens=12, temperature=0.0)
     with RemoteRollout(
@@ -106,16 +109,16 @@ def test_log_probabilities_of_vllm_are_those_of_the_trainer(vllm: Vllm, starter:
         assert theirs.text == mine.text
         # vLLM tells the model's log-probabilities, before temperature.
         ids = [token.id for token in mine.tokens]
-        expected = log_probs(backbone, prompt, ids)
+        expected = log_probs(model, prompt, ids)
         torch.testing.assert_close(
             torch.tensor([token.log_prob for token in theirs.tokens]), expected, atol=2e-3, rtol=0
         )
 
 
-def log_probs(backbone: Backbone, prompt: list[int], completion: list[int]) -> torch.Tensor:
+def log_probs(model: Any, prompt: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probabilities of the completion's tokens by transformers' own forward."""
     with torch.no_grad():
-        logits = backbone.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
+        logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
     every = torch.log_softmax(logits.float(), dim=-1)
     return torch.stack([every[len(prompt) - 1 + place, id] for place, id in enumerate(completion)])
 

@@ -61,7 +61,7 @@ def plan(method: str, *, rank: int = 1, is_sharded: bool = False, **more: object
 def test_one_gpu_sends_nothing_and_is_wholly_efficient():
     found = scaling_of(plan("reward"), 1)
     assert (found.communication_bytes, found.efficiency_low, found.efficiency_high) == (0, 1, 1)
-    # Rank 1 on all linear layers of 2 blocks: Σ (in + out) = 16 + 12 + 12 + 16 + 24 + 24 + 24 = 128, 256 in all.
+    # Rank 1 on all linear layers: Σ (in + out) = 16 + 12 + 12 + 16 + 24 + 24 + 24 = 128 a block, 256 in all.
     # Two passes of 2 × 1,992 and 2 × 256 a token, 1,024 tokens, at half of a million operations a second.
     assert found.compute_seconds == pytest.approx(1024 * (2 * 2 * 1992 + 2 * 256) / 0.5e6)
     assert found.tokens_per_second == pytest.approx(1024 / found.compute_seconds)
