@@ -264,8 +264,11 @@ def headline_figures_of(run: Run) -> tuple[Figure, ...]:
     summary: dict[str, float | None] = run.summary or {}
     names = [name for name in HEADLINE_METRICS if summary.get(name) is not None]
     is_held_out = any(name.startswith("held_out_") for name in names)
-    # Of a figure that was also measured on held-out data, the one on training data says little.
-    shown = [name for name in names if not (is_held_out and name in ("loss", "accuracy"))][:_MOST_HEADLINES]
+    # Of a figure that was also measured on held-out data, the one on training data says little; a reward
+    # model's held-out loss is its log loss.
+    left_out = {"loss", "accuracy"} if is_held_out else set()
+    left_out |= {"held_out_loss"} if "held_out_log_loss" in names else set()
+    shown = [name for name in names if name not in left_out][:_MOST_HEADLINES]
     return tuple(
         Figure(title=title_of(name), value=value, low=low, high=high)
         for name in shown

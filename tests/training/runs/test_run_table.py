@@ -353,7 +353,7 @@ def test_headline_figures_come_first_with_their_intervals(manager: Client, runs:
     run = runs["best"]
     run.summary |= {"held_out_accuracy_low": 0.85, "held_out_accuracy_high": 0.94, "gradient_norm": 7.0}
     # On training data: each figure has one name on the page, that of held-out data.
-    run.summary |= {"accuracy": 0.99, "loss": 0.1}
+    run.summary |= {"accuracy": 0.99, "loss": 0.1, "held_out_loss": 0.3}
     run.save()
     page = manager.get(run.get_absolute_url()).content.decode()
     strip = page.partition('class="headlines"')[2].partition("</dl>")[0]
