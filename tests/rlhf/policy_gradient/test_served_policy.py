@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,8 @@ class Vllm:
         if request.url.path == "/v1/load_lora_adapter":
             return self._load(body)
         if request.url.path == "/v1/unload_lora_adapter":
-            del self.held[body["lora_name"]]
+            if self.held.pop(body["lora_name"], None) is None:
+                return httpx.Response(404, json={"error": {"message": "The lora adapter cannot be found."}})
             return httpx.Response(200, text="Success")
         self.asked.append(body)
         if body["model"] not in self.held:
@@ -206,7 +207,14 @@ class Vllm:
         return httpx.Response(200, text="Success")
 
 
-def served_by(vllm: Vllm, backbone: Backbone, spec: RunSpec, run: Path, folder: Path) -> ServedPolicy:
+def served_by(
+    vllm: Callable[[httpx.Request], httpx.Response],
+    backbone: Backbone,
+    spec: RunSpec,
+    run: Path,
+    folder: Path,
+    urls: str = "http://vllm.example",
+) -> ServedPolicy:
     backbone.add_adapter("policy", LoraSettings(rank=4), seed=0)
     return ServedPolicy(
         backbone,
@@ -214,7 +222,7 @@ def served_by(vllm: Vllm, backbone: Backbone, spec: RunSpec, run: Path, folder: 
         spec,
         RolloutServerSettings(kind="vllm"),
         run=run,
-        environment={"RONDO_ROLLOUT_URL": "http://vllm.example", "RONDO_ROLLOUT_FOLDER": str(folder)},
+        environment={"RONDO_ROLLOUT_URL": urls, "RONDO_ROLLOUT_FOLDER": str(folder)},
         transport=httpx.MockTransport(vllm),
     )
 
@@ -297,6 +305,66 @@ def test_a_server_of_another_base_is_warned_of_once(
     assert [record.getMessage()[:60] for record in caplog.records] == [
         "The server's log-probabilities are 3.00 nats per token from "
     ]
+
+
+class Cluster:
+    """Several of them by host. A host that is down refuses connections."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.hosts = {host: Vllm() for host in hosts}
+        self.down: set[str] = set()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        host = request.url.host
+        if host in self.down:
+            raise httpx.ConnectError("refused", request=request)
+        answer = self.hosts[host](request)
+        body = json.loads(request.content)
+        if request.url.path == "/v1/completions" and answer.is_success:
+            # A token that tells the prompt and the seed, whichever host draws it.
+            choice = answer.json()["choices"][0] | {"token_ids": [body["prompt"][-1] + body["seed"]]}
+            return httpx.Response(200, json={"choices": [choice]})
+        return answer
+
+
+def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
+    base: Path,
+    backbone: Backbone,
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(served, "_PAUSE", 0.0)
+    run = make_served_run(tmp_path / "run", base, {"kind": "vllm"})
+    cluster = Cluster("one.example", "two.example")
+    urls = "http://one.example, http://two.example"
+    policy = served_by(cluster, backbone, read_spec(run), run, folder, urls)
+    one, two = cluster.hosts.values()
+
+    def answers(step: int) -> list[int]:
+        prompts = [[0, 65], [0, 66], [0, 67], [0, 68], [0, 69]]
+        drawn = policy.rollout(step, prompts, SamplingParameters(max_tokens=1), n=1, seeds=[1, 2, 3, 4, 5])
+        return [sample.tokens[0].id for [sample] in drawn]
+
+    expected = [66, 68, 70, 72, 74]
+    assert answers(0) == expected
+    assert (len(one.asked), len(two.asked)) == (3, 2)
+    # One dies between loading and drawing: the other answers all prompts, and the run goes on.
+    cluster.down = {"two.example"}
+    with caplog.at_level("WARNING"):
+        assert answers(1) == expected
+    assert "http://two.example is left out until the next adapter" in caplog.text
+    assert len(one.asked) == 3 + 5
+    # It is back, with the next adapter.
+    cluster.down = set()
+    two.held.clear()
+    assert answers(2) == expected
+    assert (len(one.asked), len(two.asked)) == (8 + 3, 2 + 2)
+    assert list(two.held) == list(one.held)
+    cluster.down = {"one.example", "two.example"}
+    with pytest.raises(ServerError, match="does not answer"):
+        answers(3)
 
 
 # ── What is refused ───────────────────────────────────────────────────────────────────

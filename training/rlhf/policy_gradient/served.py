@@ -19,18 +19,17 @@ import httpx
 from training.contract import ContractError, RolloutServerSettings, RunSpec
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.rollout_servers import RolloutServers
 from training.rlhf.rollout import Sample, SamplingParameters
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
-from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
 from training.rlhf.runtime.run_folder import log
 
 URL_VARIABLE = "RONDO_ROLLOUT_URL"
-"""Environment variable: the server that draws answers for runs that want one, without `/v1`."""
+"""Environment variable: the servers that draw answers for runs that want one, without `/v1`, separated by
+commas."""
 KEY_VARIABLE = "RONDO_ROLLOUT_KEY"
-"""Environment variable: its key."""
+"""Environment variable: their key."""
 FOLDER_VARIABLE = "RONDO_ROLLOUT_FOLDER"
-"""Environment variable: the folder that it loads adapters from; the checkpoints of Rondo's model server."""
+"""Environment variable: the folder that they load adapters from; the checkpoints of Rondo's model server."""
 
 _ATTEMPTS, _PAUSE = 3, 1.0
 _GAP_TOLD = 0.5
@@ -56,7 +55,8 @@ class ServedPolicy:
         Raises `ContractError` where the environment does not say where the server is or which folder it loads
         from.
         """
-        url = _needed(environment, URL_VARIABLE, "the server that draws this run's answers, without /v1")
+        given = _needed(environment, URL_VARIABLE, "the server that draws this run's answers, without /v1")
+        urls = [url.strip() for url in given.split(",") if url.strip()]
         folder = Path(_needed(environment, FOLDER_VARIABLE, "the folder that it loads adapters from"))
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ContractError(f"{FOLDER_VARIABLE}: {folder} is no folder that the trainer can write to")
@@ -67,27 +67,8 @@ class ServedPolicy:
         # vLLM keeps a name until it is unloaded: a trainer that was killed must not meet its own.
         self._start = secrets.token_hex(4)
         self._loaded: str | None = None
-        self._remote = RemoteRollout(
-            url=url,
-            key=key,
-            model="",
-            tokenizer=backbone.tokenizer,
-            end_tokens=end_tokens(backbone),
-            tells=settings.tells,
-            timeout=settings.seconds,
-            attempts=_ATTEMPTS,
-            pause=_PAUSE,
-            beside=VLLM_NEUTRAL if settings.kind == "vllm" else None,
-            transport=transport,
-        )
-        self._server = CompatibleServer(
-            name="the rollout server",
-            url=url,
-            key=key,
-            timeout=settings.seconds,
-            attempts=_ATTEMPTS,
-            pause=_PAUSE,
-            transport=transport,
+        self._servers = RolloutServers(
+            urls, backbone, settings, key=key, attempts=_ATTEMPTS, pause=_PAUSE, transport=transport
         )
         self._warned = False
         self._remove_leftovers()
@@ -96,8 +77,7 @@ class ServedPolicy:
         """Take the adapter away from the server, and give the connections back."""
         self._drop(self._loaded)
         self._loaded = None
-        self._remote.close()
-        self._server.close()
+        self._servers.close()
 
     def rollout(
         self,
@@ -110,11 +90,11 @@ class ServedPolicy:
     ) -> list[list[Sample]]:
         """`n` answers to every prompt, by the policy as it is or, between two adapters, as it was.
 
-        Raises `ServerError` where the server does not load the adapter or gives no answers.
+        Raises `ServerError` where no server loads the adapter, or none gives answers.
         """
         if self._loaded is None or step % self._settings.every == 0:
             self._hand_over(step)
-        return self._remote.rollout(prompts, parameters, n=n, seeds=seeds)
+        return self._servers.rollout(prompts, parameters, n=n, seeds=seeds)
 
     def check(self, gap: float) -> None:
         """Warn, once, where the trainer finds the answers much more or less likely than the server did: gap
@@ -145,30 +125,13 @@ class ServedPolicy:
             dropped=[],
         )
         before, self._loaded = self._loaded, name
-        if self._settings.kind == "vllm":
-            self._load(name, place)
-        self._remote.model = name
+        self._servers.use(name, place)
         self._drop(before)
-
-    def _load(self, name: str, place: Path) -> None:
-        try:
-            self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(place.resolve())})
-        except ServerError as error:
-            raise ServerError(
-                f"{error}: the adapter in {place} could not be loaded there; vLLM must be started with "
-                "--enable-lora, --max-lora-rank of at least the adapter's and "
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see that folder under the same path"
-            ) from error
 
     def _drop(self, name: str | None) -> None:
         if name is None:
             return
-        if self._settings.kind == "vllm":
-            try:
-                self._server.post("/v1/unload_lora_adapter", {"lora_name": name})
-            except ServerError as error:
-                # It makes place by itself when it must; training does not depend on it.
-                log.info("The adapter %s stays loaded: %s", name, error)
+        self._servers.drop(name)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
