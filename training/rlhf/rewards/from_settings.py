@@ -124,7 +124,7 @@ def _function(options: Mapping[str, Any], where: str, environment: Mapping[str, 
 
 
 def _model(part: RewardPart, folder: Path, backbone: Backbone, context: bool | None, where: str) -> Reward:
-    manifest = read_manifest(folder)
+    settings = reward_settings(folder, where)
     digest = manifest_digest(folder)
     require(
         part.checkpoint_digest in (None, digest),
@@ -132,6 +132,21 @@ def _model(part: RewardPart, folder: Path, backbone: Backbone, context: bool | N
         f"the digest of {folder} is {digest[:12]}, the spec asks for {(part.checkpoint_digest or '')[:12]}; "
         "name the reward model that the run was made for",
     )
+    if context is not None and context != settings.context:
+        with_or_without = "with" if settings.context else "without"
+        raise ContractError(
+            f"{where}: {folder} was trained on prompts {with_or_without} their context passages; "
+            f"set context to {str(settings.context).lower()}, or take another reward model"
+        )
+    try:
+        return learned_reward(folder, backbone, settings, weights=part.heads)
+    except ContractError as error:
+        raise ContractError(f"{where}: {error}") from None
+
+
+def reward_settings(folder: Path, where: str) -> RewardSettings:
+    """Return the settings that a reward model was trained with. Raises `ContractError` for another kind."""
+    manifest = read_manifest(folder)
     require(
         manifest.kind == "reward",
         where,
@@ -140,16 +155,18 @@ def _model(part: RewardPart, folder: Path, backbone: Backbone, context: bool | N
     settings = RunSpec.from_json(manifest.spec).settings
     if not isinstance(settings, RewardSettings):
         raise ContractError(f"{where}: {folder} was trained with settings of {settings.method!r}")
-    if context is not None and context != settings.context:
-        with_or_without = "with" if settings.context else "without"
-        raise ContractError(
-            f"{where}: {folder} was trained on prompts {with_or_without} their context passages; "
-            f"set context to {str(settings.context).lower()}, or take another reward model"
-        )
-    adapter = f"reward {digest}"
+    return settings
+
+
+def learned_reward(
+    folder: Path,
+    backbone: Backbone,
+    settings: RewardSettings,
+    *,
+    weights: Mapping[str, float] | None = None,
+) -> LearnedReward:
+    """Return a checkpoint as a reward, its adapter loaded into the backbone where it is not there yet."""
+    adapter = f"reward {manifest_digest(folder)}"
     if adapter not in backbone.adapters:
         backbone.load_adapter(adapter, folder)
-    try:
-        return LearnedReward(backbone, adapter, settings, weights=part.heads)
-    except ContractError as error:
-        raise ContractError(f"{where}: {error}") from None
+    return LearnedReward(backbone, adapter, settings, weights=weights)
