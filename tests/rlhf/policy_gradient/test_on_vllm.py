@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
+from tests.rlhf.policy_gradient.sampled_runs import GRPO, SHORT, make_sampled_run
 from tests.rlhf.runs import train
 from training.contract import EXIT_FINISHED, read_metrics, read_samples
 from training.rlhf.model.backbone import Backbone
@@ -134,7 +134,11 @@ def test_five_steps_of_grpo_draw_from_vllm_with_each_steps_adapter(
         tmp_path / "run",
         starter,
         GRPO,
-        settings={"rollout": {"samples": 4, "max_tokens": 16, "server": {"kind": "vllm"}}},
+        settings={
+            # Sixteen tokens of the starter are 50 to 90 characters: some earn more than others.
+            "rewards": [SHORT | {"options": {"most": 40, "slack": 60, "unit": "characters"}}],
+            "rollout": {"samples": 4, "max_tokens": 16, "server": {"kind": "vllm"}},
+        },
         optimiser={"max_steps": 5, "learning_rate": 1e-3},
     )
     assert train(run) == EXIT_FINISHED
@@ -150,19 +154,18 @@ def test_five_steps_of_grpo_draw_from_vllm_with_each_steps_adapter(
     assert list(vllm.adapters.iterdir()) == []
 
 
-def test_a_vllm_without_the_adapters_folder_ends_the_run_in_words(
+def test_an_adapter_that_vllm_refuses_ends_the_run_with_how_it_must_be_started(
     vllm: Vllm, starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RONDO_ROLLOUT_URL", vllm.url)
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    monkeypatch.setenv("RONDO_ROLLOUT_FOLDER", str(elsewhere))
-    # A rank beyond --max-lora-rank: vLLM refuses the adapter, and the run says how vLLM must be started.
+    monkeypatch.setenv("RONDO_ROLLOUT_FOLDER", str(vllm.adapters))
+    # Its rank is beyond --max-lora-rank.
     run = make_sampled_run(
         tmp_path / "run",
         starter,
         GRPO,
         settings={
-            "adapter": {"rank": 32, "targets": ["q_proj", "v_proj"]},
+            "lora": {"rank": 32, "targets": ["q_proj", "v_proj"]},
             "rollout": {"samples": 4, "max_tokens": 16, "server": {"kind": "vllm"}},
         },
         optimiser={"max_steps": 1},
@@ -170,4 +173,4 @@ def test_a_vllm_without_the_adapters_folder_ends_the_run_in_words(
     assert train(run) != EXIT_FINISHED
     log = (run / "log.txt").read_text()
     assert "--max-lora-rank" in log
-    assert list(elsewhere.iterdir()) == []
+    assert models_of(vllm) == ["base"]
