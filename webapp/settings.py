@@ -61,7 +61,8 @@ RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
 RONDO_METRICS_TOKEN = env["RONDO_METRICS_TOKEN"]
 RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
 # Program that trains a run; its folder follows. The demo project and tests put another in its place.
-RONDO_TRAINER_COMMAND = (sys.executable, "-m", "training.rlhf")
+RONDO_OWN_TRAINER = (sys.executable, "-m", "training.rlhf")
+RONDO_TRAINER_COMMAND = RONDO_OWN_TRAINER
 
 
 def _writable_folder(path: Path) -> Path:
@@ -233,6 +234,15 @@ CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 # A separate queue sends rounds to workers started for it: those with a GPU.
 RONDO_TRAINING_QUEUE = env["RONDO_TRAINING_QUEUE"]
 CELERY_TASK_ROUTES = {"training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE}}
+# Where runs train: a process of the worker, or a job of a cluster whose nodes have Rondo at these places.
+RONDO_LAUNCHER = list(env["RONDO_LAUNCHER"])
+RONDO_JOBS_PER_GPU = env["RONDO_JOBS_PER_GPU"]
+RONDO_CLUSTER_PYTHON = env["RONDO_CLUSTER_PYTHON"] or sys.executable
+RONDO_CLUSTER_CODE = env["RONDO_CLUSTER_CODE"] or str(BASE_DIR)
+RONDO_CLUSTER_HOME = env["RONDO_CLUSTER_HOME"] or str(RONDO_HOME)
+RONDO_LAUNCHER_POLL_SECONDS = env["RONDO_LAUNCHER_POLL_SECONDS"]
+RONDO_JOB_STALE_SECONDS = env["RONDO_JOB_STALE_SECONDS"]
+RONDO_SLURM_OPTIONS = env["RONDO_SLURM_OPTIONS"]
 RONDO_SWEEP_SECONDS = env["RONDO_SWEEP_SECONDS"]
 RONDO_HEARTBEAT_SECONDS = env["RONDO_HEARTBEAT_SECONDS"]
 RONDO_STALE_SECONDS = env["RONDO_STALE_SECONDS"]
