@@ -96,6 +96,4 @@ class AtStep:
 
 def weights_of(run: Run) -> dict[str, bytes]:
     """The weights of a run's checkpoint, byte by byte."""
-    return {
-        path.name: path.read_bytes() for path in sorted((run.path / "checkpoint").glob("*.safetensors"))
-    }
+    return {path.name: path.read_bytes() for path in sorted((run.path / "checkpoint").glob("*.safetensors"))}

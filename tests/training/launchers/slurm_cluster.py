@@ -1,4 +1,4 @@
-"""A Slurm of three nodes on this machine, as root: munge, slurmctld and three slurmd in a folder of their own."""
+"""A Slurm of three nodes on this machine, as root: munge, slurmctld and three slurmd in a folder."""
 
 import os
 import secrets

@@ -15,8 +15,8 @@ from tests.training.launchers.cluster_scene import STEPS, AtStep, do_step, start
 from tests.training.launchers.slurm_cluster import SlurmCluster
 from training.choices import StepKind
 from training.contract import read_metrics
-from training.models import Launch, RoundStep, Run
-from training.services.rounds import pause_round
+from training.models import Launch, Round, RoundStep, Run
+from training.services.rounds import pause_round, resume_round
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.django_db]
 
@@ -71,3 +71,82 @@ def test_a_run_over_two_nodes_of_which_one_dies_ends_with_the_weights_of_an_undi
     assert [row["step"] for row in read_metrics(disturbed.path)] == list(range(1, STEPS + 1))
     assert weights_of(disturbed) == weights_of(whole)
     assert weights_of(whole)
+
+
+def test_a_job_that_waits_is_cancelled_in_slurm_and_the_step_says_so(
+    slurm: SlurmCluster, project: Project, alice: User, carol: User
+):
+    round_ = started(project, alice, carol, COMPUTE, grpo=False)
+    assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
+    slurm.command("scontrol", "update", "nodename=n1,n2,n3", "state=drain", "reason=test")
+    cancel = threading.Timer(6, lambda: slurm.command("scancel", "--state=PENDING", "--user=root"))
+    cancel.start()
+    step = round_.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
+    try:
+        assert not do_step(step)
+    finally:
+        cancel.join()
+        slurm.command("scontrol", "update", "nodename=n1,n2,n3", "state=resume")
+    step.refresh_from_db()
+    assert step.state == "failed"
+    assert "was cancelled at slurm, not from here" in step.error
+    assert "start again" in step.error.lower()
+    assert list(Launch.objects.values_list("state", flat=True)) == ["cancelled"]
+
+
+def test_without_its_controller_slurm_is_said_not_to_answer_and_asked_again(
+    slurm: SlurmCluster, project: Project, alice: User, carol: User
+):
+    round_ = started(project, alice, carol, COMPUTE, grpo=False)
+    assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
+    step = round_.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
+    slurm.stop_controller()
+    try:
+        assert not do_step(step)
+        step.refresh_from_db()
+        assert step.state == "waiting"
+        assert "Slurm does not answer" in step.message
+        assert "it is tried again" in step.message
+    finally:
+        slurm.start_controller()
+    # While it runs, too: the job goes on, and its heartbeat tells so.
+    away = threading.Timer(4, slurm.start_controller)
+
+    def leave() -> None:
+        slurm.stop_controller()
+        away.start()
+
+    with AtStep(Run.objects.get().path.parent, 3, leave):
+        RoundStep.objects.filter(pk=step.pk).update(run=None)
+        assert do_step(step), RoundStep.objects.get(pk=step.pk).error
+    away.join()
+    run = Run.objects.first()
+    assert list(run.launches.values_list("state", flat=True)) == ["ended"]
+    assert [row["step"] for row in read_metrics(run.path)] == list(range(1, STEPS + 1))
+
+
+def test_a_policy_gradient_goes_on_while_its_worker_is_replaced_and_stops_when_paused(
+    slurm: SlurmCluster, project: Project, alice: User, carol: User, rondo_home: Path
+):
+    from annotation.services.jobs.claims import worker_is_stopping
+
+    round_ = started(project, alice, carol, COMPUTE, grpo=True)
+    assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
+    RoundStep.objects.filter(round=round_, kind=StepKind.TRAIN_REWARD_MODEL).update(state="finished")
+    step = round_.steps.get(kind=StepKind.TRAIN_POLICY)
+    with AtStep(rondo_home / "runs", 2, worker_is_stopping.set):
+        assert not do_step(step)
+    worker_is_stopping.clear()
+    step.refresh_from_db()
+    assert (step.state, step.run.launches.get().state) == ("waiting", "running")
+    # The next worker finds the same job, which did not stop for a moment; a pause reaches it.
+    pause_round(round_=round_, actor=carol)
+    assert not do_step(step)
+    step.refresh_from_db()
+    assert step.run.launches.get().state == "ended"
+    assert step.run.state == "stopped"
+    assert "Going on after" not in (step.run.path / "log.txt").read_text()
+    taken = len(read_metrics(step.run.path))
+    resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
+    assert do_step(step), RoundStep.objects.get(pk=step.pk).error
+    assert f"Going on after step {taken} of" in (step.run.path / "log.txt").read_text()

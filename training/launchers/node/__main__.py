@@ -33,6 +33,9 @@ def main() -> int:
     parser.add_argument(
         "--master", default="127.0.0.1:29400", metavar="HOST:PORT", help="where the first node is reached"
     )
+    parser.add_argument(
+        "--stop-with-parent", action="store_true", help="save and stop when standard input ends"
+    )
     arguments = parser.parse_args()
     rank = arguments.rank
     if arguments.rank_from:
@@ -48,6 +51,7 @@ def main() -> int:
             rank=rank,
             processes=arguments.processes,
             master=arguments.master,
+            stop_with_parent=arguments.stop_with_parent,
         ).run()
     except (ContractError, StoreError) as error:
         sys.stderr.write(f"{error}\n")

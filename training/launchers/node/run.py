@@ -26,17 +26,28 @@ from training.launchers.node.files import Files
 
 _POLL_SECONDS = 0.2
 _LOCK_WAIT_SECONDS = 300
+_LEAVE_SECONDS = 180.0
 
 
 class NodeRun:
     """The trainers of one node. On the first node it writes the heartbeat, and sends files to the store."""
 
-    def __init__(self, files: Files, *, nodes: int, rank: int, processes: int, master: str) -> None:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        nodes: int,
+        rank: int,
+        processes: int,
+        master: str,
+        stop_with_parent: bool = False,
+    ) -> None:
         self._files = files
         self._nodes = nodes
         self._rank = rank
         self._processes = processes
         self._master = master
+        self._stop_with_parent = stop_with_parent
         self._started_at = time.time()
         self._number = 0
         self._ended = threading.Event()
@@ -45,6 +56,8 @@ class NodeRun:
     def run(self) -> int:
         """Run to the end; the exit status. Raises `ContractError` and `StoreError`."""
         signal.signal(signal.SIGTERM, self._on_signal)
+        if self._stop_with_parent:
+            threading.Thread(target=self._wait_for_end_of_input, name="parent", daemon=True).start()
         job = self._files.bring_run()
         if self._files.is_first:
             (self._files.folder / CANCEL_FILE).unlink(missing_ok=True)
@@ -67,6 +80,7 @@ class NodeRun:
         """Start the trainers and stay until they have ended; the exit status, negative for a signal."""
         process = subprocess.Popen(
             self._command(job),
+            stdin=subprocess.DEVNULL,
             # Threads that wait sleep instead of spinning.
             env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
             start_new_session=True,
@@ -79,12 +93,17 @@ class NodeRun:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> int:
-        """Pass a cancel on until the trainers have ended."""
+        """Pass a cancel on until the trainers have ended; those that do not hear it are killed."""
+        stopped_at: float | None = None
         while (code := process.poll()) is None:
             now = time.monotonic()
             if self._stops or self._files.is_cancelled(now):
                 # Between two steps the trainers of all nodes agree on it.
                 (self._files.folder / CANCEL_FILE).touch()
+                stopped_at = stopped_at or now
+            if stopped_at is not None and now - stopped_at > _LEAVE_SECONDS:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=_POLL_SECONDS)
         return code
@@ -140,6 +159,12 @@ class NodeRun:
                 code=code,
             ),
         )
+
+    def _wait_for_end_of_input(self) -> None:
+        # os.read, not sys.stdin: a thread inside a buffered reader breaks the interpreter's shutdown.
+        while os.read(0, 4096):
+            pass
+        self._stops = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stops = True

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -24,7 +24,7 @@ from training.contract import EXIT_FAILED, EXIT_STOPPED, ContractError, RunStatu
 from training.launchers import Job, JobReport, Launcher, LauncherError, LauncherUnreachableError, Resources
 from training.launchers.job_files import Beat, read_beat
 from training.models import Launch, Run
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.jobs.step_heartbeat import StepHeartbeat, StopAskedError
 from training.services.runs import cluster_files
 from training.services.runs.launcher import TrainerExit
 from training.services.runs.launchers import cluster, cluster_resources, node_environment, resources_said
@@ -38,7 +38,8 @@ _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 30.0
 """After the launcher reports the end, the last files may still be on their way through the store."""
 _LEAVE_AFTER_CANCEL_SECONDS = 180.0
-_DEATHS_WITHOUT_PROGRESS = 3
+_DEATHS_WITHOUT_PROGRESS = 4
+_PAUSE_SECONDS = 15.0
 _LOG_LINES = 5
 
 
@@ -73,7 +74,17 @@ def run_on_cluster(run: Run, *, name: str, heartbeat: StepHeartbeat, watch: Watc
         furthest = max(furthest, reached)
         if not is_lost or deaths >= _DEATHS_WITHOUT_PROGRESS:
             return ending
+        if deaths > 1:
+            # A scheduler needs some time to notice that a node is gone.
+            _wait(heartbeat, launch)
         logger.warning("%s: job %s was lost at step %d; submitted again", run, launch, reached)
+
+
+def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
+    until = time.monotonic() + _PAUSE_SECONDS
+    while time.monotonic() < until:
+        heartbeat(message=_("job %(name)s was lost; it is submitted again in a moment") % {"name": launch})
+        time.sleep(_LOOK_SECONDS)
 
 
 def job_of(run_name: str, resources: Resources, *, name: str) -> Job:
@@ -126,7 +137,12 @@ def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
             resources=resources_said(resources),
             script=launcher.script(job),
         )
-    submitting = functools.partial(heartbeat, message=_("submitting the job"))
+
+    def submitting() -> None:
+        # Who is asked to stop hears of it again, once the job is known and can be ended.
+        with suppress(StopAskedError):
+            heartbeat(message=_("submitting the job"))
+
     try:
         handle = call_with_heartbeat(functools.partial(launcher.submit, job), submitting)
     except LauncherUnreachableError as error:

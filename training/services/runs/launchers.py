@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -11,6 +12,9 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.launchers import Launcher, Place, Resources
+from training.launchers.command import CommandTemplate
+from training.launchers.kubernetes import Kubernetes, Pods
+from training.launchers.ray import Ray
 from training.launchers.slurm import Slurm
 from training.recipe.parts import ComputeSettings
 from training.services.runs.launcher import trainer_environment
@@ -90,6 +94,31 @@ def cluster(name: str) -> Launcher:
     """Return a launcher by its name; any but `local`."""
     if name == "slurm":
         return Slurm(cluster_place(), options=tuple(shlex.split(settings.RONDO_SLURM_OPTIONS)))
+    if name == "command":
+        return CommandTemplate(
+            cluster_place(),
+            runs=Path(settings.RONDO_RUNS),
+            submit_command=settings.RONDO_COMMAND_SUBMIT,
+            poll_command=settings.RONDO_COMMAND_POLL,
+            cancel_command=settings.RONDO_COMMAND_CANCEL,
+            logs_command=settings.RONDO_COMMAND_LOGS,
+        )
+    if name == "ray":
+        return Ray(cluster_place(), url=settings.RONDO_RAY_URL, token=settings.RONDO_RAY_TOKEN)
+    if name == "kubernetes":
+        return Kubernetes(
+            cluster_place(),
+            Pods(
+                image=settings.RONDO_KUBERNETES_IMAGE,
+                namespace=settings.RONDO_KUBERNETES_NAMESPACE,
+                claim=settings.RONDO_KUBERNETES_CLAIM,
+                secret=settings.RONDO_KUBERNETES_SECRET,
+                service_account=settings.RONDO_KUBERNETES_SERVICE_ACCOUNT,
+            ),
+            url=settings.RONDO_KUBERNETES_URL,
+            token=settings.RONDO_KUBERNETES_TOKEN,
+            authority=settings.RONDO_KUBERNETES_CA,
+        )
     raise Refusal(
         _("No launcher is called %(name)s: change compute, launcher in the recipe.") % {"name": name}
     )
