@@ -1,4 +1,4 @@
-"""Kubernetes: an indexed Job with a pod for each node, by the API server, and a Service by which they meet."""
+"""Kubernetes: an indexed Job with a pod for each node, and a Service by which they meet."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Kubernetes:
         authority: str = "",
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """token: empty takes that of the pod's service account. authority: file of a certificate authority."""
+        """token: empty takes that of the service account. authority: file of a certificate authority."""
         self._place = place
         self._pods = pods
         self._api = Api(

@@ -305,7 +305,7 @@ def _count_dropped(path: Path) -> Dropped:
 
 def state_mark(run: Run) -> str:
     """Return a mark that changes with the live part of a run's page."""
-    marks = [
+    marks: list[object] = [
         run.state,
         run.step,
         run.message,
@@ -313,6 +313,7 @@ def state_mark(run: Run) -> str:
         run.seconds_left,
         run.total_steps,
         is_interrupted(run),
+        *((launch.pk, launch.state, launch.nodes) for launch in run.launches.all()[:1]),
     ]
     for name in (STATUS_FILE, LOG_FILE, METRICS_FILE, MACHINE_FILE):
         try:

@@ -86,7 +86,7 @@ class AtStep:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            for path in self._runs.iterdir():
+            for path in self._runs.iterdir() if self._runs.exists() else ():
                 if path.name not in self._before and (taken := len(read_metrics(path))) >= self._step:
                     self.done_at = taken
                     self._do()

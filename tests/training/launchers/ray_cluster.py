@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-PYTHON_VARIABLE = "RONDO_TEST_RAY_PYTHON"
+PYTHON_VARIABLE = "TEST_RAY_PYTHON"
 """Names the Python of a virtual environment with ray[default]; `make test-ray` sets it."""
 
 
