@@ -206,7 +206,7 @@ class _Watcher:
         seen = self._seen
         ask = functools.partial(self._launcher.poll, self._launch.handle)
         try:
-            report = call_with_heartbeat(ask, lambda: self._heartbeat())
+            report = call_with_heartbeat(ask, self._beat)
             seen.unreachable = ""
         except LauncherError as error:
             seen.unreachable = str(error)
@@ -220,6 +220,11 @@ class _Watcher:
         is_over = report.state not in ("waiting", "running")
         seen.ended_at = (seen.ended_at or time.monotonic()) if is_over else None
         seen.report = report
+
+    def _beat(self) -> None:
+        """Give a sign of life; `watch` hears of a request to stop, too, and does what it asks."""
+        with suppress(StopAskedError):
+            self._heartbeat()
 
     def _note(self, report: JobReport) -> None:
         rows = Launch.objects.filter(pk=self._launch.pk)
@@ -277,7 +282,7 @@ class _Watcher:
     def _cancel(self) -> None:
         cancel = functools.partial(self._launcher.cancel, self._launch.handle)
         try:
-            call_with_heartbeat(cancel, lambda: None)
+            call_with_heartbeat(cancel, self._beat)
         except LauncherError as error:
             logger.warning("%s: %s", self._launch, error)
 

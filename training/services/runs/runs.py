@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
 from annotation.choices import WebhookEvent
-from annotation.errors import Refusal
+from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
@@ -131,7 +131,14 @@ def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat) -> None:
     def watch(status: RunStatus | None, said: str) -> bool:
         return _watch(run, heartbeat, None, status, said)
 
-    ending = run_on_cluster(run, name=place, heartbeat=heartbeat, watch=watch)
+    try:
+        ending = run_on_cluster(run, name=place, heartbeat=heartbeat, watch=watch)
+    except Unavailable as error:
+        held(run).update(state=RunState.WAITING, message=str(error))
+        raise
+    except Refusal as refusal:
+        _settle(run, RunState.FAILED, error=refusal.message)
+        raise
     _mirror(run, ending.status)
     _conclude(run, heartbeat, ending)
 
