@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-fast test-faults test-processes bench reverse screenshots guide lint format
+.PHONY: help install install-dev run test test-fast test-faults test-processes test-slurm test-ray bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -31,6 +31,12 @@ test-faults: install-dev ## Run the long tests that kill processes and cut netwo
 
 test-processes: install-dev ## Run every training method in two processes against one
 	@$(BIN)/python -m pytest tests/rlhf/loop/test_distributed.py tests/rlhf/policy_gradient/test_processes.py
+
+test-slurm: install-dev ## Run rounds on a real Slurm of three nodes; installs Debian's slurm-wlm, as root
+	@$(BIN)/python .ci/clusters.py slurm
+
+test-ray: install-dev ## Run rounds on a real Ray cluster of three nodes, in a virtual environment of its own
+	@$(BIN)/python .ci/clusters.py ray
 
 lint: install-dev ## Run all static checks
 	$(BIN)/ruff check .

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from annotation.models import Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.jobs.claims import claim
@@ -16,7 +18,8 @@ from tests.loop.recipe import tiny_recipe
 from training.choices import StepKind, StepState
 from training.contract import read_metrics
 from training.models import Round, RoundStep, Run
-from training.services.rounds import executor, open_first_round, start_round
+from training.services.rounds import executor, open_first_round, pause_round, start_round
+from training.services.runs import cluster_runs
 
 STEPS = 40
 GRPO: dict[str, Any] = {
@@ -97,3 +100,15 @@ class AtStep:
 def weights_of(run: Run) -> dict[str, bytes]:
     """The weights of a run's checkpoint, byte by byte."""
     return {path.name: path.read_bytes() for path in sorted((run.path / "checkpoint").glob("*.safetensors"))}
+
+
+def pause_at_step(patch: pytest.MonkeyPatch, round_: Round, actor: User, *, step: int) -> None:
+    """Pause a round as soon as the run that is watched has taken so many steps."""
+    real = cluster_runs.read_beat
+
+    def read_beat(folder: Path, job: str) -> Any:
+        if len(read_metrics(folder)) >= step and not Round.objects.get(pk=round_.pk).pause_requested:
+            pause_round(round_=round_, actor=actor)
+        return real(folder, job)
+
+    patch.setattr(cluster_runs, "read_beat", read_beat)

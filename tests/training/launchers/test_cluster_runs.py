@@ -10,13 +10,13 @@ from pytest_django import Settings
 
 from annotation.models import User
 from annotation.services.jobs.claims import worker_is_stopping
-from tests.training.launchers.cluster_scene import AtStep, do_step
+from tests.training.launchers.cluster_scene import AtStep, do_step, pause_at_step
 from tests.training.launchers.conftest import Scheduler, run_of
 from tests.training.rounds.round_scenes import behave
 from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
 from training.models import Launch, Round, RoundStep
-from training.services.rounds import cancel_round, pause_round, resume_round, retry_round
+from training.services.rounds import cancel_round, resume_round, start_again
 from training.services.runs import cluster_runs
 from training.services.runs.launch_sweep import sweep_launches
 
@@ -109,20 +109,12 @@ def test_a_pause_saves_ends_the_job_and_a_new_one_goes_on(
 ):
     behave(rondo_home, steps=300, seconds=0.05)
     round_ = step.round
-    real = cluster_runs.read_beat
-
-    def pause_once_it_trains(folder: Path, job: str) -> Any:
-        trains = (folder / "metrics.jsonl").exists() and len(read_metrics(folder)) >= 2
-        if trains and not Round.objects.get(pk=round_.pk).pause_requested:
-            pause_round(round_=round_, actor=carol)
-        return real(folder, job)
-
-    monkeypatch.setattr(cluster_runs, "read_beat", pause_once_it_trains)
-    assert not do_step(step)
+    with monkeypatch.context() as patch:
+        pause_at_step(patch, round_, carol, step=2)
+        assert not do_step(step)
     run = run_of(step)
     assert run.state == RunState.STOPPED
     assert states() == [LaunchState.ENDED]
-    monkeypatch.setattr(cluster_runs, "read_beat", real)
     taken = len(read_metrics(run.path))
     behave(rondo_home, steps=taken + 2)
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
@@ -185,7 +177,7 @@ def test_a_refused_job_fails_the_step_in_the_scheduler_s_words(
     assert states() == [LaunchState.REFUSED]
     scheduler.switch("refuse", on=False)
     assert run_of(step).state == RunState.FAILED
-    retry_round(round_=Round.objects.get(pk=step.round_id), actor=carol)
+    start_again(round_=Round.objects.get(pk=step.round_id), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
 
 

@@ -10,12 +10,20 @@ from pytest_django import Settings
 from annotation.models import Project, User
 from tests.loop.recipe import TINY
 from tests.tiny import tiny_model_folder
-from tests.training.launchers.cluster_scene import STEPS, AtStep, do_step, started, train, weights_of
+from tests.training.launchers.cluster_scene import (
+    STEPS,
+    AtStep,
+    do_step,
+    pause_at_step,
+    started,
+    train,
+    weights_of,
+)
 from tests.training.launchers.ray_cluster import RayCluster
 from training.choices import StepKind
 from training.contract import read_metrics
-from training.models import Launch, RoundStep, Run
-from training.services.rounds import pause_round, resume_round
+from training.models import Launch, Round, RoundStep, Run
+from training.services.rounds import resume_round
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.django_db]
 
@@ -76,19 +84,22 @@ def test_a_run_over_two_nodes_of_which_one_dies_ends_with_the_weights_of_an_undi
 
 
 def test_a_pause_reaches_the_nodes_and_the_run_goes_on_in_another_job(
-    ray: RayCluster, project: Project, alice: User, carol: User, rondo_home: Path
+    ray: RayCluster,
+    project: Project,
+    alice: User,
+    carol: User,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    from training.models import Round
-
-    round_ = started(project, alice, carol, {**COMPUTE, "nodes": 1}, grpo=False)
+    round_ = started(project, alice, carol, COMPUTE, grpo=False)
     assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
     step = round_.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
-    # Asked for at once: the trainer is still loading.
-    pause_round(round_=round_, actor=carol)
-    assert not do_step(step)
+    with monkeypatch.context() as patch:
+        pause_at_step(patch, round_, carol, step=3)
+        assert not do_step(step)
     run = Run.objects.get()
     assert run.state == "stopped"
+    taken = len(read_metrics(run.path))
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
-    assert [row["step"] for row in read_metrics(run.path)] == list(range(1, STEPS + 1))
-    assert run.launches.first().state == "ended"
+    assert f"Going on after step {taken} of" in (run.path / "log.txt").read_text()
+    assert [launch.state for launch in run.launches.all()] == ["ended", "ended"]

@@ -9,14 +9,23 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import Project, User
+from annotation.services.jobs.claims import worker_is_stopping
 from tests.loop.recipe import TINY
 from tests.tiny import tiny_model_folder
-from tests.training.launchers.cluster_scene import STEPS, AtStep, do_step, started, train, weights_of
+from tests.training.launchers.cluster_scene import (
+    STEPS,
+    AtStep,
+    do_step,
+    pause_at_step,
+    started,
+    train,
+    weights_of,
+)
 from tests.training.launchers.slurm_cluster import SlurmCluster
 from training.choices import StepKind
 from training.contract import read_metrics
 from training.models import Launch, Round, RoundStep, Run
-from training.services.rounds import pause_round, resume_round
+from training.services.rounds import resume_round
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.django_db]
 
@@ -126,10 +135,13 @@ def test_without_its_controller_slurm_is_said_not_to_answer_and_asked_again(
 
 
 def test_a_policy_gradient_goes_on_while_its_worker_is_replaced_and_stops_when_paused(
-    slurm: SlurmCluster, project: Project, alice: User, carol: User, rondo_home: Path
+    slurm: SlurmCluster,
+    project: Project,
+    alice: User,
+    carol: User,
+    rondo_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    from annotation.services.jobs.claims import worker_is_stopping
-
     round_ = started(project, alice, carol, COMPUTE, grpo=True)
     assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
     RoundStep.objects.filter(round=round_, kind=StepKind.TRAIN_REWARD_MODEL).update(state="finished")
@@ -140,8 +152,9 @@ def test_a_policy_gradient_goes_on_while_its_worker_is_replaced_and_stops_when_p
     step.refresh_from_db()
     assert (step.state, step.run.launches.get().state) == ("waiting", "running")
     # The next worker finds the same job, which did not stop for a moment; a pause reaches it.
-    pause_round(round_=round_, actor=carol)
-    assert not do_step(step)
+    with monkeypatch.context() as patch:
+        pause_at_step(patch, round_, carol, step=3)
+        assert not do_step(step)
     step.refresh_from_db()
     assert step.run.launches.get().state == "ended"
     assert step.run.state == "stopped"

@@ -150,7 +150,7 @@ def test_without_slurm_s_programs_the_remedy_is_said(programs: Path):
         ("NODE_FAIL|NodeDown|gpu1", JobReport(state="ended", reason="NODE_FAIL, NodeDown", nodes=("gpu1",))),
         ("TIMEOUT|TimeLimit|gpu1", JobReport(state="ended", reason="TIMEOUT, TimeLimit", nodes=("gpu1",))),
         ("CANCELLED|None|", JobReport(state="cancelled", reason="CANCELLED")),
-        ("OUT_OF_MEMORY|OutOfMemory|g", JobReport(state="failed", reason="OUT_OF_MEMORY, OutOfMemory", nodes=("g",))),
+        ("OUT_OF_MEMORY|OOM|g", JobReport(state="failed", reason="OUT_OF_MEMORY, OOM", nodes=("g",))),
     ],
 )  # fmt: skip
 def test_every_state_of_squeue_is_understood(programs: Path, line: str, report: JobReport):
