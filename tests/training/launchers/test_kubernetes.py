@@ -73,6 +73,7 @@ def kubernetes(stub: Callable[[httpx.Request], httpx.Response], pods: Pods = POD
 
 FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
 NO_IMAGE = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
+OOM = "OOMKilled: a pod needed more than its memory"
 NO_MEMORY = {"state": {"terminated": {"reason": "OOMKilled"}}}
 
 
@@ -187,7 +188,7 @@ def test_a_job_without_its_service_is_taken_away_and_not_found():
         (
             FAILED,
             [pod(phase="Failed", containerStatuses=[NO_MEMORY])],
-            JobReport(state="failed", reason="OOMKilled: a pod needed more than its memory", nodes=("gpu-1",)),
+            JobReport(state="failed", reason=OOM, nodes=("gpu-1",)),
         ),
     ],
 )  # fmt: skip

@@ -91,10 +91,10 @@ def _take_one(run: Run, host: str, gpu: int) -> bool:
 
 
 def _all_in_use(host: str, count: int, free: int) -> Unavailable:
-    holders = GpuLease.objects.filter(host=host).values_list("run__name", flat=True).distinct()
+    holders = GpuLease.objects.filter(host=host).values_list("run__name", flat=True)
     return Unavailable(
-        _("waiting for %(count)d GPUs of %(host)s: %(free)d are free, the others train %(runs)s")
-        % {"count": count, "host": host, "free": free, "runs": ", ".join(sorted(holders)) or "–"}
+        _("waiting for GPUs of %(host)s: %(count)d needed, %(free)d free; the others train %(runs)s")
+        % {"count": count, "host": host, "free": free, "runs": ", ".join(sorted(set(holders))) or "–"}
     )
 
 
