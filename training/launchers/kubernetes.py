@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import ssl
 from collections.abc import Callable, Sequence
@@ -62,10 +63,9 @@ class Kubernetes:
         self._jobs = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs"
 
     def script(self, job: Job) -> str:
-        """Return the manifests as YAML."""
-        import yaml
-
-        return yaml.safe_dump_all(self.manifests(job), sort_keys=False)
+        """Return the manifests as one list in JSON, which kubectl takes, too."""
+        items = {"apiVersion": "v1", "kind": "List", "items": self.manifests(job)}
+        return json.dumps(items, indent=2) + "\n"
 
     def manifests(self, job: Job) -> list[dict[str, Any]]:
         """Return the Job, and with several nodes the Service by which they find the first."""

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import kubernetes_validate
 import pytest
-import yaml
 
 from training.launchers import Job, JobReport, LauncherError, LauncherUnreachableError, Place, Resources
 from training.launchers.kubernetes import Kubernetes, Pods
@@ -111,7 +110,7 @@ def test_the_schema_would_find_a_field_that_is_not_there():
 
 
 def test_each_node_is_a_pod_that_asks_for_its_gpus_and_finds_the_first_by_name():
-    job, service = yaml.safe_load_all(kubernetes(Stub()).script(JOB))
+    job, service = json.loads(kubernetes(Stub()).script(JOB))["items"]
     spec = job["spec"]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (0, 7200)
