@@ -21,6 +21,7 @@ from webapp.operations.deadlines import OverdueError, within
 from webapp.operations.health import Finding, attention, fine, wrong
 
 _SECONDS = 5.0
+_MOST_SHOWN = 20
 
 
 def launchers() -> list[Finding]:
@@ -55,7 +56,7 @@ def cluster_jobs() -> list[Finding]:
     """Report jobs that wait or run at launchers, and those that were lost or refused in the last day."""
     link = reverse("admin:training_launch_changelist")
     findings = []
-    for launch in Launch.objects.filter(state__in=LIVE_LAUNCH).select_related("run"):
+    for launch in Launch.objects.filter(state__in=LIVE_LAUNCH).select_related("run")[:_MOST_SHOWN]:
         since = timesince(launch.started_at or launch.submitted_at)
         words = {
             "run": launch.run.name,
@@ -130,5 +131,5 @@ def waiting_steps() -> list[Finding]:
 
 def _waiting() -> Iterator[Finding]:
     steps = RoundStep.objects.filter(state="waiting", run__isnull=False).exclude(message="")
-    for step in steps.select_related("round__project")[:20]:
+    for step in steps.select_related("round__project")[:_MOST_SHOWN]:
         yield fine("waiting", f"{step}: {step.message}.", link=step.round.get_absolute_url())
