@@ -28,6 +28,7 @@ from training.selectors.runs import (
     dropped_of,
     headline_figures_of,
     is_interrupted,
+    launches_of,
     log_lines_of,
     machine_of,
     metrics_of,
@@ -44,7 +45,6 @@ from training.services.runs.run_downloads import archive_of, events_of
 from training.views.access import require_manager
 
 _LONGEST_SEARCH = 200
-_MOST_LAUNCHES = 20
 
 
 @require_safe
@@ -72,7 +72,6 @@ def _page(request: Request, found: Run, *, status: int = 200, **more: object) ->
         "validation": run_validation(found, report),
         "baselines": run_baselines(found, report),
         "dropped": dropped_of(found),
-        "launches": found.launches.all()[:_MOST_LAUNCHES],
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
         "entered": {"tags": ", ".join(found.tags), "notes": found.notes},
         "notes": render_markdown(found.notes),
@@ -160,7 +159,7 @@ def _live(run: Run) -> dict[str, object]:
         "interrupted": is_interrupted(run),
         "machine": machine_of(run),
         "headlines": headline_figures_of(run),
-        "launch": run.launches.first(),
+        "launches": launches_of(run),
     }
 
 

@@ -17,9 +17,9 @@ from tests import factories
 from tests.loop.recipe import tiny_recipe
 from training.choices import StepKind, StepState
 from training.contract import read_metrics
+from training.launchers import job_files
 from training.models import Round, RoundStep, Run
 from training.services.rounds import executor, open_first_round, pause_round, start_round
-from training.services.runs import cluster_runs
 
 STEPS = 40
 GRPO: dict[str, Any] = {
@@ -104,11 +104,10 @@ def weights_of(run: Run) -> dict[str, bytes]:
 
 def pause_at_step(patch: pytest.MonkeyPatch, round_: Round, actor: User, *, step: int) -> None:
     """Pause a round as soon as the run that is watched has taken so many steps."""
-    real = cluster_runs.read_beat
 
     def read_beat(folder: Path, job: str) -> Any:
         if len(read_metrics(folder)) >= step and not Round.objects.get(pk=round_.pk).pause_requested:
             pause_round(round_=round_, actor=actor)
-        return real(folder, job)
+        return job_files.read_beat(folder, job)
 
-    patch.setattr(cluster_runs, "read_beat", read_beat)
+    patch.setattr("training.services.runs.cluster_runs.read_beat", read_beat)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,13 @@ def main() -> int:
     if (folder / "down").exists():
         sys.stderr.write("no route to the scheduler\n")
         return 7
-    return {"submit": submit, "poll": poll, "cancel": cancel, "logs": logs}[command](folder, *arguments)
+    commands: dict[str, Callable[..., int]] = {
+        "submit": submit,
+        "poll": poll,
+        "cancel": cancel,
+        "logs": logs,
+    }
+    return commands[command](folder, *arguments)
 
 
 def submit(folder: Path, name: str, script: str, *wants: str) -> int:

@@ -111,6 +111,7 @@ def test_a_run_s_page_shows_its_jobs_and_their_scripts(
         spec={},
         folder="runs/tea-reward",
         state="running",
+        resources={"launcher": "slurm"},
     )
     common = {"run": run, "launcher": "slurm", "resources": {}, "script": "#SBATCH --nodes=2"}
     Launch.objects.create(name="a", handle="16", state="lost", reason="NODE_FAIL", **common)

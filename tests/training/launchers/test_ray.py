@@ -11,7 +11,15 @@ import httpx
 import pytest
 
 from training import launchers
-from training.launchers import Job, JobReport, LauncherError, LauncherUnreachableError, Place, Resources
+from training.launchers import (
+    Job,
+    JobReport,
+    JobState,
+    LauncherError,
+    LauncherUnreachableError,
+    Place,
+    Resources,
+)
 from training.launchers.ray import Ray
 
 PLACE = Place(python="/opt/rondo/bin/python", code="/opt/rondo", home="/data", shares_files=False)
@@ -105,7 +113,7 @@ def test_the_driver_that_is_shipped_stands_on_the_standard_library_and_ray_alone
         ("NEW_IN_RAY_9", "unknown"),
     ],
 )
-def test_every_status_of_ray_is_understood(status: str, state: str):
+def test_every_status_of_ray_is_understood(status: str, state: JobState):
     stub = Stub()
     stub.jobs["one"] = {"status": status, "message": "Driver  exited\nwith 1"}
     assert ray(stub).poll("one") == JobReport(state=state, reason="Driver exited with 1")
