@@ -178,7 +178,7 @@ class _Watcher:
         """Stay until the job ends; its end, and whether it was lost and is worth another try."""
         seen = self._seen
         while True:
-            cluster_files.bring_news(self._run)
+            self._bring()
             self._look_at_beat()
             if seen.beat is not None and seen.beat.code is not None:
                 return self._ending(seen.beat.code)
@@ -220,6 +220,10 @@ class _Watcher:
         is_over = report.state not in ("waiting", "running")
         seen.ended_at = (seen.ended_at or time.monotonic()) if is_over else None
         seen.report = report
+
+    def _bring(self, *, whole: bool = False) -> None:
+        """Bring what the job wrote; a checkpoint may take longer than a worker may be silent."""
+        call_with_heartbeat(functools.partial(cluster_files.bring_news, self._run, whole=whole), self._beat)
 
     def _beat(self) -> None:
         """Give a sign of life; `watch` hears of a request to stop, too, and does what it asks."""
@@ -337,14 +341,15 @@ class _Watcher:
 
     def _log(self) -> str:
         try:
-            text = self._launcher.logs(self._launch.handle, lines=_LOG_LINES)
+            read = functools.partial(self._launcher.logs, self._launch.handle, lines=_LOG_LINES)
+            text = call_with_heartbeat(read, self._beat)
         except LauncherError as error:
             return str(error)
         return _("It wrote last: %(text)s") % {"text": text} if text else ""
 
     def _exit(self, code: int, state: LaunchState, reason: str) -> TrainerExit:
         """Bring everything here, then close the row."""
-        cluster_files.bring_news(self._run, whole=True)
+        self._bring(whole=True)
         self._look_at_beat()
         _end(self._launch, state, reason or self._seen.report.reason, code=code)
         cluster_files.tidy(self._run, self._launch.name)
