@@ -58,7 +58,7 @@ def test_a_cluster_that_does_not_answer_is_wrong_with_the_remedy(
     monkeypatch.setattr(launchers, "cluster", lambda name: Away())
     _, away = launchers.launchers()
     assert away.level == Level.WRONG
-    assert str(away.says) == "ray: Ray does not answer at http://ray:8265."
+    assert str(away.says) == "Ray does not answer at http://ray:8265."
     assert "Jobs there run on" in str(away.remedy)
 
 

@@ -45,7 +45,7 @@ def _of_cluster(name: str) -> list[Finding]:
         launcher = cluster(name)
         lines = within(_SECONDS, name, launcher.look)
     except (LauncherError, Refusal) as error:
-        return [wrong("launchers", f"{name}: {error}.", remedy)]
+        return [wrong("launchers", f"{error}.", remedy)]
     except OverdueError:
         says = _("%(name)s did not answer within %(seconds)d seconds.") % {"name": name, "seconds": _SECONDS}
         return [wrong("launchers", says, remedy)]

@@ -327,9 +327,11 @@ class _Watcher:
             "The job %(handle)s of %(launcher)s was lost, again and again without coming further. %(why)s "
             "%(reason)s %(log)s Start again once that is mended: training goes on from the last saved step."
         )
-        return self._refused(reason, LaunchState.LOST, why=why), True
+        # The row tells of this one loss: after it the run may well have gone on.
+        of_row = f"{why} {self._seen.report.reason}".strip()
+        return self._refused(reason, LaunchState.LOST, why=why, of_row=of_row), True
 
-    def _refused(self, reason: str, state: LaunchState, *, why: str = "") -> TrainerExit:
+    def _refused(self, reason: str, state: LaunchState, *, why: str = "", of_row: str = "") -> TrainerExit:
         words = {
             "handle": self._launch.handle,
             "launcher": self._launcher.name,
@@ -337,7 +339,7 @@ class _Watcher:
             "why": why,
             "log": self._log(),
         }
-        return self._exit(EXIT_FAILED, state, reason % words)
+        return self._exit(EXIT_FAILED, state, reason % words, of_row=of_row)
 
     def _log(self) -> str:
         try:
@@ -347,10 +349,10 @@ class _Watcher:
             return str(error)
         return _("It wrote last: %(text)s") % {"text": text} if text else ""
 
-    def _exit(self, code: int, state: LaunchState, reason: str) -> TrainerExit:
+    def _exit(self, code: int, state: LaunchState, reason: str, *, of_row: str = "") -> TrainerExit:
         """Bring everything here, then close the row."""
         self._bring(whole=True)
         self._look_at_beat()
-        _end(self._launch, state, reason or self._seen.report.reason, code=code)
+        _end(self._launch, state, of_row or reason or self._seen.report.reason, code=code)
         cluster_files.tidy(self._run, self._launch.name)
         return TrainerExit(code=code, status=self._status(), output_tail="", reason=reason)
