@@ -45,6 +45,17 @@ def test_the_recipe_s_page_shows_the_script_before_anything_is_submitted(
     assert not Launch.objects.exists()
 
 
+def test_the_api_s_dry_run_has_the_script_too(
+    round_: Round, carol: User, client_of: Callable[[User], Client]
+):
+    with_compute(round_, **SLURM)
+    address = f"/api/v1/projects/tea/rounds/{round_.number}/dry-run/"
+    plan = client_of(carol).get(address).json()["launch"]
+    script = plan.pop("script")
+    assert plan == {"launcher": "slurm", "nodes": 2, "processes": 4, "gpus": 4}
+    assert "#SBATCH --nodes=2" in script
+
+
 def test_a_local_plan_has_no_script(round_: Round):
     plan = launch_plan(with_compute(round_, processes=2))
     assert (plan.launcher, plan.script, list(plan.problems)) == ("local", "", [])
