@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-fast test-faults test-processes test-vllm bench reverse screenshots guide lint format
+.PHONY: help install install-dev run test test-fast test-faults test-processes test-slurm test-ray test-vllm bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -34,6 +34,12 @@ test-processes: install-dev ## Run every training method in two processes agains
 
 test-vllm: install-dev ## Run a policy gradient whose completions a real vLLM samples
 	@$(BIN)/python .ci/vllm.py
+
+test-slurm: install-dev ## Run rounds on a real Slurm of three nodes; installs Debian's slurm-wlm, as root
+	@$(BIN)/python .ci/clusters.py slurm
+
+test-ray: install-dev ## Run rounds on a real Ray cluster of three nodes, in a virtual environment of its own
+	@$(BIN)/python .ci/clusters.py ray
 
 lint: install-dev ## Run all static checks
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ EXPECTED = (
     re.compile(r"needs macOS"),
     # Containers mostly forbid them, even to root.
     re.compile(r"^needs network namespaces"),
+    # Minutes, and programs outside the environment: two targets of their own.
+    re.compile(r"^starts a cluster"),
 )
 
 RABBITMQ_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -36,10 +38,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("CI", "").lower() == "true",
         help="Fail when a test is skipped for a reason that tests/skips.py does not list (on when CI=true).",
     )
+    parser.addoption(
+        "--clusters",
+        action="store_true",
+        help="Run the tests that start a Slurm or a Ray of their own: `make test-slurm`, `make test-ray`.",
+    )
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests whose service is not there; say what to install."""
     needs: tuple[tuple[str, Callable[[], bool], str], ...] = (
         (
@@ -51,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "rabbitmq",
             Path(RABBITMQ_SERVER).exists,
             f"needs {RABBITMQ_SERVER} (Debian: apt install rabbitmq-server)",
+        ),
+        (
+            "cluster",
+            lambda: bool(config.getoption("--clusters")),
+            "starts a cluster: `make test-slurm` and `make test-ray` run it",
         ),
         ("namespaces", _ip_is_there, "needs ip (Debian: apt install iproute2)"),
         ("namespaces", namespaces_are_permitted, "needs network namespaces, which are not permitted here"),

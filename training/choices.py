@@ -81,6 +81,22 @@ class RunState(models.TextChoices):
     FAILED = "failed", _("failed")
 
 
+class LaunchState(models.TextChoices):
+    """Life of a job at a launcher; all but the first three are ends."""
+
+    SUBMITTING = "submitting", _("being submitted")
+    WAITING = "waiting", _("waiting in the queue")
+    RUNNING = "running", _("running")
+    ENDED = "ended", _("ended")
+    CANCELLED = "cancelled", _("cancelled")
+    LOST = "lost", _("lost")
+    REFUSED = "refused", _("refused")
+
+
+LIVE_LAUNCH = (LaunchState.SUBMITTING, LaunchState.WAITING, LaunchState.RUNNING)
+"""States of a job that may still have processes; a run has one such job at most."""
+
+
 class Method(models.TextChoices):
     """Training methods of a run; the names of `contract.Method`."""
 

@@ -16,7 +16,7 @@ from training.services.evaluation import drift, scores
 from training.services.feedback import abuse, erasure, selection
 from training.services.judges import drafting, judges
 from training.services.registry import exports, registry, retention
-from training.services.runs import summaries
+from training.services.runs import launch_sweep, summaries
 from training.services.suggestions import suggesting
 
 
@@ -35,6 +35,7 @@ def sweep() -> None:
     drift.sweep_measurements()
     registry.sweep_deleted()
     summaries.sweep_summaries()
+    launch_sweep.sweep_launches()
     leaderboard.sweep_votes()
     arena.sweep_arenas()
     openings.sweep_openings()

@@ -19,6 +19,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from training.launchers import LauncherError
+from training.launchers.command import OF_OTHERS, OF_SUBMIT, arguments_of
 from training.store import Objects, StoreError
 
 TAG = "rondo"
@@ -143,6 +145,42 @@ def rewards_can_be_had(app_configs: Any, **_: Any) -> list[CheckMessage]:
                 id="rondo.W019",
             )
         )
+    return messages
+
+
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "slurm": (),
+    "ray": ("RONDO_RAY_URL",),
+    "kubernetes": ("RONDO_KUBERNETES_URL", "RONDO_KUBERNETES_IMAGE"),
+    "command": ("RONDO_COMMAND_SUBMIT", "RONDO_COMMAND_POLL", "RONDO_COMMAND_CANCEL"),
+}
+"""By launcher, the settings that it cannot do without."""
+
+
+@register(TAG)
+def launchers_are_set_up(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Check launchers, which a run would need only after its snapshot is frozen. Asks no cluster."""
+    messages: list[CheckMessage] = []
+    for name in settings.RONDO_LAUNCHER or [""]:
+        if name not in _NEEDS:
+            hint = f"Write one or more of {', '.join(_NEEDS)}, commas between them; the first is the default."
+            messages.append(
+                Error(f"RONDO_LAUNCHER names {name!r}, which is no launcher.", hint=hint, id="rondo.E022")
+            )
+        for variable in _NEEDS.get(name, ()):
+            if not getattr(settings, variable):
+                hint = f"Set {variable}, or take {name} out of RONDO_LAUNCHER."
+                messages.append(Error(f"The launcher {name} needs {variable}.", hint=hint, id="rondo.E023"))
+    commands = {"SUBMIT": OF_SUBMIT, "POLL": OF_OTHERS, "CANCEL": OF_OTHERS, "LOGS": OF_OTHERS}
+    for part, placeholders in commands.items():
+        variable = f"RONDO_COMMAND_{part}"
+        try:
+            arguments_of(getattr(settings, variable), dict.fromkeys(placeholders, ""))
+        except LauncherError as error:
+            messages.append(
+                Error(f"{variable}: {error}.", hint="See the guide on commands.", id="rondo.E024")
+            )
     return messages
 
 

@@ -70,6 +70,8 @@ LAID_OUT = {
     "make test-fast": ".ci/test.py --fast",
     "make test-faults": ".ci/test.py --faults",
     "make test-processes": "test_processes.py",
+    "make test-slurm": ".ci/clusters.py slurm",
+    "make test-ray": ".ci/clusters.py ray",
 }
 """What writes files, and what measures for minutes: make is asked what it would do."""
 

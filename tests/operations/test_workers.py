@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from tests.operations.conftest import MakeWorker
 from training.models import Worker
+from training.services.jobs.gpus import gpus
 from training.services.jobs.workers import (
     WorkerHeartbeat,
     clock_ahead,
     forget_worker,
-    gpus,
     machine_use,
     note_worker,
 )

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -60,7 +60,9 @@ def fake_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same trainer without a process, for tests of what comes before and after training."""
 
-    def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> launcher.TrainerExit:
+    def run_trainer(
+        folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
+    ) -> launcher.TrainerExit:
         code = train(folder)
         watch(read_status(folder))
         return launcher.TrainerExit(code=code, status=read_status(folder), output_tail="")

@@ -11,6 +11,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
+from pytest_django import Settings
 
 from tests.webapp.running import free_port
 from webapp.checks import TAG
@@ -139,3 +140,13 @@ def test_a_store_that_nothing_here_can_open_is_told(settings):
     for url in ("", "memory://rondo", "file:///tmp/rondo"):
         settings.RONDO_STORE_URL = url
         assert "rondo.E021" not in identifiers()
+
+
+def test_launchers_that_cannot_work_are_said_at_the_start(settings: Settings):
+    settings.RONDO_LAUNCHER = ["local", "ray", "kubernetes", "command", "lsf"]
+    assert identifiers() == {"rondo.E022", "rondo.E023"}
+    settings.RONDO_LAUNCHER = ["ray"]
+    settings.RONDO_RAY_URL = "http://ray:8265"
+    assert identifiers() == set()
+    settings.RONDO_COMMAND_POLL = "poll {job}"
+    assert identifiers() == {"rondo.E024"}

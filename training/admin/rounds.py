@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 
 from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin
 from annotation.errors import Refusal
-from training.models import Checkpoint, Round, RoundStep, Run, Snapshot, Worker
+from training.models import Checkpoint, GpuLease, Launch, Round, RoundStep, Run, Snapshot, Worker
 from training.recipe import Recipe
 from training.selectors.rounds import audit_of, round_view
 from training.services.rounds import draft_first_round
@@ -40,6 +40,22 @@ class RunAdmin(WrittenOnceAdmin):
     list_display = ["name", "method", "state", "step", "total_steps", "heartbeat_at", "created_at"]
     list_filter = ["state", "method", "snapshot__project", "created_at"]
     search_fields = ["name", "error", "worker"]
+
+
+@admin.register(Launch)
+class LaunchAdmin(WrittenOnceAdmin):
+    list_display = ["name", "run", "launcher", "handle", "state", "nodes", "submitted_at", "ended_at"]
+    list_filter = ["launcher", "state", "submitted_at"]
+    list_select_related = ["run"]
+    search_fields = ["name", "handle", "reason", "run__name"]
+
+
+@admin.register(GpuLease)
+class GpuLeaseAdmin(WrittenOnceAdmin):
+    list_display = ["host", "gpu", "slot", "run", "worker", "leased_at", "heartbeat_at"]
+    list_filter = ["host"]
+    list_select_related = ["run"]
+    search_fields = ["host", "worker", "run__name"]
 
 
 @admin.register(Checkpoint)

@@ -165,6 +165,18 @@ class TrainingMachineSerializer(serializers.Serializer[Any]):
     available_bytes = serializers.IntegerField(allow_null=True, help_text="Free at the last report.")
 
 
+class LaunchPlanSerializer(serializers.Serializer[Any]):
+    """Where the runs would train, and what would be submitted."""
+
+    launcher = serializers.CharField(help_text="`local`, `slurm`, `ray`, `kubernetes` or `command`.")
+    nodes = serializers.IntegerField(source="resources.nodes", help_text="Machines that train together.")
+    processes = serializers.IntegerField(source="resources.processes", help_text="On each machine.")
+    gpus = serializers.IntegerField(
+        source="resources.gpus", help_text="Of each machine; a `local` one without GPUs takes none."
+    )
+    script = serializers.CharField(help_text="Of the reward model's job; empty for `local`.")
+
+
 class DryRunSerializer(serializers.Serializer[Any]):
     """What would happen, and why it could not."""
 
@@ -178,6 +190,7 @@ class DryRunSerializer(serializers.Serializer[Any]):
     runs = PlannedRunSerializer(many=True)
     evaluated_prompts = serializers.IntegerField()
     machine = TrainingMachineSerializer(help_text="The machine that would train, as its worker reported it.")
+    launch = LaunchPlanSerializer(help_text="Where it would train.")
     problems = serializers.ListField(child=serializers.CharField(), help_text="Why it cannot be started.")
     warnings = serializers.ListField(child=serializers.CharField())
     suggestions = serializers.ListField(

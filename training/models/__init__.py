@@ -36,6 +36,7 @@ from training.models.feedback import (
 )
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
 from training.models.judges import Judge, JudgeVerdict, RubricDraft
+from training.models.launches import GpuLease, Launch
 from training.models.prompt_sets import PromptSet
 from training.models.rounds import Round, RoundStep, validate_recipe
 from training.models.suggestions import SuggestionSource
@@ -64,8 +65,10 @@ __all__ = [
     "FeedbackKey",
     "FeedbackRule",
     "FeedbackSettings",
+    "GpuLease",
     "Judge",
     "JudgeVerdict",
+    "Launch",
     "ModelDraw",
     "PreparedOpening",
     "PromptSet",

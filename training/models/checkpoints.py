@@ -88,6 +88,12 @@ class Run(Claimable):
         help_text="The checkpoint whose adapter training continues; none starts from the base.",
     )
     spec = models.JSONField(help_text="What the trainer was told, every default written out.")
+    resources = models.JSONField(
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        help_text="Launcher, nodes, GPUs and limits that the recipe asked for.",
+    )
     folder = models.CharField(max_length=200)
     state = models.CharField(max_length=10, choices=RunState, default=RunState.WAITING)
     step = models.PositiveIntegerField(default=0)

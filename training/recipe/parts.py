@@ -4,6 +4,7 @@ budget."""
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import field
 from typing import Annotated, Literal, get_args
 
@@ -188,16 +189,52 @@ class PromotionSettings:
     """Least mean score by name of a rule of the evaluation."""
 
 
+Launcher = Literal["default", "local", "slurm", "ray", "kubernetes", "command"]
+_QUEUE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.,:/@-]{0,99})?")
+
+
 @record
 class ComputeSettings:
-    """Processes, precision and memory of a round's training."""
+    """Where a round trains, and processes, precision and memory of it."""
 
+    launcher: Launcher = "default"
+    """Where training runs: local, on the worker's machine; or as a job of a cluster. default is the first
+    launcher of this installation."""
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Machines that train together; more than one needs a cluster."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes that train together on one machine, one for each GPU."""
+    """Processes that train together on each machine, one for each GPU."""
+    gpus: Annotated[int, Field(ge=0, le=64)] | None = None
+    """GPUs of each machine; null takes one for each process, and none where local has none. 0 trains on the
+    CPU."""
+    memory_gb: Annotated[float, Field(gt=0, le=65536), AS_WRITTEN] | None = None
+    """Memory of each machine that a cluster reserves, in GiB; null leaves it to the cluster."""
+    time_limit_hours: Annotated[float, Field(gt=0, le=8760), AS_WRITTEN] | None = None
+    """Hours after which a cluster ends a job; the next one continues from the last saved step. null sets
+    none."""
+    queue: str = ""
+    """Queue or partition of the cluster; empty takes its default."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the frozen base; auto is bfloat16 on a GPU and float32 on a CPU."""
     sharding: Literal["none", "full"] = "none"
     """full: the processes share one copy of the base, for one that a GPU cannot hold. Needs LoRA."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.launcher != "local" or self.nodes == 1,
+            "nodes",
+            "local has one machine; set nodes to 1, or launcher to a cluster",
+        )
+        require(
+            not self.gpus or self.processes <= self.gpus,
+            "processes",
+            f"{self.processes} processes cannot share {self.gpus} GPUs; lower processes, or raise gpus",
+        )
+        require(
+            _QUEUE.fullmatch(self.queue) is not None,
+            "queue",
+            f"{self.queue!r} is no queue's name: use letters, digits and _ . , : / @ -",
+        )
 
 
 @record

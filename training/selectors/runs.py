@@ -34,7 +34,7 @@ from training.figures.folded_metrics import Folded, folded_metrics
 from training.figures.held_out import Figure
 from training.figures.samples import Measure, Samples, shaded
 from training.files.run_folders import folder_of
-from training.models import Run
+from training.models import Launch, Run
 from training.selectors.run_columns import title_of
 
 DRAWN_METRICS = (
@@ -68,6 +68,7 @@ IS_GOING_ON = (RunState.WAITING, RunState.STARTING, RunState.RUNNING)
 _MOST_SECONDS = 0.06
 """Longest reading of a file of metrics per request; the next one continues."""
 _MOST_DROPPED_SHOWN = 50
+_MOST_LAUNCHES = 20
 _CHOICES = 50
 _LOG_LINES = 200
 
@@ -277,6 +278,13 @@ def headline_figures_of(run: Run) -> tuple[Figure, ...]:
     )
 
 
+def launches_of(run: Run) -> list[Launch]:
+    """Return the newest jobs of a run; none of one that trains as a process of the worker."""
+    if run.resources.get("launcher", "local") == "local":
+        return []
+    return list(run.launches.all()[:_MOST_LAUNCHES])
+
+
 def machine_of(run: Run) -> MachineUse | None:
     """Return the run's last reported use of its machine."""
     uses = read_machine_use(folder_of(run))
@@ -312,7 +320,7 @@ def _count_dropped(path: Path) -> Dropped:
 
 def state_mark(run: Run) -> str:
     """Return a mark that changes with the live part of a run's page."""
-    marks = [
+    marks: list[object] = [
         run.state,
         run.step,
         run.message,
@@ -320,6 +328,7 @@ def state_mark(run: Run) -> str:
         run.seconds_left,
         run.total_steps,
         is_interrupted(run),
+        *((launch.pk, launch.state, launch.nodes) for launch in launches_of(run)[:1]),
     ]
     for name in (STATUS_FILE, LOG_FILE, METRICS_FILE, MACHINE_FILE):
         try:

@@ -28,6 +28,7 @@ from training.selectors.runs import (
     dropped_of,
     headline_figures_of,
     is_interrupted,
+    launches_of,
     log_lines_of,
     machine_of,
     metrics_of,
@@ -158,6 +159,7 @@ def _live(run: Run) -> dict[str, object]:
         "interrupted": is_interrupted(run),
         "machine": machine_of(run),
         "headlines": headline_figures_of(run),
+        "launches": launches_of(run),
     }
 
 

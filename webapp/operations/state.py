@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from webapp.operations import health, reach
+from webapp.operations import health, launchers, reach
 from webapp.operations.health import Finding, Level, attention, wrong
 
 _NEEDS_THE_DATABASE: tuple[Callable[[], Finding | list[Finding]], ...] = (
@@ -17,6 +17,10 @@ _NEEDS_THE_DATABASE: tuple[Callable[[], Finding | list[Finding]], ...] = (
     health.waiting_messages,
     health.jobs,
     health.leases,
+    launchers.launchers,
+    launchers.cluster_jobs,
+    launchers.waiting_steps,
+    launchers.gpus,
     health.clock,
     health.other_versions,
 )

@@ -102,9 +102,9 @@ def test_a_worker_reports_device_precision_and_what_the_model_server_holds(monke
     monkeypatch.setattr(psutil, "process_iter", lambda attrs: processes)
     assert model_server_bytes(on_gpu=False) == 3 * GIB
     listed = "1, 2048\n2, 4096\n7, [N/A]\nnonsense\n"
-    monkeypatch.setattr("training.services.jobs.workers.shutil.which", lambda name: name)
+    monkeypatch.setattr("training.services.jobs.gpus.shutil.which", lambda name: name)
     monkeypatch.setattr(
-        "training.services.jobs.workers.subprocess.run", lambda *given, **more: SimpleNamespace(stdout=listed)
+        "training.services.jobs.gpus.subprocess.run", lambda *given, **more: SimpleNamespace(stdout=listed)
     )
     assert model_server_bytes(on_gpu=True) == 2 * GIB
 

@@ -121,4 +121,6 @@ def write_checkpoint(folder: Path, spec: RunSpec, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(train(Path(sys.argv[1]), parent_is_gone=stdin_is_closed))
+    if "--stop-with-parent" in sys.argv:
+        sys.exit(train(Path(sys.argv[1]), parent_is_gone=stdin_is_closed))
+    sys.exit(train(Path(sys.argv[1])))

@@ -22,7 +22,14 @@ def resolve_device(wanted: str, *, local_rank: int = 0) -> torch.device:
     kind = next(name for name in ("cuda", "mps", "cpu") if available[name]) if wanted == "auto" else wanted
     if not available[kind]:
         raise ContractError(f"spec, device: {kind} is not available on this machine; use 'auto' or 'cpu'")
-    return torch.device(kind, local_rank) if kind == "cuda" else torch.device(kind)
+    if kind != "cuda":
+        return torch.device(kind)
+    if local_rank >= (count := torch.cuda.device_count()):
+        raise ContractError(
+            f"spec, processes: process {local_rank} of this machine has no GPU, because it sees {count}; "
+            "lower processes in the recipe, one for each GPU, or give the run more GPUs"
+        )
+    return torch.device(kind, local_rank)
 
 
 def resolve_dtype(wanted: str, device: torch.device) -> torch.dtype:

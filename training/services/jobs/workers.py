@@ -1,10 +1,7 @@
 """Rows of workers: signs of life and the load of their hosts, for the status page and metrics."""
 
-import csv
 import logging
 import platform
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +16,7 @@ from django.utils import timezone
 
 from annotation.services.jobs.claims import worker_name
 from training.models import Worker
+from training.services.jobs.gpus import gpu_bytes_by_process, gpus
 from training.services.runs.runs import version_of_rondo
 
 logger = logging.getLogger(__name__)
@@ -28,11 +26,6 @@ _LOOK_AT_THE_MACHINE_SECONDS = 15.0
 _MODEL_SERVER = "training.serving"
 """The module that a model server's command line names."""
 _HAS_MPS = (platform.system(), platform.machine()) == ("Darwin", "arm64")
-_NVIDIA = (
-    "nvidia-smi",
-    "--query-gpu=index,name,utilization.gpu,memory.used,memory.total",
-    "--format=csv,noheader,nounits",
-)
 
 
 class WorkerHeartbeat:
@@ -141,29 +134,6 @@ def machine_use() -> dict[str, Any]:
     }
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that nvidia-smi lists; none where it is missing or does not answer."""
-    program = shutil.which(_NVIDIA[0])
-    if program is None:
-        return []
-    try:
-        told = subprocess.run(
-            [program, *_NVIDIA[1:]], capture_output=True, text=True, timeout=5, check=True
-        ).stdout
-        return [
-            {
-                "index": int(index),
-                "name": name,
-                "utilisation": _number(utilisation, 100),
-                "memory_bytes": _number(used, 1 / (1 << 20)),
-                "memory_total_bytes": _number(total, 1 / (1 << 20)),
-            }
-            for index, name, utilisation, used, total in csv.reader(told.splitlines(), skipinitialspace=True)
-        ]
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return []
-
-
 def model_server_bytes(*, on_gpu: bool) -> int:
     """Bytes that model servers of this machine hold: of its GPUs where it has some, else of its memory."""
     servers = [
@@ -174,30 +144,4 @@ def model_server_bytes(*, on_gpu: bool) -> int:
     if not on_gpu:
         return sum(process.info["memory_info"].rss for process in servers if process.info["memory_info"])
     pids = {process.pid for process in servers}
-    return sum(size for pid, size in _gpu_bytes_by_process() if pid in pids)
-
-
-def _gpu_bytes_by_process() -> list[tuple[int, int]]:
-    """Process and bytes of each that computes on a GPU; none where nvidia-smi does not say."""
-    program = shutil.which(_NVIDIA[0])
-    if program is None:
-        return []
-    command = [program, "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = csv.reader(told.splitlines(), skipinitialspace=True)
-    return [
-        (int(row[0]), int(row[1]) << 20)
-        for row in rows
-        if len(row) == 2 and row[0].isdecimal() and row[1].isdecimal()
-    ]
-
-
-def _number(text: str, divisor: float) -> float | None:
-    """Return a figure of nvidia-smi in our unit; None for "[N/A]"."""
-    try:
-        return float(text) / divisor
-    except ValueError:
-        return None
+    return sum(size for pid, size in gpu_bytes_by_process() if pid in pids)

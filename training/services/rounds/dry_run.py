@@ -29,7 +29,15 @@ from training.selectors.projects import checkpoints_of
 from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
 from training.services.rounds.chat_templates import untrainable_template
-from training.services.rounds.memory_gate import Machine, PlannedRun, tight, too_large, training_machine
+from training.services.rounds.launch_plan import LaunchPlan, launch_plan
+from training.services.rounds.memory_gate import (
+    UNKNOWN,
+    Machine,
+    PlannedRun,
+    tight,
+    too_large,
+    training_machine,
+)
 from training.services.rounds.reward_models import unknown_reference
 from training.services.rounds.rubric_rewards import unknown_rubric
 from training.services.runs.memory import Shape, memory_of, parameters_in
@@ -58,6 +66,7 @@ class DryRun:
     runs: Sequence[PlannedRun]
     evaluated_prompts: int
     machine: Machine
+    launch: LaunchPlan
     problems: Sequence[str] = field(default_factory=tuple)
     """Why training cannot be started so. Each says what to change."""
     warnings: Sequence[str] = field(default_factory=tuple)
@@ -86,9 +95,11 @@ def dry_run(*, round_: Round) -> DryRun:
         problems.append(_("The project has no prompts: import some."))
     material = _material(round_)
     expected = _judgments_expected(round_, comparisons)
-    machine = training_machine()
+    launch = launch_plan(round_)
+    # The nodes of a cluster report no memory.
+    machine = training_machine() if launch.is_local else UNKNOWN
     runs = [*_planned(round_, material["learned"], prompts[Split.TRAIN], machine)]
-    problems += [*_cannot_be_trained(round_), *_unknown_reward_models(round_)]
+    problems += [*_cannot_be_trained(round_), *_unknown_reward_models(round_), *launch.problems]
     problems += [*too_large(runs, machine), *_too_long(round_)]
     return DryRun(
         prompts=sum(prompts.values()),
@@ -102,8 +113,12 @@ def dry_run(*, round_: Round) -> DryRun:
         runs=runs,
         evaluated_prompts=min(round_.parsed_recipe.evaluation.prompts, prompts[Split.HELD_OUT]),
         machine=machine,
+        launch=launch,
         problems=problems,
-        warnings=[*tight(runs, machine), *_idle_settings(round_, prompts[Split.HELD_OUT])],
+        warnings=[
+            *(tight(runs, machine) if launch.is_local else ()),
+            *_idle_settings(round_, prompts[Split.HELD_OUT]),
+        ],
         suggestions=[*_better_settings(round_, material["learned"])],
     )
 
@@ -116,7 +131,7 @@ def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[s
     """
     stored = Round.objects.select_related("project", "policy").get(pk=round_.pk)
     lacking = memory_problems(stored)
-    problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored)]
+    problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored), *launch_plan(stored).problems]
     for problem in problems if despite_memory else [*problems, *lacking]:
         raise Refusal(problem, field="recipe")
     return lacking
@@ -124,7 +139,7 @@ def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[s
 
 def memory_problems(round_: Round) -> list[str]:
     """Return why the round's runs fit into the memory of no training worker."""
-    machine = training_machine()
+    machine = training_machine() if launch_plan(round_).is_local else UNKNOWN
     return [*too_large([*_planned(round_, 0, 0, machine)], machine)]
 
 

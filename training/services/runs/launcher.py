@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,8 @@ class TrainerExit:
     status: RunStatus | None
     """The last status that this very process wrote; None if it wrote none."""
     output_tail: str
+    reason: str = ""
+    """Why it ended and what to do, where a cluster knows; else the status and the output tell."""
 
     @property
     def finished(self) -> bool:
@@ -107,6 +109,8 @@ class TrainerExit:
         """Return the reason of its end, for people."""
         if self.status and self.status.message and self.status.state == "failed":
             return self.status.message
+        if self.reason:
+            return self.reason
         if self.killed:
             return (
                 f"The trainer was killed by signal {-self.code}, again and again. If the machine ran out of "
@@ -116,7 +120,9 @@ class TrainerExit:
         return f"The trainer ended with status {self.code}. It said last: {self.output_tail or 'nothing'}"
 
 
-def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> TrainerExit:
+def run_trainer(
+    folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
+) -> TrainerExit:
     """Start or resume the run in `folder` and stay until its trainer ends.
 
     `watch` is called several times a second with the latest status; once it returns True
@@ -125,12 +131,13 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
     next trainer of this folder waiting until this one has ended.
 
     One that is killed by a signal is started again and goes on from the last saved step, unless it was asked
-    to stop or dies three times in a row without coming further.
+    to stop or dies three times in a row without coming further. gpus: those of this machine that it sees;
+    None leaves it as it is.
     """
     (folder / CANCEL_FILE).unlink(missing_ok=True)
     furthest = deaths = 0
     while True:
-        ending, was_asked_to_stop = _run_once(folder, watch)
+        ending, was_asked_to_stop = _run_once(folder, watch, gpus)
         reached = ending.status.step if ending.status else 0
         deaths = 1 if reached > furthest else deaths + 1
         furthest = max(furthest, reached)
@@ -141,7 +148,9 @@ def run_trainer(folder: Path, *, watch: Callable[[RunStatus | None], bool]) -> T
         )
 
 
-def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[TrainerExit, bool]:
+def _run_once(
+    folder: Path, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None
+) -> tuple[TrainerExit, bool]:
     """Run one trainer to its end; return its exit, and whether it was asked to stop."""
     processes = read_spec(folder).processes
     started_at = time.time()
@@ -158,7 +167,7 @@ def _run_once(folder: Path, watch: Callable[[RunStatus | None], bool]) -> tuple[
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
-            env=trainer_environment(os.environ),
+            env=trainer_environment(os.environ) | devices_of(gpus),
             # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
             start_new_session=True,
         )
@@ -229,6 +238,14 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if name in (*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS) or name.startswith(_INHERITED_PREFIXES)
     }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def devices_of(gpus: Sequence[int] | None) -> dict[str, str]:
+    """Return the variables by which a trainer sees these GPUs and no others."""
+    if gpus is None:
+        return {}
+    # By the order of nvidia-smi, which numbers them.
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
 
 
 def _fresh_status(folder: Path, started_at: float) -> RunStatus | None:

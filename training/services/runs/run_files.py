@@ -35,8 +35,7 @@ def gather(run: Run, heartbeat: StepHeartbeat) -> None:
         return
     # Read before the thread begins: it has no connection to the database.
     base = Path(spec_here(run).base_model)
-    checkpoints = [run.path / place for place in _checkpoints_in(run.spec.get("settings", {}))]
-    checkpoints += [run.parent.path] if run.parent else []
+    checkpoints = checkpoints_of_run(run)
     snapshot = run.snapshot.path
 
     def bring() -> None:
@@ -47,6 +46,12 @@ def gather(run: Run, heartbeat: StepHeartbeat) -> None:
             bring_checkpoint(Path(os.path.normpath(folder)))
 
     call_with_heartbeat(bring, lambda: heartbeat(message="fetching what the run needs"))
+
+
+def checkpoints_of_run(run: Run) -> list[Path]:
+    """Return the folders of the checkpoints that a run's trainer reads: parent, rewards, reference."""
+    checkpoints = [run.path / place for place in _checkpoints_in(run.spec.get("settings", {}))]
+    return [*checkpoints, run.parent.path] if run.parent else checkpoints
 
 
 def bring_checkpoint(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
 from annotation.choices import WebhookEvent
-from annotation.errors import Refusal
+from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
@@ -19,7 +19,9 @@ from training.models import Checkpoint, Run, Snapshot
 from training.recipe.parts import ComputeSettings
 from training.services.jobs.events import tell_of_run
 from training.services.jobs.step_heartbeat import InterruptedStepError, StepHeartbeat, StopAskedError
-from training.services.runs import launcher
+from training.services.runs import launcher, leases
+from training.services.runs.cluster_runs import run_on_cluster
+from training.services.runs.launchers import LOCAL, resources_of
 from training.services.runs.run_files import Sender, gather, spec_here
 from training.services.runs.summaries import summary_of
 
@@ -70,6 +72,7 @@ def create_run(
             snapshot=snapshot,
             parent=parent,
             spec=spec.to_json(),
+            resources=resources_of(compute),
             folder=str(folder.relative_to(settings.RONDO_HOME)),
         )
         tell_of_run(run, WebhookEvent.RUN_CREATED)
@@ -96,9 +99,51 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
     """
     if run.state == RunState.FINISHED:
         return
-    gather(run, heartbeat)
-    run.path.mkdir(parents=True, exist_ok=True)
-    write_spec(run.path, spec_here(run))
+    place = run.resources.get("launcher", LOCAL)
+    if place == LOCAL:
+        _train_here(run, heartbeat)
+    else:
+        _train_on_cluster(run, place, heartbeat)
+
+
+def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
+    """Train as a process of this worker, on GPUs that are leased to it."""
+    run.worker = heartbeat.job.worker
+    wanted = run.resources.get("gpus")
+    with leases.leased_gpus(run, processes=run.spec.get("processes", 1), wanted=wanted) as gpus:
+        gather(run, heartbeat)
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_spec(run.path, spec_here(run))
+        _begin(run, heartbeat)
+        with Sender(run) as sender:
+            watch = functools.partial(_watch, run, heartbeat, sender)
+            devices = {} if gpus is None else {"gpus": gpus}
+            ending = launcher.run_trainer(run.path, watch=watch, **devices)
+            _mirror(run, ending.status)
+            sender.finish(heartbeat)
+    _conclude(run, heartbeat, ending)
+
+
+def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat) -> None:
+    """Train as a job elsewhere, which goes on while no worker watches it."""
+    _begin(run, heartbeat)
+
+    def watch(status: RunStatus | None, said: str) -> bool:
+        return _watch(run, heartbeat, None, status, said)
+
+    try:
+        ending = run_on_cluster(run, name=place, heartbeat=heartbeat, watch=watch)
+    except Unavailable as error:
+        held(run).update(state=RunState.WAITING, message=str(error))
+        raise
+    except Refusal as refusal:
+        _settle(run, RunState.FAILED, error=refusal.message)
+        raise
+    _mirror(run, ending.status)
+    _conclude(run, heartbeat, ending)
+
+
+def _begin(run: Run, heartbeat: StepHeartbeat) -> None:
     with still_held(heartbeat.job):
         Run.objects.filter(pk=run.pk).update(
             state=RunState.STARTING,
@@ -109,10 +154,10 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
         )
         tell_of_run(run, WebhookEvent.RUN_STARTED)
     run.worker = heartbeat.job.worker
-    with Sender(run) as sender:
-        ending = launcher.run_trainer(run.path, watch=functools.partial(_watch, run, heartbeat, sender))
-        _mirror(run, ending.status)
-        sender.finish(heartbeat)
+
+
+def _conclude(run: Run, heartbeat: StepHeartbeat, ending: launcher.TrainerExit) -> None:
+    """Write down how a run ended, and raise unless it finished."""
     if ending.finished:
         _settle(run, RunState.FINISHED)
     elif ending.stopped:
@@ -125,25 +170,33 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
         raise Refusal(ending.message)
 
 
-def _watch(run: Run, heartbeat: StepHeartbeat, sender: Sender, status: RunStatus | None) -> bool:
+def _watch(
+    run: Run,
+    heartbeat: StepHeartbeat,
+    sender: Sender | None,
+    status: RunStatus | None,
+    said: str = "starting the trainer",
+) -> bool:
     """Pass progress on; whether the trainer is to stop."""
     try:
         if status is None:
-            written = heartbeat(message="starting the trainer")
+            written = heartbeat(message=said)
         else:
             written = heartbeat(current=status.step, total=status.total_steps, message=status.message)
     except StopAskedError:
         held(run).update(message="stopping: the trainer saves its state")
         return True
     if written:
-        _mirror(run, status)
-        sender.offer()
+        _mirror(run, status, said=said)
+        if sender is not None:
+            sender.offer()
+            leases.renew(run)
     return False
 
 
-def _mirror(run: Run, status: RunStatus | None) -> None:
+def _mirror(run: Run, status: RunStatus | None, *, said: str = "") -> None:
     if status is None:
-        held(run).update(heartbeat_at=Now())
+        held(run).update(heartbeat_at=Now(), **({"message": said} if said else {}))
         return
     held(run).update(
         heartbeat_at=Now(),

@@ -1,0 +1,108 @@
+"""Ray: jobs by the REST API of Ray Jobs. Ray itself is on the cluster alone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from training.launchers.http import Api
+from training.launchers.node_command import node_command, without_secrets
+from training.launchers.protocol import Job, JobReport, JobState, LauncherError, Place
+
+_STATES: dict[str, JobState] = {
+    "PENDING": "waiting",
+    "RUNNING": "running",
+    "SUCCEEDED": "ended",
+    "FAILED": "ended",
+    "STOPPED": "cancelled",
+}
+"""Every status of Ray Jobs (`JobStatus`)."""
+_JOBS = "/api/jobs/"
+
+
+class Ray:
+    """The Ray cluster whose dashboard has this address."""
+
+    name = "ray"
+
+    def __init__(
+        self, place: Place, *, url: str, token: str = "", transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._place = place
+        self._api = Api("Ray", url, token=lambda: token, transport=transport)
+
+    def script(self, job: Job) -> str:
+        """Return the entrypoint of the job, and after it the driver that it runs."""
+        return f"{self._entrypoint(job, 'DRIVER')}\n\n# DRIVER:\n{_driver()}"
+
+    def submit(self, job: Job) -> str:
+        """Submit a job under its own name, which is the handle."""
+        body = {
+            "entrypoint": self._entrypoint(job, _driver()),
+            "submission_id": job.name,
+            "metadata": {"run": job.run},
+            # What Ray keeps of a job is shown on its dashboard.
+            "runtime_env": {"env_vars": without_secrets(job.environment)},
+        }
+        answer = self._api.json("POST", _JOBS, json=body)
+        if not isinstance(answer, dict) or answer.get("submission_id") != job.name:
+            raise LauncherError(f"Ray took the job and answered with another one: {answer!r}")
+        return job.name
+
+    def find(self, name: str) -> str | None:
+        """Return the name where Ray knows it."""
+        return name if self._api.ask("GET", f"{_JOBS}{name}", tolerate=(404,)) is not None else None
+
+    def poll(self, handle: str) -> JobReport:
+        """Return the state of a job."""
+        job = self._api.json("GET", f"{_JOBS}{handle}", tolerate=(404,))
+        if job is None:
+            return JobReport(state="unknown")
+        status = str(job.get("status"))
+        return JobReport(
+            state=_STATES.get(status, "unknown"),
+            reason=" ".join(str(job.get("message") or "").split())[-400:],
+        )
+
+    def cancel(self, handle: str) -> None:
+        """Stop a job: its driver ends, and with it the nodes, which save first."""
+        self._api.ask("POST", f"{_JOBS}{handle}/stop", tolerate=(404,))
+
+    def logs(self, handle: str, *, lines: int) -> str:
+        """Return the end of the driver's log, which has those of its nodes."""
+        answer = self._api.json("GET", f"{_JOBS}{handle}/logs", tolerate=(404,))
+        text = str(answer.get("logs") or "") if isinstance(answer, dict) else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def look(self) -> Sequence[str]:
+        """Return Ray's version, and how many jobs it has by status."""
+        version = self._api.json("GET", "/api/version").get("ray_version")
+        counts: dict[str, int] = {}
+        for job in self._api.json("GET", _JOBS):
+            counts[str(job.get("status"))] = counts.get(str(job.get("status")), 0) + 1
+        jobs = (
+            ", ".join(f"{count} {status.lower()}" for status, count in sorted(counts.items())) or "none yet"
+        )
+        return [f"version {version}; jobs: {jobs}"]
+
+    def _entrypoint(self, job: Job, driver: str) -> str:
+        wants = job.resources
+        arguments = {
+            "command": node_command(job, self._place),
+            "folder": self._place.code,
+            "nodes": wants.nodes,
+            "processes": wants.processes,
+            "gpus": wants.gpus,
+            "memory": int(wants.memory_gb * 2**30) if wants.memory_gb else 0,
+            "seconds": wants.hours * 3600 if wants.hours else 0,
+        }
+        # A shell of the cluster reads it; `python` is the one that Ray runs in.
+        return shlex.join(["python", "-c", driver, json.dumps(arguments)])
+
+
+def _driver() -> str:
+    return Path(__file__).with_name("ray_driver.py").read_text(encoding="utf-8")

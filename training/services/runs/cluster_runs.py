@@ -1,0 +1,358 @@
+"""A run as a job of a cluster: submitted, watched by its heartbeat, submitted again where it was lost.
+
+The job does not depend on the worker that watches it. A worker that ends leaves it running, and the next one
+that claims the step finds it by its row.
+"""
+
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db.models.functions import Coalesce, Now
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal, Unavailable
+from annotation.services.jobs.claims import still_held
+from annotation.services.jobs.running import call_with_heartbeat
+from training.choices import LIVE_LAUNCH, LaunchState
+from training.contract import EXIT_FAILED, EXIT_STOPPED, ContractError, RunStatus, read_status
+from training.launchers import Job, JobReport, Launcher, LauncherError, LauncherUnreachableError, Resources
+from training.launchers.job_files import Beat, read_beat
+from training.models import Launch, Run
+from training.services.jobs.step_heartbeat import StepHeartbeat, StopAskedError
+from training.services.runs import cluster_files
+from training.services.runs.launcher import TrainerExit
+from training.services.runs.launchers import cluster, cluster_resources, node_environment, resources_said
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[RunStatus | None, str], bool]
+"""Takes the latest status and what else there is to say; returns whether the job is to stop."""
+
+_LOOK_SECONDS = 1.0
+_SETTLE_SECONDS = 30.0
+"""After the launcher reports the end, the last files may still be on their way through the store."""
+_LEAVE_AFTER_CANCEL_SECONDS = 180.0
+_DEATHS_WITHOUT_PROGRESS = 4
+_PAUSE_SECONDS = 15.0
+_LOG_LINES = 5
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the watcher knows of a job."""
+
+    report: JobReport
+    beat: Beat | None = None
+    beaten_at: float = 0.0
+    """When the heartbeat last changed, by this process's clock."""
+    unreachable: str = ""
+    ended_at: float | None = None
+    asked_at: float | None = None
+    polled_at: float = float("-inf")
+
+
+def run_on_cluster(run: Run, *, name: str, heartbeat: StepHeartbeat, watch: Watch) -> TrainerExit:
+    """Start or resume a run as a job and stay until it ends; the caller holds the step's claim.
+
+    A job that is there already is watched further. One that vanishes is submitted again and goes on from the
+    last saved step, unless it does so three times without coming further. Raises `Refusal` where the launcher
+    refuses, `Unavailable` where it does not answer; what `watch` raises leaves the job running.
+    """
+    launcher = cluster(name)
+    furthest = deaths = 0
+    while True:
+        launch = _live(run, launcher, heartbeat) or _submit(run, launcher, heartbeat)
+        ending, is_lost = _Watcher(run, launch, launcher, heartbeat, watch).follow()
+        reached = ending.status.step if ending.status else 0
+        deaths = 1 if reached > furthest else deaths + 1
+        furthest = max(furthest, reached)
+        if not is_lost or deaths >= _DEATHS_WITHOUT_PROGRESS:
+            return ending
+        if deaths > 1:
+            # A scheduler needs some time to notice that a node is gone.
+            _wait(heartbeat, launch)
+        logger.warning("%s: job %s was lost at step %d; submitted again", run, launch, reached)
+
+
+def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
+    until = time.monotonic() + _PAUSE_SECONDS
+    while time.monotonic() < until:
+        heartbeat(message=_("job %(name)s was lost; it is submitted again in a moment") % {"name": launch})
+        time.sleep(_LOOK_SECONDS)
+
+
+def job_of(run_name: str, resources: Resources, *, name: str) -> Job:
+    """Return the job of a run."""
+    return Job(name=name, run=run_name, resources=resources, environment=node_environment())
+
+
+@contextmanager
+def launcher_errors() -> Iterator[None]:
+    """Raise errors of a launcher as refusals."""
+    try:
+        yield
+    except LauncherUnreachableError as error:
+        raise Unavailable(str(error)) from error
+    except LauncherError as error:
+        raise Refusal(str(error)) from error
+
+
+def _live(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch | None:
+    """Return the run's job that may still be there; one that a dying worker was submitting is looked up."""
+    launch = Launch.objects.filter(run=run, state__in=LIVE_LAUNCH).first()
+    if launch is None or launch.handle:
+        return launch
+    with launcher_errors():
+        handle = call_with_heartbeat(
+            functools.partial(launcher.find, launch.name), lambda: heartbeat(message=_("looking for the job"))
+        )
+    if handle is None:
+        _end(launch, LaunchState.LOST, _("It never reached the launcher."))
+        return None
+    Launch.objects.filter(pk=launch.pk).update(handle=handle, state=LaunchState.WAITING)
+    launch.refresh_from_db()
+    return launch
+
+
+def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
+    """Write the row, then submit: whoever comes after a crash in between finds the job by its name."""
+    name = f"rondo-{run.pk}-{run.launches.count() + 1}-{uuid.uuid4().hex[:6]}"
+    resources = cluster_resources(run.resources, processes=run.spec.get("processes", 1))
+    job = job_of(run.name, resources, name=name)
+    beat = functools.partial(heartbeat, message=_("sending what the job needs"))
+    # The thread has no connection to the database.
+    run.parent, run.snapshot  # noqa: B018 - read here
+    call_with_heartbeat(functools.partial(cluster_files.prepare, run, name), beat)
+    with still_held(heartbeat.job):
+        launch = Launch.objects.create(
+            run=run,
+            launcher=launcher.name,
+            name=name,
+            resources=resources_said(resources),
+            script=launcher.script(job),
+        )
+
+    def submitting() -> None:
+        # Who is asked to stop hears of it again, once the job is known and can be ended.
+        with suppress(StopAskedError):
+            heartbeat(message=_("submitting the job"))
+
+    try:
+        handle = call_with_heartbeat(functools.partial(launcher.submit, job), submitting)
+    except LauncherUnreachableError as error:
+        # It may have arrived all the same: the next try looks for it first.
+        Launch.objects.filter(pk=launch.pk).update(reason=str(error))
+        raise Unavailable(str(error)) from error
+    except LauncherError as error:
+        _end(launch, LaunchState.REFUSED, str(error))
+        raise Refusal(str(error)) from error
+    Launch.objects.filter(pk=launch.pk).update(handle=handle, state=LaunchState.WAITING)
+    launch.refresh_from_db()
+    return launch
+
+
+def _end(launch: Launch, state: LaunchState, reason: str, *, code: int | None = None) -> None:
+    Launch.objects.filter(pk=launch.pk).update(state=state, reason=reason, exit_code=code, ended_at=Now())
+
+
+class _Watcher:
+    """Watches one job to its end."""
+
+    def __init__(
+        self, run: Run, launch: Launch, launcher: Launcher, heartbeat: StepHeartbeat, watch: Watch
+    ) -> None:
+        self._run = run
+        self._launch = launch
+        self._launcher = launcher
+        self._heartbeat = heartbeat
+        self._watch = watch
+        self._seen = _Seen(JobReport(state="waiting"), beaten_at=time.monotonic())
+
+    def follow(self) -> tuple[TrainerExit, bool]:
+        """Stay until the job ends; its end, and whether it was lost and is worth another try."""
+        seen = self._seen
+        while True:
+            self._bring()
+            self._look_at_beat()
+            if seen.beat is not None and seen.beat.code is not None:
+                return self._ending(seen.beat.code)
+            if time.monotonic() - seen.polled_at >= settings.RONDO_LAUNCHER_POLL_SECONDS:
+                self._poll()
+            if seen.ended_at is not None and time.monotonic() - seen.ended_at > self._patience():
+                return self._without_last_word()
+            if self._is_silent():
+                self._cancel()
+                return self._lost(
+                    _("Its heartbeat stopped %(seconds)d seconds ago, so it was ended.")
+                    % {"seconds": settings.RONDO_JOB_STALE_SECONDS}
+                )
+            if self._watch(self._status(), self._said()):
+                self._stop()
+            time.sleep(min(_LOOK_SECONDS, settings.RONDO_LAUNCHER_POLL_SECONDS))
+
+    def _look_at_beat(self) -> None:
+        beat = read_beat(self._run.path, self._launch.name)
+        if beat is not None and (self._seen.beat is None or beat.number != self._seen.beat.number):
+            self._seen.beat, self._seen.beaten_at = beat, time.monotonic()
+
+    def _poll(self) -> None:
+        """Ask the launcher; where it does not answer, the heartbeat still tells that the job lives."""
+        seen = self._seen
+        ask = functools.partial(self._launcher.poll, self._launch.handle)
+        try:
+            report = call_with_heartbeat(ask, self._beat)
+            seen.unreachable = ""
+        except LauncherError as error:
+            seen.unreachable = str(error)
+            seen.polled_at = time.monotonic()
+            return
+        seen.polled_at = time.monotonic()
+        if report != seen.report or self._launch.state == LaunchState.WAITING:
+            self._note(report)
+        if report.state == "running" and seen.report.state != "running":
+            seen.beaten_at = time.monotonic()
+        is_over = report.state not in ("waiting", "running")
+        seen.ended_at = (seen.ended_at or time.monotonic()) if is_over else None
+        seen.report = report
+
+    def _bring(self, *, whole: bool = False) -> None:
+        """Bring what the job wrote; a checkpoint may take longer than a worker may be silent."""
+        call_with_heartbeat(functools.partial(cluster_files.bring_news, self._run, whole=whole), self._beat)
+
+    def _beat(self) -> None:
+        """Give a sign of life; `watch` hears of a request to stop, too, and does what it asks."""
+        with suppress(StopAskedError):
+            self._heartbeat()
+
+    def _note(self, report: JobReport) -> None:
+        rows = Launch.objects.filter(pk=self._launch.pk)
+        if report.state == "running":
+            rows.update(
+                state=LaunchState.RUNNING,
+                reason=report.reason,
+                nodes=", ".join(report.nodes),
+                started_at=Coalesce("started_at", Now()),
+            )
+            self._launch.state = LaunchState.RUNNING
+        elif report.state == "waiting":
+            rows.update(state=LaunchState.WAITING, reason=report.reason)
+
+    def _is_silent(self) -> bool:
+        seen = self._seen
+        return (
+            seen.beat is not None
+            and seen.report.state == "running"
+            and not seen.unreachable
+            and time.monotonic() - seen.beaten_at > settings.RONDO_JOB_STALE_SECONDS
+        )
+
+    def _status(self) -> RunStatus | None:
+        """Return the trainer's status, unless an earlier job wrote it."""
+        if self._seen.beat is None:
+            return None
+        try:
+            status = read_status(self._run.path)
+        except ContractError:
+            return None
+        return status if status and status.updated_at >= self._seen.beat.started_at else None
+
+    def _said(self) -> str:
+        seen = self._seen
+        if seen.unreachable:
+            return seen.unreachable
+        words = {"launcher": self._launcher.name, "reason": seen.report.reason or "–"}
+        if seen.report.state == "waiting":
+            return _("waiting in the queue of %(launcher)s: %(reason)s") % words
+        return _("starting on %(launcher)s") % words
+
+    def _stop(self) -> None:
+        """Ask the job to save and stop; one that only waits, or does not stop, is cancelled."""
+        seen = self._seen
+        if seen.asked_at is None:
+            seen.asked_at = time.monotonic()
+            if seen.beat is None:
+                self._cancel()
+            else:
+                cluster_files.ask_to_stop(self._run, self._launch.name)
+        elif time.monotonic() - seen.asked_at > _LEAVE_AFTER_CANCEL_SECONDS:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        cancel = functools.partial(self._launcher.cancel, self._launch.handle)
+        try:
+            call_with_heartbeat(cancel, self._beat)
+        except LauncherError as error:
+            logger.warning("%s: %s", self._launch, error)
+
+    def _patience(self) -> float:
+        # Nobody sends anything of a job that has never run.
+        return _SETTLE_SECONDS if self._seen.beat is not None else settings.RONDO_LAUNCHER_POLL_SECONDS
+
+    def _ending(self, code: int) -> tuple[TrainerExit, bool]:
+        """The node had the last word. Stopped unasked, the job has lost a process or its time was up."""
+        asked = self._seen.asked_at is not None
+        is_lost = not asked and (code == EXIT_STOPPED or code < 0)
+        if is_lost:
+            self._poll()
+            return self._lost(_("Its trainer ended without finishing."))
+        return self._exit(code, LaunchState.ENDED, ""), False
+
+    def _without_last_word(self) -> tuple[TrainerExit, bool]:
+        """The launcher says that it is over, and the node said nothing of an end."""
+        report = self._seen.report
+        if self._seen.asked_at is not None:
+            return self._exit(EXIT_STOPPED, LaunchState.CANCELLED, report.reason), False
+        if report.state == "cancelled":
+            reason = _(
+                "The job %(handle)s was cancelled at %(launcher)s, not from here (%(reason)s). Start again, "
+                "and training goes on from the last saved step."
+            )
+            return self._refused(reason, LaunchState.CANCELLED), False
+        if report.state == "failed":
+            reason = _(
+                "%(launcher)s ended the job %(handle)s: %(reason)s. Raise memory_gb under compute, or lower "
+                "micro_batch_tokens, and start again: training goes on from the last saved step."
+            )
+            return self._refused(reason, LaunchState.ENDED), False
+        return self._lost(_("It vanished."))
+
+    def _lost(self, why: str) -> tuple[TrainerExit, bool]:
+        reason = _(
+            "The job %(handle)s of %(launcher)s was lost, again and again without coming further. %(why)s "
+            "%(reason)s %(log)s Start again once that is mended: training goes on from the last saved step."
+        )
+        # The row tells of this one loss: after it the run may well have gone on.
+        of_row = f"{why} {self._seen.report.reason}".strip()
+        return self._refused(reason, LaunchState.LOST, why=why, of_row=of_row), True
+
+    def _refused(self, reason: str, state: LaunchState, *, why: str = "", of_row: str = "") -> TrainerExit:
+        words = {
+            "handle": self._launch.handle,
+            "launcher": self._launcher.name,
+            "reason": self._seen.report.reason or "–",
+            "why": why,
+            "log": self._log(),
+        }
+        return self._exit(EXIT_FAILED, state, reason % words, of_row=of_row)
+
+    def _log(self) -> str:
+        try:
+            read = functools.partial(self._launcher.logs, self._launch.handle, lines=_LOG_LINES)
+            text = call_with_heartbeat(read, self._beat)
+        except LauncherError as error:
+            return str(error)
+        return _("It wrote last: %(text)s") % {"text": text} if text else ""
+
+    def _exit(self, code: int, state: LaunchState, reason: str, *, of_row: str = "") -> TrainerExit:
+        """Bring everything here, then close the row."""
+        self._bring(whole=True)
+        self._look_at_beat()
+        _end(self._launch, state, of_row or reason or self._seen.report.reason, code=code)
+        cluster_files.tidy(self._run, self._launch.name)
+        return TrainerExit(code=code, status=self._status(), output_tail="", reason=reason)
