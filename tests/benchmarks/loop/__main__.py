@@ -30,7 +30,7 @@ from tests.benchmarks.loop.preferences import SCENES, CostModel
 from tests.benchmarks.loop.report import problems_of, row_of, summary_of, table_head
 from tests.benchmarks.loop.rounds import Arm, Course, Size, go_round
 
-_SMOKE = Size(rounds=2, prompts=120, prompts_per_round=40, hours_per_round=1.0, measured=60, steps=30)
+_SMOKE = Size(rounds=2, prompts=110, prompts_per_round=36, hours_per_round=1.0, measured=48, steps=24)
 _AXES = ("scene", "acquisition", "shape", "loss", "reward", "policy", "ai_accuracy")
 
 
@@ -62,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
 def arms_of(options: argparse.Namespace) -> list[Arm]:
     """Return all combinations of the axes."""
     chosen = {name: getattr(options, name) for name in _AXES if hasattr(options, name)}
-    return [
-        Arm(**dict(zip(chosen, values, strict=True))) for values in itertools.product(*chosen.values())
-    ]
+    return [Arm(**dict(zip(chosen, values, strict=True))) for values in itertools.product(*chosen.values())]
 
 
 def main() -> int:
@@ -74,7 +72,7 @@ def main() -> int:
     size = Size(**{name: getattr(options, name) for name in asdict(Size())})
     arms, seeds, steps = arms_of(options), options.seeds, options.writer_steps
     if options.smoke:
-        size, arms, seeds, steps = _SMOKE, [Arm(scene="format", reward="frozen")], [0], 120
+        size, arms, seeds, steps = _SMOKE, [Arm(scene="format", reward="frozen")], [0], 80
     courses: list[Course] = []
     print(table_head(), flush=True)
     with running_machine(threads=options.threads, model=options.model, writer_steps=steps) as machine:

@@ -123,7 +123,9 @@ def _mixture() -> Scene:
         for name, (reward, sharpness) in tastes.items()
     ]
     return Scene(
-        title="a mixture of tastes, one of them noisy", truth=lambda number: _BOTH, annotators=lambda n: people
+        title="a mixture of tastes, one of them noisy",
+        truth=lambda number: _BOTH,
+        annotators=lambda n: people,
     )
 
 

@@ -67,10 +67,12 @@ def problems_of(courses: Sequence[Course], size: Size) -> list[str]:
             where = f"{course.arm.name}, seed {course.seed}, round {found['round']}"
             if not found["labels"]:
                 problems.append(f"{where}: nothing was labelled")
-            if found["kl"] is None or not math.isfinite(found["kl"]) or found["kl"] < -0.5:
+            # Estimated from one response to each held-out prompt, it may come out below 0.
+            if found["kl"] is None or not math.isfinite(found["kl"]):
                 problems.append(f"{where}: the KL divergence is {found['kl']}")
             accuracy = found["reward_accuracy"]
-            if accuracy is None or accuracy < 0.5:
+            # Later the responses of parent and new policy are so alike that little is left to tell apart.
+            if found["round"] == 1 and (accuracy is None or accuracy < 0.5):
                 problems.append(f"{where}: the reward model's accuracy is {accuracy}, no better than chance")
         if course.rounds and course.rounds[-1]["true_win_rate_base"]["value"] < 0.5:
             problems.append(f"{course.arm.name}, seed {course.seed}: what is served is worse than the base")

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
+from django.utils.text import slugify
+
 from tests.benchmarks.loop.machine import Api, Machine
 from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel, Spent
 from tests.benchmarks.loop.truth import Truth
@@ -90,7 +92,8 @@ class _Project:
     def __init__(self, machine: Machine, arm: Arm, size: Size, seed: int, tell: Any) -> None:
         self.machine, self.arm, self.size, self.seed, self.tell = machine, arm, size, seed, tell
         self.scene = SCENES[arm.scene]
-        self.slug = f"loop-{uuid.uuid4().hex[:8]}"
+        # The seeds of all responses follow from the names of checkpoints, and these from the project's.
+        self.slug = f"{slugify(arm.name)[:50]}-{seed}"
         self.path = f"projects/{self.slug}"
         self.random = Random(f"{seed} {arm.scene}")
         self.manager = machine.person("manager", superuser=True)

@@ -50,7 +50,9 @@ class Truth:
     ) -> dict[str, Any]:
         """Return the figures of a round by the truth."""
         rewards = {
-            name: [reward(prompt, text) for prompt, text in zip(self._prompts, self.texts_of(name), strict=True)]
+            name: [
+                reward(prompt, text) for prompt, text in zip(self._prompts, self.texts_of(name), strict=True)
+            ]
             for name in {checkpoint, parent, served, STARTER}
         }
         proxies = {name: self._scores(reward_model, self.texts_of(name)) for name in {checkpoint, parent}}

@@ -113,9 +113,7 @@ def build(folder: Path, *, steps: int, seed: int = 0) -> Path:
     return folder
 
 
-def _practise(
-    model: LlamaForCausalLM, words: PreTrainedTokenizerFast, *, steps: int, random: Random
-) -> None:
+def _practise(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, *, steps: int, random: Random) -> None:
     """Learn the grammar: loss on the responses alone."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps, pct_start=0.1)
