@@ -1,1 +1,1 @@
-"""The whole loop with simulated annotators whose preference is known: does a round help, and what helps it?"""
+"""The whole loop with simulated annotators whose preference is known: does a round help?"""

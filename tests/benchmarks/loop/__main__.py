@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,12 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--smoke", action="store_true", help="two rounds in under a minute")
-    made.add_argument("--scene", nargs="+", choices=SCENES, default=["keywords"])
+    made.add_argument("--scene", nargs="+", choices=SCENES, default=["both"])
     made.add_argument("--acquisition", nargs="+", default=["age"], help="strategies of a project's settings")
     made.add_argument("--shape", nargs="+", choices=["pairs", "rankings", "spans"], default=["pairs"])
     losses = ["bradley_terry", "plackett_luce", "plackett_luce_ties"]
     made.add_argument("--loss", nargs="+", choices=losses, default=["bradley_terry"])
-    made.add_argument("--reward", nargs="+", choices=["adapted", "frozen"], default=["adapted"])
+    made.add_argument("--reward", nargs="+", choices=["adapted", "frozen"], default=["frozen"])
     made.add_argument("--policy", nargs="+", choices=["dpo", "grpo"], default=["dpo"])
     made.add_argument("--seeds", nargs="+", type=int, default=[0])
     for name, default in asdict(Size()).items():
@@ -72,7 +72,7 @@ def main() -> int:
     size = Size(**{name: getattr(options, name) for name in asdict(Size())})
     arms, seeds, steps = arms_of(options), options.seeds, options.writer_steps
     if options.smoke:
-        size, arms, seeds, steps = _SMOKE, [Arm(scene="format", reward="frozen")], [0], 80
+        size, arms, seeds, steps = _SMOKE, [Arm(scene="format")], [0], 80
     courses: list[Course] = []
     print(table_head(), flush=True)
     with running_machine(threads=options.threads, model=options.model, writer_steps=steps) as machine:

@@ -147,6 +147,7 @@ SCENES: Mapping[str, Scene] = {
     "length": _constant("14 to 20 words", length_band),
     "format": _constant("a list", list_format),
     "keywords": _constant("names the topics that were asked for", keywords),
+    "both": _constant("a list that names the topics", _BOTH),
     "mixture": _mixture(),
     "ties": _constant("coverage and list; near ones are called equal", _BOTH, tie_below=1.0),
     "position": _constant("coverage and list; the first position is liked", _BOTH, first_bonus=1.0),

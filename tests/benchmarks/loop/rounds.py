@@ -23,13 +23,13 @@ _ADDED_AT_ONCE = 500
 class Arm:
     """What is compared: everything that a project and its recipe may choose."""
 
-    scene: str = "keywords"
+    scene: str = "both"
     acquisition: str = "age"
     shape: str = "pairs"
     """pairs, rankings (of four), or spans (rankings of four with spans)."""
     loss: str = "bradley_terry"
     """bradley_terry, plackett_luce, or plackett_luce_ties (Davidson-Luce)."""
-    reward: str = "adapted"
+    reward: str = "frozen"
     """adapted: an adapter; frozen: a head on frozen features."""
     policy: str = "dpo"
     """dpo or grpo."""
@@ -49,15 +49,15 @@ class Size:
     """How much is done."""
 
     rounds: int = 5
-    prompts: int = 360
+    prompts: int = 780
     """Of the project; a tenth of them is held out."""
-    prompts_per_round: int = 100
-    hours_per_round: float = 0.7
+    prompts_per_round: int = 250
+    hours_per_round: float = 1.75
     """Time of all annotators together, by the cost model."""
     tokens: int = 48
-    measured: int = 150
+    measured: int = 200
     """Fresh prompts on which truth is measured."""
-    steps: int = 60
+    steps: int = 40
     """Optimiser steps of the policy; of GRPO half as many."""
 
 
@@ -278,7 +278,7 @@ def recipe_of(arm: Arm, size: Size, seed: int) -> dict[str, Any]:
     else:
         reward |= {
             "lora": lora,
-            "optimiser": {**common, "learning_rate": 3e-3, "epochs": 1000, "max_steps": 2 * size.steps},
+            "optimiser": {**common, "learning_rate": 1e-3, "epochs": 1000, "max_steps": 2 * size.steps},
         }
     count = 2 if arm.shape == "pairs" else 4
     return {
@@ -299,7 +299,7 @@ def _policy(arm: Arm, size: Size, lora: dict[str, Any], common: dict[str, Any]) 
             "method": "preference",
             "beta": 0.1,
             "lora": lora,
-            "optimiser": {**common, "learning_rate": 2e-3, "epochs": 1000, "max_steps": size.steps},
+            "optimiser": {**common, "learning_rate": 1e-3, "epochs": 1000, "max_steps": size.steps},
         }
     return {
         "method": "policy_gradient",

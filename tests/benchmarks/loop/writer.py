@@ -23,6 +23,8 @@ from tests.tiny import BOS, CHAT_TEMPLATE, END, START
 TOPICS = (
     *("tea", "rivers", "music", "bread", "rain", "chess", "trees", "birds", "ships", "paper"),
     *("maps", "bees", "wool", "salt", "iron", "glass", "snow", "gardens", "bridges", "clocks"),
+    *("horses", "lamps", "wheat", "stars", "drums", "boats", "roses", "mills", "coins", "wolves"),
+    *("tents", "pipes"),
 )
 _VERBS = ("is", "seems", "stays", "looks", "feels", "was", "becomes", "remains")
 _QUALITIES = (
