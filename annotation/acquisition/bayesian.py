@@ -44,7 +44,7 @@ class Pool:
 
 
 def bald(mean: Values, variance: Values) -> Values:
-    """Return the information of an answer about the reward, in bits (Houlsby et al. 2011): H(E p) − E H(p)."""
+    """Return the information of an answer about the reward in bits: H(E p) − E H(p) (Houlsby et al. 2011)."""
     chances = _sigmoid(mean[..., None] + np.sqrt(variance)[..., None] * _NODES)
     return _entropy(chances @ _WEIGHTS) - _entropy(chances) @ _WEIGHTS
 
@@ -159,8 +159,8 @@ def _target(posterior: Posterior, pool: Pool, random: np.random.Generator) -> Va
 
 
 def _sampled_gap(posterior: Posterior, stacks: Values, random: np.random.Generator) -> Values:
-    """Double reversed Thompson sampling (Melikidze et al. 2026): the best by one draw of the reward, the worst
-    by another, and the gap that the two draws together see between them. (n, k, d) to (n,)."""
+    """Double reversed Thompson sampling (Melikidze et al. 2026): the best completion by one draw of the
+    reward, the worst by another, and the gap that both draws see between them. (n, k, d) to (n,)."""
     factor = np.linalg.cholesky(posterior.covariance + 1e-12 * np.eye(len(posterior.mean)))
     noise = stacks @ factor
     expected = stacks @ posterior.mean

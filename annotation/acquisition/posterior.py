@@ -4,7 +4,8 @@ A judgment is one or more choices: of a pair the winner against the loser (Bradl
 every completion against those below it (Luce 1959, Plackett 1975). Of a choice among rows x₁ … x_m of the
 feature table the first is chosen with probability exp(θ·x₁) / Σ exp(θ·x_j). The prior is θ ~ N(0, I / λ), λ
 the precision with the highest marginal likelihood (MacKay 1992). The posterior is taken for the normal
-distribution around its mode (Laplace's approximation), N(θ̂, H⁻¹), H the Hessian of the negative log posterior.
+distribution around its mode (Laplace's approximation), N(θ̂, H⁻¹), H the Hessian of the negative log
+posterior.
 """
 
 from __future__ import annotations
@@ -50,17 +51,6 @@ class Posterior:
     """Of the prior."""
     evidence: float
     """Log marginal likelihood, by Laplace's approximation."""
-
-    def accuracy_expected(self, differences: Values) -> float:
-        """Return the share of differences whose sign the mean gets right, if the posterior is true."""
-        mean = differences @ self.mean
-        spread = np.sqrt(np.einsum("nd,nd->n", differences @ self.covariance, differences))
-        return float(np.mean(_normal_cdf(np.abs(mean) / np.maximum(spread, 1e-12))))
-
-
-def no_choices() -> Choices:
-    """Return choices before anything was judged."""
-    return Choices(np.zeros((0, 2), dtype=np.int64), np.zeros(0))
 
 
 def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choices:
@@ -134,7 +124,9 @@ class _Chosen:
         there = choices.table != NOBODY
         # Of the empty places row 0 is read, with a probability of 0.
         self.mask = np.where(there, 0.0, -np.inf)
-        self.stack = features[np.where(there, choices.table, 0)] if len(choices.table) else None
+        self.stack: Values | None = None
+        if len(choices.table):
+            self.stack = features[np.where(there, choices.table, 0)].astype(np.float64)
 
     def cost(self, theta: Values, precision: float) -> float:
         """Return the negative log posterior, up to a constant."""
@@ -165,9 +157,3 @@ class _Chosen:
 def _log_sum(scores: Values) -> Values:
     highest = scores.max(axis=1)
     return np.asarray(highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1)))
-
-
-def _normal_cdf(values: Values) -> Values:
-    from math import erf
-
-    return np.array([0.5 * (1 + erf(value / 2**0.5)) for value in values])

@@ -1,11 +1,13 @@
-"""Features of a completion that need no model: what can be counted, and its words by signed hashing. NumPy alone.
+"""Features of a completion that need no model: counts, and words by signed hashing. NumPy alone.
 
-They are there the moment a completion is, whatever wrote it, and cost a fraction of a millisecond. On published
-judgments word n-grams know about as much of a preference as a small model, see tests/benchmarks/README.md.
+They are there the moment a completion is, whatever wrote it, and cost a fraction of a millisecond. On
+published judgments word n-grams know about as much of a preference as a small model does, see
+tests/benchmarks/README.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import zlib
@@ -29,8 +31,8 @@ DIMENSIONS = len(SURFACE) + HASHED
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S")
 _REFUSAL = re.compile(
-    r"\b(?:i(?:['’]m| am) (?:very |so |really )?sorry|i apologi[sz]e|i (?:can(?:['’]t|not)|won['’]t|am unable)"
-    r"|as an ai)\b",
+    r"\b(?:i(?:['’]m| am) (?:very |so |really )?sorry|i apologi[sz]e|i (?:can(?:['’]t|not)|won['’]t)"
+    r"|i am unable|as an ai)\b",
     re.IGNORECASE,
 )
 _ENDS = tuple(".!?…:;)\"'”’`")
@@ -43,7 +45,7 @@ def features_of(prompt: str, text: str) -> NDArray[np.float32]:
     values[: len(SURFACE)] = _surface(prompt, text, words)
     if words:
         scale = 1 / math.sqrt(len(words))
-        for token in (*words, *map(" ".join, zip(words, words[1:], strict=False))):
+        for token in (*words, *map(" ".join, itertools.pairwise(words))):
             code = zlib.crc32(token.encode())
             values[len(SURFACE) + (code >> 1) % HASHED] += scale if code & 1 else -scale
     return values

@@ -176,11 +176,20 @@ class _Project:
         before, people = self.spent.labels, self.scene.annotators(number)
         until = self.spent.seconds + self.size.hours_per_round * 3600
         idle: set[str] = set()
+        self._choose()
         while self.spent.seconds < until and len(idle) < len(people):
             for one in people:
                 if one.name not in idle and not self._judge(self.people[one.name], one):
                     idle.add(one.name)
+            self._choose()
         return self.spent.labels - before
+
+    def _choose(self) -> None:
+        """Do what a worker does after every few annotations."""
+        from annotation import tasks
+        from annotation.models import Project
+
+        tasks.update_acquisition(Project.objects.only("pk").get(slug=self.slug).pk)
 
     def _judge(self, client: Api, annotator: Annotator) -> bool:
         """Judge the next comparison; False where nothing is left."""
