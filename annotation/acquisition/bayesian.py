@@ -82,14 +82,17 @@ def values_of(strategy: str, posterior: Posterior, pool: Pool, random: np.random
     """Return the value of each comparison, (N,)."""
     target = _target(posterior, pool, random) if strategy == TARGETED else None
     found = np.zeros(len(pool.table))
+    # In the precision of the features: of many comparisons that is half of the time.
+    theta = posterior.mean.astype(pool.features.dtype)
+    covariance = posterior.covariance.astype(pool.features.dtype)
     for start in range(0, len(found), _READ_AT_ONCE):
         some = slice(start, start + _READ_AT_ONCE)
         if strategy == THOMPSON:
             found[some] = _sampled_gap(posterior, pool.features[pool.table[some]], random)
             continue
         differences = pool.differences(some)
-        mean = differences @ posterior.mean
-        reach = differences @ posterior.covariance
+        mean = differences @ theta
+        reach = differences @ covariance
         variance = np.maximum(np.einsum("npd,npd->np", reach, differences), 0.0)
         if target is not None:
             p = _expected(mean, variance)

@@ -44,8 +44,11 @@ class Known:
     prompt_of: dict[int, int] = field(default_factory=dict)
     """Judgment → prompt."""
     last_judgment: int = 0
+    mode: Values | None = None
+    """Where the posterior peaked last."""
     _table: Values = field(default_factory=lambda: np.zeros((_ROOM, DIMENSIONS), dtype=np.float32))
     _standard: tuple[int, Values] | None = None
+    _tables: list[tuple[Rows, Rows]] | None = None
 
     def add(self, completion: int, values: Values) -> None:
         """Add the features of a completion."""
@@ -69,22 +72,31 @@ class Known:
         """Return what all rankings chose."""
         return choices_of(list(self.rankings.values()))
 
-    def open_tables(self) -> list[tuple[list[int], Rows]]:
+    def open_tables(self) -> list[tuple[Rows, Rows]]:
         """Return the comparisons of the round that may still be asked, by size: their ids and rows."""
+        if self._tables is None:
+            self._tables = _by_size(self.comparisons)
         open_ids = Comparison.objects.filter(
             project=self.project,
             round_number=self.round_number,
             purpose=Purpose.WORK,
             open_slots__gt=0,
         ).order_by()
-        by_size: dict[int, tuple[list[int], list[tuple[int, ...]]]] = defaultdict(lambda: ([], []))
-        for pk in open_ids.values_list("pk", flat=True):
-            rows = self.comparisons.get(pk, ())
-            if len(rows) > 1:
-                ids, tables = by_size[len(rows)]
-                ids.append(pk)
-                tables.append(rows)
-        return [(ids, np.array(tables, dtype=np.int64)) for _, (ids, tables) in sorted(by_size.items())]
+        still = np.fromiter(open_ids.values_list("pk", flat=True).iterator(), dtype=np.int64)
+        chosen = [(ids, table, np.isin(ids, still, assume_unique=True)) for ids, table in self._tables]
+        return [(ids[open_], table[open_]) for ids, table, open_ in chosen if open_.any()]
+
+
+def _by_size(comparisons: dict[int, tuple[int, ...]]) -> list[tuple[Rows, Rows]]:
+    """Return ids and rows of comparisons, by their number of completions."""
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for pk, rows in comparisons.items():
+        sizes[len(rows)].append(pk)
+    return [
+        (np.array(ids), np.array([comparisons[pk] for pk in ids]))
+        for size, ids in sorted(sizes.items())
+        if size > 1
+    ]
 
 
 _kept: dict[int, Known] = {}
@@ -172,6 +184,7 @@ def _read_comparisons(known: Known) -> None:
         if NOBODY in rows:
             break
         known.comparisons[comparison] = tuple(rows)
+        known._tables = None
 
 
 def _new_judgments(known: Known) -> QuerySet[Judgment]:

@@ -99,7 +99,8 @@ def fit_at(features: Values, choices: Choices, precision: float, *, start: Value
     """Return the posterior at one precision, its mode by Newton's method with halved steps."""
     size = features.shape[1]
     theta = np.zeros(size) if start is None else start.copy()
-    chosen = _Chosen(features, choices)
+    of_two = choices.table.shape[1] == 2 and len(choices.table)
+    chosen = _Pairs(features, choices) if of_two else _Chosen(features, choices)
     cost, gradient, hessian = chosen.at(theta, precision)
     for _ in range(_MOST_STEPS):
         step = np.linalg.solve(hessian, gradient)
@@ -114,6 +115,28 @@ def fit_at(features: Values, choices: Choices, precision: float, *, start: Value
     _, log_det = np.linalg.slogdet(hessian)
     evidence = -cost + size / 2 * np.log(precision) - log_det / 2
     return Posterior(theta, (covariance + covariance.T) / 2, precision, float(evidence))
+
+
+class _Pairs:
+    """Choices between two, which their differences tell whole."""
+
+    def __init__(self, features: Values, choices: Choices) -> None:
+        self.weight = choices.weight
+        chosen, other = features[choices.table[:, 0]], features[choices.table[:, 1]]
+        self.differences = chosen.astype(np.float64) - other
+
+    def cost(self, theta: Values, precision: float) -> float:
+        """Return the negative log posterior, up to a constant."""
+        lead = self.differences @ theta
+        return float(self.weight @ np.logaddexp(0, -lead)) + precision / 2 * float(theta @ theta)
+
+    def at(self, theta: Values, precision: float) -> tuple[float, Values, Values]:
+        """Return the negative log posterior with gradient and Hessian."""
+        lost = 0.5 * (1 - np.tanh(self.differences @ theta / 2))
+        gradient = precision * theta - self.differences.T @ (self.weight * lost)
+        curved = (self.weight * lost * (1 - lost))[:, None] * self.differences
+        hessian = self.differences.T @ curved + precision * np.eye(len(theta))
+        return self.cost(theta, precision), gradient, hessian
 
 
 class _Chosen:

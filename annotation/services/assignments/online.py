@@ -82,7 +82,8 @@ def _update(project: Project) -> None:
     read_new(known)
     random = np.random.default_rng(len(known.rankings))
     kept = AcquisitionFigures.objects.filter(project=project).first()
-    posterior = fit(known.features(), known.choices(), precisions=_precisions(kept))
+    posterior = fit(known.features(), known.choices(), start=known.mode, precisions=_precisions(kept, known))
+    known.mode = posterior.mean
     chosen = _choose(project, known, posterior, random)
     figures = {
         **(kept.figures if kept else {}),
@@ -121,15 +122,12 @@ def _read_features(known: Known) -> None:
         )
 
 
-def _precisions(kept: AcquisitionFigures | None) -> tuple[float, ...]:
-    """Return the precisions to choose from: the neighbours of the one before, all of them at first."""
+def _precisions(kept: AcquisitionFigures | None, known: Known) -> tuple[float, ...]:
+    """Return the precisions to choose from: the one before until the curve is due, all of them then."""
     from annotation.acquisition.posterior import PRECISIONS
 
     last = kept.figures.get("precision") if kept else None
-    if last not in PRECISIONS:
-        return PRECISIONS
-    place = PRECISIONS.index(last)
-    return PRECISIONS[max(0, place - 1) : place + 2]
+    return PRECISIONS if last is None or _is_due(kept, known) else (last,)
 
 
 def _choose(project: Project, known: Known, posterior: Posterior, random: Any) -> int:
@@ -144,7 +142,7 @@ def _choose(project: Project, known: Known, posterior: Posterior, random: Any) -
         count = max(1, round(AHEAD * len(ids) / every))
         pool = bayesian.Pool(known.features(), table)
         for place, index in enumerate(bayesian.choose(project.acquisition, posterior, pool, count, random)):
-            ranked.append((place / count, ids[index]))
+            ranked.append((place / count, int(ids[index])))
     scores = {pk: float(len(ranked) - place) for place, (_, pk) in enumerate(sorted(ranked))}
     before = Comparison.objects.filter(
         project=project, round_number=known.round_number, acquisition_score__gt=0, open_slots__gt=0
