@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from annotation.acquisition.posterior import Posterior
 
 EVERY = 5
-"""Annotations after which a worker learns from them."""
+"""Annotations after which a worker learns from them, where the strategy follows a head."""
+EVERY_CURVE = 50
+"""Annotations after which a worker draws the learning curve, where it does not."""
 AHEAD = 48
 """Comparisons that are chosen ahead, so that nobody waits for the next update."""
 _GROWN = 1.1
@@ -42,8 +44,8 @@ _WRITTEN_AT_ONCE = 500
 
 
 def note_judgment(*, judgment: Judgment, project: Project) -> None:
-    """Tell a worker after every few annotations of a project whose strategy learns from them."""
-    if project.acquisition in FOLLOWS_HEAD and judgment.pk % EVERY == 0:
+    """Tell a worker after every few annotations: to choose what comes next, or for the learning curve."""
+    if judgment.pk % (EVERY if project.acquisition in FOLLOWS_HEAD else EVERY_CURVE) == 0:
         send_after_commit(TaskName.UPDATE_ACQUISITION, project.pk)
 
 
@@ -58,11 +60,10 @@ def sweep_acquisition() -> None:
 def update_acquisition(project_id: int) -> None:
     """Learn from a project's newest annotations, choose what is asked next, and keep what was found.
 
-    Nothing for a project that follows no head, and while another process of this machine does it already.
+    In a project that follows no head nothing is chosen: its learning curve alone is kept. Nothing happens
+    while another process of this machine does the same already.
     """
     project = Project.objects.get(pk=project_id)
-    if project.acquisition not in FOLLOWS_HEAD:
-        return
     with _alone(project_id) as alone:
         if alone:
             _update(project)
@@ -84,7 +85,7 @@ def _update(project: Project) -> None:
     kept = AcquisitionFigures.objects.filter(project=project).first()
     posterior = fit(known.features(), known.choices(), start=known.mode, precisions=_precisions(kept, known))
     known.mode = posterior.mean
-    chosen = _choose(project, known, posterior, random)
+    chosen = _choose(project, known, posterior, random) if project.acquisition in FOLLOWS_HEAD else 0
     figures = {
         **(kept.figures if kept else {}),
         **{"state": state, "precision": posterior.precision, "chosen": chosen},

@@ -117,7 +117,7 @@ def test_a_worker_is_told_after_every_few_annotations(
     assert [args for task, args in sent if task == UPDATES] == [[learned.pk]] * 2
 
 
-def test_a_project_by_age_tells_nobody_and_learns_nothing(
+def test_in_a_project_by_age_nothing_is_chosen_and_the_curve_alone_is_kept(
     learned: Project, alice: User, sent, django_capture_on_commit_callbacks
 ):
     Project.objects.update(acquisition=AcquisitionStrategy.AGE)
@@ -126,9 +126,11 @@ def test_a_project_by_age_tells_nobody_and_learns_nothing(
         for _ in range(online.EVERY):
             judge(learned, alice)
     sweep_acquisition()
-    update_acquisition(learned.pk)
     assert not [task for task, _ in sent if task == UPDATES]
-    assert not AcquisitionFigures.objects.exists()
+    update_acquisition(learned.pk)
+    figures = AcquisitionFigures.objects.get(project=learned)
+    assert (figures.judgments, figures.figures["chosen"]) == (online.EVERY, 0)
+    assert not Comparison.objects.filter(acquisition_score__gt=0).exists()
 
 
 def test_the_sweep_tells_of_what_no_update_has_seen(learned: Project, alice: User, sent):

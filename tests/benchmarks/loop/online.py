@@ -64,7 +64,9 @@ def _measure(options: argparse.Namespace) -> None:
         update_acquisition(project.pk)
         took = time.monotonic() - begun, time.process_time() - processor
         figures = AcquisitionFigures.objects.get(project=project)
-        measured = " with the learning curve" if figures.figures.get("measured_at") == figures.judgments else ""
+        measured = (
+            " with the learning curve" if figures.figures.get("measured_at") == figures.judgments else ""
+        )
         print(
             f"update {number}: {took[0]:.2f} s ({took[1]:.2f} s of processor time; choosing "
             f"{figures.figures['seconds']:.2f} s){measured}, {figures.judgments} rankings",
@@ -76,7 +78,9 @@ def _measure(options: argparse.Namespace) -> None:
     print(f"later updates: median {statistics.median(seconds[1:]):.2f} s, longest {max(seconds[1:]):.2f} s")
     for name, times in (("by age", by_age), ("with the strategy", with_strategy)):
         p95 = statistics.quantiles(times, n=20)[-1]
-        print(f"next and submit {name}: median {1000 * statistics.median(times):.0f} ms, p95 {1000 * p95:.0f} ms")
+        print(
+            f"next and submit {name}: median {1000 * statistics.median(times):.0f} ms, p95 {1000 * p95:.0f} ms"
+        )
 
 
 def _next_and_submit(project, annotator):  # type: ignore[no-untyped-def]
@@ -128,7 +132,10 @@ def _fill(pairs: int, judgments: int):  # type: ignore[no-untyped-def]
         source = CompletionSource.objects.create(name="load", kind=SourceKind.IMPORT)
         asked = [[{"role": "user", "content": f"{number}: {text()}"}] for number in range(pairs // 10)]
         prompts = Prompt.objects.bulk_create(
-            [Prompt(project=project, messages=m, content_hash=content_hash(m), split=Split.TRAIN) for m in asked],
+            [
+                Prompt(project=project, messages=m, content_hash=content_hash(m), split=Split.TRAIN)
+                for m in asked
+            ],
             batch_size=500,
         )
         texts = [text() for _ in range(2 * pairs)]
