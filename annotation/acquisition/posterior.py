@@ -26,7 +26,7 @@ PRECISIONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Precisions of the prior that the marginal likelihood chooses from, for standardised features."""
 
 _MOST_STEPS = 30
-_DONE = 1e-6
+_DONE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

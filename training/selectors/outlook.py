@@ -60,5 +60,5 @@ def outlook_of(project: Project) -> Outlook | None:
 def _line(points: list[list[float]], bottom: float, top: float) -> str:
     across = Axis(start=0.0, end=float(points[-1][0]), length=_WIDTH)
     up = Axis(start=bottom, end=top, length=_HEIGHT)
-    placed = [f"{across.at(size):.1f},{_HEIGHT - up.at(accuracy):.1f}" for size, accuracy in points]
+    placed = [f"{across.place(size):.1f},{_HEIGHT - up.place(accuracy):.1f}" for size, accuracy in points]
     return "M" + "L".join(placed)
