@@ -18,10 +18,12 @@ import itertools
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,8 @@ def main() -> int:
     """Run all arms and print their table; the exit status."""
     options = parser().parse_args()
     begun = time.monotonic()
+    # Ended from outside, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     size = Size(**{name: getattr(options, name) for name in asdict(Size())})
     arms, seeds, steps = arms_of(options), options.seeds, options.writer_steps
     if options.smoke:
@@ -77,8 +81,8 @@ def main() -> int:
     print(table_head(), flush=True)
     with running_machine(threads=options.threads, model=options.model, writer_steps=steps) as machine:
         for arm, seed in itertools.product(arms, seeds):
-            courses.append(go_round(machine, arm, size, seed=seed, tell=_tell))
-            _write(options.results, courses, size)
+            tell = partial(_tell, options.results, size, courses)
+            courses.append(go_round(machine, arm, size, seed=seed, tell=tell))
     seconds = time.monotonic() - begun
     print(f"\n{summary_of(courses)}\n{seconds:.0f} s in all")
     problems = problems_of(courses, size)
@@ -87,8 +91,10 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _tell(course: Course, found: dict[str, Any]) -> None:
+def _tell(path: Path | None, size: Size, before: list[Course], course: Course, found: dict[str, Any]) -> None:
+    """Print a round, and keep all that was measured so far."""
     print(row_of(course, found), flush=True)
+    _write(path, [*before, course], size)
 
 
 def _write(path: Path | None, courses: list[Course], size: Size) -> None:

@@ -10,6 +10,7 @@ from tests import factories
 from tests.training.evaluation.evaluation_scene import trained_round
 from training.choices import RoundState
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
+from training.selectors.evaluations import digest_of, evaluation_settings
 from training.selectors.outlook import outlook_of
 from training.selectors.round_help import help_of
 
@@ -20,7 +21,7 @@ def evaluated(project: Project, verdict: str, rewards: list[tuple[float, float]]
     """A decided round whose reward model gave these rewards to (old, new) on as many held-out prompts."""
     round_ = trained_round(project)
     round_.state, round_.verdict = RoundState.NOT_ENOUGH_EVIDENCE, verdict
-    policy = Checkpoint.objects.get(kind="policy")
+    policy, model = (Checkpoint.objects.get(kind=kind) for kind in ("policy", "reward"))
     round_.snapshot = policy.run.snapshot
     round_.snapshot.counts = {"judgments": 57}
     round_.snapshot.save()
@@ -29,15 +30,15 @@ def evaluated(project: Project, verdict: str, rewards: list[tuple[float, float]]
         round=round_,
         checkpoint=policy,
         parent=round_.policy,
-        reward_model=Checkpoint.objects.get(kind="reward"),
-        digest="f" * 64,
+        reward_model=model,
+        digest=digest_of(evaluation_settings(round_, model)),
         settings={},
         prompts=[],
         finished_at=timezone.now(),
         figures={
             "prompts": len(rewards),
             "same": 0,
-            "win_rate": {"value": rate, "low": rate - 0.1, "high": rate + 0.1},
+            "win_rate": {"value": rate, "low": rate - 0.1, "high": rate + 0.1, "prompts": len(rewards)},
             "length_controlled": None,
             "length_ratio": None,
             "kl": None,
