@@ -75,8 +75,7 @@ def _facts(evaluation: Evaluation, people: PeopleSay) -> Iterator[Fact]:
         yield Fact(
             number=_("%(wins)s to %(losses)s") % {"wins": wins, "losses": losses},
             text=_(
-                "So many of %(prompts)s test prompts does the reward model give to the new model, and to the "
-                "one before; the others are ties."
+                "prompts won and lost by the new model, of %(prompts)s test prompts scored by the reward model"
             )
             % {"prompts": wins + losses + ties},
             address=evaluation.get_absolute_url(),
@@ -90,10 +89,9 @@ def _facts(evaluation: Evaluation, people: PeopleSay) -> Iterator[Fact]:
         }
         yield Fact(
             number=_("%(wins)s to %(losses)s") % {"wins": wins, "losses": losses},
-            text=ngettext(
-                "So people decided on %(prompts)s test prompt, without knowing which model wrote what.",
-                "So people decided on %(prompts)s test prompts, without knowing which model wrote what.",
-                len(people.outcomes),
+            text=_(
+                "prompts won and lost by the new model, of %(prompts)s test prompts that people judged without "
+                "knowing which model wrote which response"
             )
             % {"prompts": len(people.outcomes)},
             address=_listed("data-comparisons", project.slug, chosen),
@@ -116,8 +114,8 @@ def _learned(evaluation: Evaluation) -> Iterator[Fact]:
         yield Fact(
             number=f"{validation.accuracy:.0%}",
             text=ngettext(
-                "So often the reward model agrees with people: on %(count)s annotation that it never saw.",
-                "So often the reward model agrees with people: on %(count)s annotations that it never saw.",
+                "agreement of the reward model with people on %(count)s annotation that it never saw",
+                "agreement of the reward model with people on %(count)s annotations that it never saw",
                 validation.decided,
             )
             % {"count": validation.decided},

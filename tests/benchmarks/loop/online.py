@@ -2,8 +2,8 @@
 
 python -m tests.benchmarks.loop.online [--pairs 100000] [--judgments 10000] [--strategy head_uncertainty]
 
-The first update reads and computes everything; what an annotator's work causes are the later ones, after every
-five annotations. Beside it: how long the next assignment takes by age, and with the strategy.
+The first update reads and computes everything; what an annotator's work causes are the later ones, after
+every five annotations. Beside it: how long the next assignment takes by age, and with the strategy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,26 @@ import time
 import uuid
 from random import Random
 
-_WORDS = "tea rivers music bread rain is was seems warm old quiet useful bright simple and the of a".split()
+_WORDS = [
+    "tea",
+    "rivers",
+    "music",
+    "bread",
+    "rain",
+    "is",
+    "was",
+    "seems",
+    "warm",
+    "old",
+    "quiet",
+    "useful",
+    "bright",
+    "simple",
+    "and",
+    "the",
+    "of",
+    "a",
+]
 
 
 def main() -> None:
