@@ -49,10 +49,15 @@ def summary_of(courses: Sequence[Course]) -> str:
     rounds = [(course, found) for course in courses for found in course.rounds]
     decided = [decision_agrees(found["verdict"], found["true_win_rate_parent"]) for _, found in rounds]
     clear = [one for one in decided if one is not None]
+    acted = [
+        decision_agrees(found.get("acted", found["verdict"]), found["true_win_rate_parent"])
+        for _, found in rounds
+    ]
     over = sum(found["over_optimised"] for _, found in rounds)
     last = [course.rounds[-1]["true_win_rate_base"]["value"] for course in courses if course.rounds]
     return (
         f"{len(rounds)} rounds: {len(clear)} decided by evidence, {sum(clear)} of them as the truth has it; "
+        f"with those that a manager decided by the point estimate, {sum(map(bool, acted))} of {len(acted)}; "
         f"{over} over-optimised; at the end {fmean(last) if last else 0.5:.0%} against the base"
     )
 

@@ -219,13 +219,16 @@ class _Project:
         name = self._checkpoint(number)
         evaluation = self.manager("GET", f"checkpoints/{name}/")["evaluation"]
         figures = evaluation["figures"] if evaluation else {}
+        acted = verdict
         if found["state"] in ("not_enough_evidence", "deciding"):
             rate = (figures.get("win_rate") or {}).get("value", 0.5)
-            self._act(number, "promote" if rate >= 0.5 else "reject", reason="The loop goes on.")
+            acted = "promote" if rate >= 0.5 else "reject"
+            self._act(number, acted, reason="The loop goes on.")
         served = self._round(number + 1)["policy"]
         return {
             "round": number,
             "verdict": verdict,
+            "acted": acted,
             "served": served,
             "checkpoint": name,
             "kl": (figures.get("kl") or {}).get("value"),
