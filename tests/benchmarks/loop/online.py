@@ -97,9 +97,8 @@ def _measure(options: argparse.Namespace) -> None:
     print(f"later updates: median {statistics.median(seconds[1:]):.2f} s, longest {max(seconds[1:]):.2f} s")
     for name, times in (("by age", by_age), ("with the strategy", with_strategy)):
         p95 = statistics.quantiles(times, n=20)[-1]
-        print(
-            f"next and submit {name}: median {1000 * statistics.median(times):.0f} ms, p95 {1000 * p95:.0f} ms"
-        )
+        median = 1000 * statistics.median(times)
+        print(f"next and submit {name}: median {median:.0f} ms, p95 {1000 * p95:.0f} ms")
 
 
 def _next_and_submit(project, annotator):  # type: ignore[no-untyped-def]
