@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from django.db.models import Max, QuerySet
+from numpy.typing import NDArray
 
 from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, choices_of
 from annotation.acquisition.text_features import DIMENSIONS, SPACE
@@ -50,7 +51,7 @@ class Known:
     _standard: tuple[int, Values] | None = None
     _tables: list[tuple[Rows, Rows]] | None = None
 
-    def add(self, completion: int, values: Values) -> None:
+    def add(self, completion: int, values: NDArray[np.float32]) -> None:
         """Add the features of a completion."""
         row = len(self.row_of)
         if row == len(self._table):

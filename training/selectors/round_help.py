@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlencode
@@ -123,7 +123,7 @@ def _learned(evaluation: Evaluation) -> Iterator[Fact]:
         )
 
 
-def _listed(page: str, slug: str, chosen: dict[str, object]) -> str:
+def _listed(page: str, slug: str, chosen: Mapping[str, object]) -> str:
     return f"{reverse(page, args=[slug])}?{urlencode(chosen)}"
 
 

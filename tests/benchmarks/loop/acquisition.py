@@ -53,7 +53,10 @@ def written(scene: str, *, count: int, seed: int) -> Labelled:
     """Pairs of responses from the writer's grammar, judged by a scene's annotators."""
     random = Random(f"{scene} {seed}")
     reward = weighted([(1, keywords), (1, list_format)]) if scene == "both" else SCENES[scene].truth(1)
-    prompts, texts, said, truth = [], [], [], []
+    prompts: list[str] = []
+    texts: list[tuple[str, str]] = []
+    said: list[bool] = []
+    truth: list[bool] = []
     while len(prompts) < count:
         first, second = random.sample(TOPICS, 2)
         prompt = prompt_about(first, second)
@@ -148,7 +151,9 @@ def course_of(
     posterior: Posterior | None = None
     course = []
     while True:
-        posterior = fit(features, _choices(pairs, judged), start=posterior and posterior.mean)
+        posterior = fit(
+            features, _choices(pairs, judged), start=None if posterior is None else posterior.mean
+        )
         scores = differences @ posterior.mean
         right = np.where(scores == 0, 0.5, (scores > 0) == pairs.truth[test])
         course.append((len(judged), float(right.mean())))

@@ -78,7 +78,8 @@ def _answer(link: socket.socket) -> int:
     child = os.fork()
     if child == 0:
         link.close()
-        os._exit(_run(*json.loads(request), list(streams)))
+        module, arguments, environment = json.loads(request)
+        os._exit(_run(module, arguments, environment, list(streams)))
     for stream in streams:
         os.close(stream)
     _, status = os.waitpid(child, 0)

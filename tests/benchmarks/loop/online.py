@@ -101,7 +101,7 @@ def _measure(options: argparse.Namespace) -> None:
         print(f"next and submit {name}: median {median:.0f} ms, p95 {1000 * p95:.0f} ms")
 
 
-def _next_and_submit(project, annotator):  # type: ignore[no-untyped-def]
+def _next_and_submit(project, annotator):
     from annotation.services.assignments import assign_next
     from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 
@@ -117,7 +117,7 @@ def _next_and_submit(project, annotator):  # type: ignore[no-untyped-def]
     return time.monotonic() - begun
 
 
-def _fill(pairs: int, judgments: int):  # type: ignore[no-untyped-def]
+def _fill(pairs: int, judgments: int):
     from django.db import transaction
     from django.utils import timezone
 

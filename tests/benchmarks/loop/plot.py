@@ -58,8 +58,8 @@ def drawn(
         parts.append(f'<path class="even" d="M{place(least, even)}L{place(most, even)}"/>')
     for step in range(6):
         value = low + (high - low) * step / 5
-        x, y = place(least, value).split(",")
-        parts.append(f'<text x="{float(x) - 8}" y="{float(y) + 4}" text-anchor="end">{value:.0%}</text>')
+        x, level = place(least, value).split(",")
+        parts.append(f'<text x="{float(x) - 8}" y="{float(level) + 4}" text-anchor="end">{value:.0%}</text>')
     for value in (least, most):
         x, _ = place(value, low).split(",")
         parts.append(f'<text x="{x}" y="{_HEIGHT - 24}" text-anchor="middle">{value:g}</text>')
