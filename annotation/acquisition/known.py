@@ -24,7 +24,6 @@ from annotation.models import (
     Project,
     RankedCompletion,
 )
-from annotation.selectors import access
 
 _READ_AT_ONCE = 500
 _ROOM = 1024
@@ -104,9 +103,8 @@ _kept: dict[int, Known] = {}
 _MOST_KEPT = 8
 
 
-def known_of(project: Project) -> Known:
-    """Return the arrays of a project's newest round, as they were kept."""
-    round_number = access.current_round(project)
+def known_of(project: Project, round_number: int) -> Known:
+    """Return the arrays of a project and its newest round, as they were kept."""
     kept = _kept.get(project.pk)
     if kept is None or kept.round_number != round_number:
         while len(_kept) >= _MOST_KEPT:

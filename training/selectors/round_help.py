@@ -75,7 +75,8 @@ def _facts(evaluation: Evaluation, people: PeopleSay) -> Iterator[Fact]:
         yield Fact(
             number=_("%(wins)s to %(losses)s") % {"wins": wins, "losses": losses},
             text=_(
-                "prompts won and lost by the new model, of %(prompts)s test prompts scored by the reward model"
+                "prompts won and lost by the new model, of %(prompts)s test prompts scored by the reward "
+                "model"
             )
             % {"prompts": wins + losses + ties},
             address=evaluation.get_absolute_url(),
@@ -90,8 +91,8 @@ def _facts(evaluation: Evaluation, people: PeopleSay) -> Iterator[Fact]:
         yield Fact(
             number=_("%(wins)s to %(losses)s") % {"wins": wins, "losses": losses},
             text=_(
-                "prompts won and lost by the new model, of %(prompts)s test prompts that people judged without "
-                "knowing which model wrote which response"
+                "prompts won and lost by the new model, of %(prompts)s test prompts that people judged "
+                "without knowing which model wrote which response"
             )
             % {"prompts": len(people.outcomes)},
             address=_listed("data-comparisons", project.slug, chosen),

@@ -78,7 +78,7 @@ def _update(project: Project) -> None:
 
     begun = time.monotonic()
     state = _state_of(project)
-    known = known_of(project)
+    known = known_of(project, access.current_round(project))
     _read_features(known)
     read_new(known)
     random = np.random.default_rng(len(known.rankings))

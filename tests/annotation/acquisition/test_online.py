@@ -93,7 +93,7 @@ def test_a_second_update_reads_nothing_twice_and_gives_the_same_order(learned: P
 def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: User):
     comparison = judge(learned, alice)
     update_acquisition(learned.pk)
-    assert len(known_of(learned).choices().table) == 1
+    assert len(known_of(learned, 1).choices().table) == 1
     assignment = comparison.assignments.get(annotator=alice)
     submit_judgment(
         assignment=assignment,
@@ -102,7 +102,7 @@ def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: Use
         idempotency_key=uuid.uuid4(),
     )
     update_acquisition(learned.pk)
-    assert len(known_of(learned).choices().table) == 0
+    assert len(known_of(learned, 1).choices().table) == 0
 
 
 def test_comparisons_that_come_later_are_chosen_from_too(learned: Project):
