@@ -13,7 +13,7 @@ import numpy as np
 from django.db.models import Max, QuerySet
 from numpy.typing import NDArray
 
-from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, choices_of
+from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, table_of
 from annotation.acquisition.text_features import DIMENSIONS, SPACE
 from annotation.choices import Purpose
 from annotation.models import (
@@ -44,11 +44,14 @@ class Known:
     prompt_of: dict[int, int] = field(default_factory=dict)
     """Judgment → prompt."""
     last_judgment: int = 0
+    last_comparison: int = 0
     mode: Values | None = None
     """Where the posterior peaked last."""
     _table: Values = field(default_factory=lambda: np.zeros((_ROOM, DIMENSIONS), dtype=np.float32))
     _standard: tuple[int, Values] | None = None
     _tables: list[tuple[Rows, Rows]] | None = None
+    _sets: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    """Judgment → its choices."""
 
     def add(self, completion: int, values: NDArray[np.float32]) -> None:
         """Add the features of a completion."""
@@ -70,20 +73,25 @@ class Known:
 
     def choices(self) -> Choices:
         """Return what all rankings chose."""
-        return choices_of(list(self.rankings.values()))
+        for judgment in self._sets.keys() - self.rankings.keys():
+            del self._sets[judgment]
+        for judgment in self.rankings.keys() - self._sets.keys():
+            self._sets[judgment] = sets_of(*self.rankings[judgment])
+        return table_of([one for judgment in self.rankings for one in self._sets[judgment]])
 
     def open_tables(self) -> list[tuple[Rows, Rows]]:
         """Return the comparisons of the round that may still be asked, by size: their ids and rows."""
         if self._tables is None:
             self._tables = _by_size(self.comparisons)
-        open_ids = Comparison.objects.filter(
+        # Those that are full are fewer, for as long as choosing matters.
+        full = Comparison.objects.filter(
             project=self.project,
             round_number=self.round_number,
             purpose=Purpose.WORK,
-            open_slots__gt=0,
+            open_slots=0,
         ).order_by()
-        still = np.fromiter(open_ids.values_list("pk", flat=True).iterator(), dtype=np.int64)
-        chosen = [(ids, table, np.isin(ids, still, assume_unique=True)) for ids, table in self._tables]
+        closed = np.array(list(full.values_list("pk", flat=True)), dtype=np.int64)
+        chosen = [(ids, table, ~np.isin(ids, closed)) for ids, table in self._tables]
         return [(ids[open_], table[open_]) for ids, table, open_ in chosen if open_.any()]
 
 
@@ -128,7 +136,7 @@ def _completions(known: Known) -> set[int]:
         comparison__project=known.project,
         comparison__round_number=known.round_number,
         comparison__purpose=Purpose.WORK,
-        comparison__gt=max(known.comparisons, default=0),
+        comparison__gt=known.last_comparison,
     ).order_by()
     found = set(new.values_list("completion_id", flat=True))
     ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(known)).order_by()
@@ -175,7 +183,7 @@ def _read_comparisons(known: Known) -> None:
         comparison__project=known.project,
         comparison__round_number=known.round_number,
         comparison__purpose=Purpose.WORK,
-        comparison__gt=max(known.comparisons, default=0),
+        comparison__gt=known.last_comparison,
     ).order_by("comparison_id", "index")
     for comparison, completion in candidates.values_list("comparison_id", "completion_id").iterator():
         found[comparison].append(known.row_of.get(completion, NOBODY))
@@ -183,6 +191,7 @@ def _read_comparisons(known: Known) -> None:
         if NOBODY in rows:
             break
         known.comparisons[comparison] = tuple(rows)
+        known.last_comparison = comparison
         known._tables = None
 
 

@@ -58,12 +58,20 @@ def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choic
 
     Completions that tie are not chosen against each other, so a ranking of ties alone says nothing.
     """
+    return table_of([one for rows, ranks in rankings for one in sets_of(rows, ranks)])
+
+
+def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the choices of one ranking: each the row that was chosen, then those that it was chosen from."""
     sets = [
         (row, *(other for other, worse in zip(rows, ranks, strict=True) if worse > rank))
-        for rows, ranks in rankings
         for row, rank in zip(rows, ranks, strict=True)
     ]
-    told = [one for one in sets if len(one) > 1]
+    return [one for one in sets if len(one) > 1]
+
+
+def table_of(told: Sequence[tuple[int, ...]]) -> Choices:
+    """Return choices as a table."""
     most = max(map(len, told), default=2)
     table = np.full((len(told), most), NOBODY, dtype=np.int64)
     for index, one in enumerate(told):
