@@ -13,7 +13,7 @@ import numpy as np
 from django.db.models import Max, QuerySet
 from numpy.typing import NDArray
 
-from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, table_of
+from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, standardised, table_of
 from annotation.acquisition.text_features import DIMENSIONS, SPACE
 from annotation.choices import Purpose
 from annotation.models import (
@@ -65,10 +65,7 @@ class Known:
         """Return the features of all completions, standardised over them, (rows, d) float32."""
         count = len(self.row_of)
         if self._standard is None or self._standard[0] != count:
-            table = self._table[:count]
-            spread = table.std(0)
-            safe = np.where(spread > 1e-6, spread, np.inf)
-            self._standard = count, ((table - table.mean(0)) / safe).astype(np.float32)
+            self._standard = count, standardised(self._table[:count])
         return self._standard[1]
 
     def choices(self) -> Choices:

@@ -25,6 +25,9 @@ NOBODY = -1
 PRECISIONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Precisions of the prior that the marginal likelihood chooses from, for standardised features."""
 
+WIDEST = 3.0
+"""Deviations at which standardised features are cut."""
+
 _MOST_STEPS = 30
 _DONE = 1e-9
 
@@ -51,6 +54,16 @@ class Posterior:
     """Of the prior."""
     evidence: float
     """Log marginal likelihood, by Laplace's approximation."""
+
+
+def standardised(table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return columns with mean 0 and deviation 1, cut at three deviations; a constant one becomes 0.
+
+    Uncut, whatever seeks information asks about the oddest completions, and learns the reward of oddities.
+    """
+    spread = table.std(0)
+    safe = np.where(spread > 1e-6, spread, np.inf)
+    return np.clip((table - table.mean(0)) / safe, -WIDEST, WIDEST).astype(np.float32)
 
 
 def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choices:
