@@ -33,7 +33,7 @@ from tests.benchmarks.loop.report import problems_of, row_of, summary_of, table_
 from tests.benchmarks.loop.rounds import Arm, Course, Size, go_round
 
 _SMOKE = Size(rounds=2, prompts=110, prompts_per_round=36, hours_per_round=1.0, measured=48, steps=24)
-_AXES = ("scene", "acquisition", "shape", "loss", "reward", "policy", "ai_accuracy")
+_AXES = ("scene", "acquisition", "shape", "loss", "reward", "policy")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 def arms_of(options: argparse.Namespace) -> list[Arm]:
     """Return all combinations of the axes."""
-    chosen = {name: getattr(options, name) for name in _AXES if hasattr(options, name)}
+    chosen = {name: getattr(options, name) for name in _AXES}
     return [Arm(**dict(zip(chosen, values, strict=True))) for values in itertools.product(*chosen.values())]
 
 

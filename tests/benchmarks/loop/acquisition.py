@@ -6,8 +6,8 @@ A pool of open comparisons and a held-out part, by prompt. Labels come in batche
 chooses; after each the head is fitted anew and its accuracy on the held-out part is taken. Reported is how
 many labels a strategy needs to reach the accuracy that chance has at the end, over several seeds. The sets
 `writer-…` are responses of a grammar whose true preference is known; annotators judge with noise, and the
-accuracy is against the truth. The others are published judgments. `--features frozen` reads the mean state of
-the starter model at three fifths of its depth, projected to as many columns.
+accuracy is against the truth. The others are published judgments. The features are those that the
+application learns on (`annotation.acquisition.text_features`).
 """
 
 from __future__ import annotations

@@ -33,8 +33,6 @@ class Arm:
     """adapted: an adapter; frozen: a head on frozen features."""
     policy: str = "dpo"
     """dpo or grpo."""
-    ai_accuracy: float | None = None
-    """Share of an AI annotator's judgments that go by the truth; None without one."""
 
     @property
     def name(self) -> str:
