@@ -104,6 +104,23 @@ class AcquisitionStrategy(models.TextChoices):
     UNCERTAINTY = "uncertainty", _("where the reward model is least certain")
     DISAGREEMENT = "disagreement", _("where reward heads disagree most")
     D_OPTIMAL = "d_optimal", _("D-optimal for the Bradley-Terry model")
+    HEAD_UNCERTAINTY = "head_uncertainty", _("least certain outcome, learned after every few annotations")
+    BALD = "bald", _("most information about the reward (BALD), learned after every few annotations")
+    HEAD_D_OPTIMAL = "head_d_optimal", _("D-optimal for the reward, learned after every few annotations")
+    TARGETED = "targeted", _("least variance over all comparisons, learned after every few annotations")
+    DELTA_UCB = "delta_ucb", _("widest gap in quality (DeltaUCB), learned after every few annotations")
+    THOMPSON = "thompson", _("best against worst by chance (Thompson), learned after every few annotations")
+
+
+FOLLOWS_HEAD = (
+    AcquisitionStrategy.HEAD_UNCERTAINTY,
+    AcquisitionStrategy.BALD,
+    AcquisitionStrategy.HEAD_D_OPTIMAL,
+    AcquisitionStrategy.TARGETED,
+    AcquisitionStrategy.DELTA_UCB,
+    AcquisitionStrategy.THOMPSON,
+)
+"""Strategies that go by a head on features, which a worker fits anew after every few annotations."""
 
 
 class StepKind(models.TextChoices):
@@ -257,6 +274,7 @@ class TaskName(StrEnum):
     DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
     RECORD_AGREEMENT = "annotation.tasks.record_agreement"
     COMPUTE_REPORT = "annotation.tasks.compute_report"
+    UPDATE_ACQUISITION = "annotation.tasks.update_acquisition"
     SWEEP = "annotation.tasks.sweep"
     SEND_NOTIFICATION = "annotation.tasks.send_notification"
     SEND_INVITATION = "annotation.tasks.send_invitation"

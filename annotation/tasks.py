@@ -5,6 +5,7 @@ from celery import shared_task
 from annotation.agreement.selection import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
+from annotation.services.assignments import online
 from annotation.services.inbox import mail
 from annotation.services.inbox.notifications import forget_notifications
 from annotation.services.people import password_reset
@@ -40,12 +41,19 @@ def compute_report(
     compute_in_worker(project_id=project_id, selection=selection)
 
 
+@shared_task(name=TaskName.UPDATE_ACQUISITION)
+def update_acquisition(project_id: int) -> None:
+    """Learn from the newest annotations of a project and choose what is asked next."""
+    online.update_acquisition(project_id)
+
+
 @shared_task(name=TaskName.SWEEP)
 def sweep() -> None:
-    """Look for uploaded files that nobody brings in, and for messages and e-mails that are due."""
+    """Look for uploaded files that nobody brings in, messages and e-mails that are due, stale choices."""
     uploads.sweep_imports()
     mail.sweep_mail()
     deliveries.sweep_webhooks()
+    online.sweep_acquisition()
 
 
 @shared_task(name=TaskName.DELIVER_WEBHOOKS)

@@ -1,6 +1,7 @@
 """Every model of `annotation` in the Django admin. What must not change is read-only there."""
 
 from annotation.admin import (
+    acquisition,
     conversations,
     inbox,
     judgments,
@@ -15,6 +16,7 @@ from annotation.admin import (
 )
 
 __all__ = [
+    "acquisition",
     "conversations",
     "inbox",
     "judgments",

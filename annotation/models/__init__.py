@@ -1,5 +1,6 @@
 """Questions to people and their answers, one module per subject."""
 
+from annotation.models.acquisition import AcquisitionFigures, CompletionFeatures
 from annotation.models.audit import AuditEntry
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
@@ -45,6 +46,7 @@ from annotation.models.work import (
 )
 
 __all__ = [
+    "AcquisitionFigures",
     "AnnotatorTally",
     "ApiToken",
     "Assignment",
@@ -54,6 +56,7 @@ __all__ = [
     "Comment",
     "Comparison",
     "Completion",
+    "CompletionFeatures",
     "CompletionScore",
     "CompletionSource",
     "Continuation",

@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, CategoryScope, ReviewReason, Role, Verdict
 from annotation.models import (
+    AcquisitionFigures,
     ApiToken,
     Assignment,
     AuditEntry,
@@ -20,6 +21,7 @@ from annotation.models import (
     Comment,
     Comparison,
     Completion,
+    CompletionFeatures,
     CompletionScore,
     Continuation,
     Conversation,
@@ -145,6 +147,8 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     ItemFlag.objects.create(assignment=assignment, reason="broken")
     Draft.objects.create(assignment=assignment, fields={"comment": ["Hm"]}, saved_from=uuid.uuid4())
     CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
+    CompletionFeatures.objects.create(completion=first, space="text", values=b"0123")
+    AcquisitionFigures.objects.get_or_create(project=project, defaults={"judgments": 1, "comparisons": 1})
     Review.objects.create(comparison=comparison, reason=ReviewReason.FLAGGED)
     AuditEntry.objects.create(actor=annotator, project=project, action="round.start", subject="round 1")
     ApiToken.objects.create(

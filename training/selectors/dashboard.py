@@ -16,6 +16,8 @@ from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind
 from training.models import Checkpoint, Round
 from training.selectors.annotation_days import AnnotationDays, BurnUp, annotation_days, burn_up
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
+from training.selectors.outlook import Outlook, outlook_of
+from training.selectors.round_help import RoundHelp, help_of
 from training.selectors.training_time import training_outlook
 from training.templatetags.training import duration
 
@@ -65,6 +67,9 @@ class Dashboard:
     burn_up: BurnUp | None
     next_step: NextStep
     rounds: tuple[RoundFigures, ...]
+    help: RoundHelp | None
+    """Of the newest round whose new policy was evaluated."""
+    outlook: Outlook | None
 
 
 def dashboard_of(project: Project) -> Dashboard:
@@ -78,6 +83,8 @@ def dashboard_of(project: Project) -> Dashboard:
         burn_up=burn_up(annotations.days, done=counts["annotations"], wanted=counts["wanted"]),
         next_step=next_step_of(project, rounds[0].round if rounds else None),
         rounds=tuple(_with_reward_models(rounds)),
+        help=next(filter(None, (help_of(row.round) for row in rounds if row.round.verdict)), None),
+        outlook=outlook_of(project),
     )
 
 

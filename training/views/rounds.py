@@ -17,6 +17,7 @@ from training.models import Evaluation, Round
 from training.selectors.evaluation_words import summary_of
 from training.selectors.evaluations import evaluation_of
 from training.selectors.lists import rounds_of_project
+from training.selectors.round_help import help_of
 from training.selectors.rounds import audit_of, material_of, round_view
 from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
@@ -37,6 +38,7 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
         "entries": audit_of(round_),
         "evaluation": evaluation,
         "material": material_of(round_),
+        "help": help_of(round_),
         **progress_context(round_, evaluation),
     }
     return render(request, "training/round.html", context)

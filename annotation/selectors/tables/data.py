@@ -214,6 +214,7 @@ COMPARISONS = Table(
         Filter(name="annotator", label=gettext_lazy("Annotator"), choices=annotators, apply=annotated_by),
         Filter(name="assigned", label=gettext_lazy("Assigned to"), choices=annotators, apply=reserved_for),
         Filter(name="source", label=gettext_lazy("Model"), choices=sources, apply=with_response_of),
+        Filter(name="against", label=gettext_lazy("Other model"), choices=sources, apply=with_response_of),
         Filter(name="tool", label=gettext_lazy("Tool"), choices=tools, apply=calling),
         split_filter("prompt__split"),
         tag_filter("prompt"),

@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from annotation.choices import AcquisitionStrategy, AssignmentState, Purpose, WithholdingState
+from annotation.choices import (
+    FOLLOWS_HEAD,
+    AcquisitionStrategy,
+    AssignmentState,
+    Purpose,
+    TaskName,
+    WithholdingState,
+)
 from annotation.models import Comparison, Project
 from annotation.selectors import access
+from annotation.services.jobs.messages import send
 
 NEEDS_SCORES = (
     AcquisitionStrategy.UNCERTAINTY,
@@ -26,16 +34,20 @@ def score_open_comparisons(*, project: Project) -> int:
 
     Open ones, ones that someone holds and might give back, and withheld ones. Returns how many rows
     changed; calling it again changes none. A comparison whose completions no reward model has
-    scored stands in the middle of the others; for D-optimality it is taken for an even match.
+    scored stands in the middle of the others; for D-optimality it is taken for an even match. Where the
+    strategy follows a head, a worker is told to choose, and nothing is written here.
     """
     strategy = Project.objects.values_list("acquisition", flat=True).get(pk=project.pk)
+    if strategy in FOLLOWS_HEAD:
+        send(TaskName.UPDATE_ACQUISITION, project.pk)
+        return 0
     in_round = Comparison.objects.filter(
         project=project, round_number=access.current_round(project), purpose=Purpose.WORK
     )
     rows = list(_may_still_be_asked(in_round).values_list("pk", "shuffle", "acquisition_score"))
     shuffles = {pk: shuffle for pk, shuffle, _ in rows}
     values = _values(strategy, shuffles, in_round)
-    return _write({pk: values[pk] for pk, _, before in rows if not math.isclose(values[pk], before)})
+    return write_scores({pk: values[pk] for pk, _, before in rows if not math.isclose(values[pk], before)})
 
 
 def score_new_comparison(*, comparison: Comparison) -> None:
@@ -72,7 +84,8 @@ def _values(
     return values_of(strategy, shuffles, in_round)
 
 
-def _write(values: Mapping[int, float]) -> int:
+def write_scores(values: Mapping[int, float]) -> int:
+    """Write the scores of comparisons by id; return how many they are."""
     ids = sorted(values)
     for first in range(0, len(ids), _WRITTEN_AT_ONCE):
         some = ids[first : first + _WRITTEN_AT_ONCE]

@@ -34,6 +34,7 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import retake_slot
+from annotation.services.assignments.online import note_judgment
 from annotation.services.assignments.qualification import settle_qualification
 from annotation.services.assignments.tallies import Turn, count_submission, take_turn
 from annotation.services.judgments.checks import (
@@ -173,6 +174,7 @@ def submit_in_transaction(
     open_reveal(judgment=judgment, assignment=locked)
     if locked.retest_of_id is None:
         record_agreement_after(judgment=judgment, comparison=locked.comparison)
+        note_judgment(judgment=judgment, project=locked.comparison.project)
     review_after_judgment(comparison=locked.comparison)
     assignment.state = locked.state
     return judgment, turn

@@ -19,7 +19,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db.models import QuerySet
 
-from annotation.choices import Purpose
+from annotation.choices import FOLLOWS_HEAD, Purpose
 from annotation.models import Comparison, Completion, CompletionScore, Project, Prompt
 from annotation.selectors.access import current_round
 from annotation.services.assignments.acquisition import NEEDS_SCORES, score_open_comparisons
@@ -88,6 +88,8 @@ def score_if_wanted(
 ) -> str:
     """Score the newest round where the project's strategy goes by scores; else nothing, told by no words."""
     strategy = Project.objects.values_list("acquisition", flat=True).get(pk=project.pk)
+    if strategy in FOLLOWS_HEAD:
+        score_open_comparisons(project=project)
     if strategy not in NEEDS_SCORES:
         return ""
     return score_newest_round(project=project, engine=engine, tell=tell)

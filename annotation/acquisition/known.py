@@ -1,0 +1,203 @@
+"""What is known of a project, as arrays: features of completions, comparisons, rankings. Reads only.
+
+Kept in the process from one update to the next: only what is new is read. Completions whose features are not
+stored come back in `unread`; whoever calls stores them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from django.db.models import Max, QuerySet
+from numpy.typing import NDArray
+
+from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, standardised, table_of
+from annotation.acquisition.text_features import DIMENSIONS, SPACE
+from annotation.choices import Purpose
+from annotation.models import (
+    Candidate,
+    Comparison,
+    CompletionFeatures,
+    Judgment,
+    Project,
+    RankedCompletion,
+)
+
+_READ_AT_ONCE = 500
+_ROOM = 1024
+
+
+@dataclass(slots=True)
+class Known:
+    """Arrays of one project and round."""
+
+    project: int
+    round_number: int
+    row_of: dict[int, int] = field(default_factory=dict)
+    """Completion → row of the features."""
+    comparisons: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Comparison of the round → rows of its completions."""
+    rankings: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    """Judgment → rows and ranks; of all rounds."""
+    prompt_of: dict[int, int] = field(default_factory=dict)
+    """Judgment → prompt."""
+    last_judgment: int = 0
+    last_comparison: int = 0
+    mode: Values | None = None
+    """Where the posterior peaked last."""
+    _table: Values = field(default_factory=lambda: np.zeros((_ROOM, DIMENSIONS), dtype=np.float32))
+    _standard: tuple[int, Values] | None = None
+    _tables: list[tuple[Rows, Rows]] | None = None
+    _sets: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    """Judgment → its choices."""
+
+    def add(self, completion: int, values: NDArray[np.float32]) -> None:
+        """Add the features of a completion."""
+        row = len(self.row_of)
+        if row == len(self._table):
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+        self._table[row] = values
+        self.row_of[completion] = row
+
+    def features(self) -> Values:
+        """Return the features of all completions, standardised over them, (rows, d) float32."""
+        count = len(self.row_of)
+        if self._standard is None or self._standard[0] != count:
+            self._standard = count, standardised(self._table[:count])
+        return self._standard[1]
+
+    def choices(self) -> Choices:
+        """Return what all rankings chose."""
+        for judgment in self._sets.keys() - self.rankings.keys():
+            del self._sets[judgment]
+        for judgment in self.rankings.keys() - self._sets.keys():
+            self._sets[judgment] = sets_of(*self.rankings[judgment])
+        return table_of([one for judgment in self.rankings for one in self._sets[judgment]])
+
+    def open_tables(self) -> list[tuple[Rows, Rows]]:
+        """Return the comparisons of the round that may still be asked, by size: their ids and rows."""
+        if self._tables is None:
+            self._tables = _by_size(self.comparisons)
+        # Those that are full are fewer, for as long as choosing matters.
+        full = Comparison.objects.filter(
+            project=self.project,
+            round_number=self.round_number,
+            purpose=Purpose.WORK,
+            open_slots=0,
+        ).order_by()
+        closed = np.array(list(full.values_list("pk", flat=True)), dtype=np.int64)
+        chosen = [(ids, table, ~np.isin(ids, closed)) for ids, table in self._tables]
+        return [(ids[open_], table[open_]) for ids, table, open_ in chosen if open_.any()]
+
+
+def _by_size(comparisons: dict[int, tuple[int, ...]]) -> list[tuple[Rows, Rows]]:
+    """Return ids and rows of comparisons, by their number of completions."""
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for pk, rows in comparisons.items():
+        sizes[len(rows)].append(pk)
+    return [
+        (np.array(ids), np.array([comparisons[pk] for pk in ids]))
+        for size, ids in sorted(sizes.items())
+        if size > 1
+    ]
+
+
+_kept: dict[int, Known] = {}
+_MOST_KEPT = 8
+
+
+def known_of(project: Project, round_number: int) -> Known:
+    """Return the arrays of a project and its newest round, as they were kept."""
+    kept = _kept.get(project.pk)
+    if kept is None or kept.round_number != round_number:
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        kept = _kept[project.pk] = Known(project.pk, round_number)
+    return kept
+
+
+def forget() -> None:
+    """Forget all that was kept."""
+    _kept.clear()
+
+
+def unread(known: Known) -> set[int]:
+    """Return completions of the round's comparisons and of rankings that are not among the features."""
+    return {pk for pk in _completions(known) if pk not in known.row_of}
+
+
+def _completions(known: Known) -> set[int]:
+    new = Candidate.objects.filter(
+        comparison__project=known.project,
+        comparison__round_number=known.round_number,
+        comparison__purpose=Purpose.WORK,
+        comparison__gt=known.last_comparison,
+    ).order_by()
+    found = set(new.values_list("completion_id", flat=True))
+    ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(known)).order_by()
+    return found | set(ranked.values_list("completion_id", flat=True))
+
+
+def read_stored(known: Known, completions: set[int]) -> set[int]:
+    """Read the stored features of completions; return those that have none in this space."""
+    ids = sorted(completions)
+    for start in range(0, len(ids), _READ_AT_ONCE):
+        some = ids[start : start + _READ_AT_ONCE]
+        rows = CompletionFeatures.objects.filter(pk__in=some, space=SPACE).order_by()
+        for pk, values in rows.values_list("pk", "values"):
+            known.add(pk, np.frombuffer(bytes(values), dtype="<f4"))
+    return completions - known.row_of.keys()
+
+
+def read_new(known: Known) -> None:
+    """Read comparisons and rankings that came since, whose completions are among the features."""
+    rankings: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    newest_judgment = _new_judgments(known).aggregate(newest=Max("pk"))["newest"] or known.last_judgment
+    rows = RankedCompletion.objects.filter(judgment__in=_new_judgments(known)).order_by("judgment_id")
+    told = rows.values_list("judgment_id", "completion_id", "rank", "judgment__comparison__prompt_id")
+    for judgment, completion, rank, prompt in told.iterator():
+        rankings[judgment].append((known.row_of.get(completion, NOBODY), rank))
+        known.prompt_of[judgment] = prompt
+    # What came after the features were read is left for the next time.
+    late = [pk for pk, both in rankings.items() if any(row == NOBODY for row, _ in both)]
+    until = min(late, default=newest_judgment + 1)
+    for judgment, both in rankings.items():
+        if judgment < until:
+            known.rankings[judgment] = tuple(row for row, _ in both), tuple(rank for _, rank in both)
+    # A change of mind may say that there is no winner: it has no ranks, and takes the earlier ones away.
+    changed = _new_judgments(known).filter(pk__lt=until, supersedes__isnull=False).order_by()
+    for judgment in changed.values_list("supersedes_id", flat=True):
+        known.rankings.pop(judgment, None)
+    known.last_judgment = max(known.last_judgment, until - 1)
+    _read_comparisons(known)
+
+
+def _read_comparisons(known: Known) -> None:
+    found: dict[int, list[int]] = defaultdict(list)
+    candidates = Candidate.objects.filter(
+        comparison__project=known.project,
+        comparison__round_number=known.round_number,
+        comparison__purpose=Purpose.WORK,
+        comparison__gt=known.last_comparison,
+    ).order_by("comparison_id", "index")
+    for comparison, completion in candidates.values_list("comparison_id", "completion_id").iterator():
+        found[comparison].append(known.row_of.get(completion, NOBODY))
+    for comparison, rows in found.items():
+        if NOBODY in rows:
+            break
+        known.comparisons[comparison] = tuple(rows)
+        known.last_comparison = comparison
+        known._tables = None
+
+
+def _new_judgments(known: Known) -> QuerySet[Judgment]:
+    return Judgment.objects.filter(
+        pk__gt=known.last_judgment,
+        comparison__project=known.project,
+        comparison__purpose=Purpose.WORK,
+        assignment__retest_of__isnull=True,
+        annotator__is_machine=False,
+        blind=True,
+    )

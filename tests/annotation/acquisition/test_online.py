@@ -1,0 +1,151 @@
+"""Choosing as annotations come: what is written, what is kept, and when a worker is told."""
+
+import uuid
+
+import pytest
+
+from annotation.acquisition import known as known_module
+from annotation.acquisition.known import known_of
+from annotation.choices import AcquisitionStrategy, TaskName
+from annotation.models import AcquisitionFigures, Comparison, CompletionFeatures, Project, User
+from annotation.services.assignments import assign_next, online
+from annotation.services.assignments.online import sweep_acquisition, update_acquisition
+from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+UPDATES = TaskName.UPDATE_ACQUISITION
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    known_module.forget()
+    yield
+    known_module.forget()
+
+
+@pytest.fixture
+def learned(project: Project) -> Project:
+    """A project that follows a head, with twelve pairs of a short and a long response."""
+    project.acquisition = AcquisitionStrategy.HEAD_UNCERTAINTY
+    project.control_share = 0.0
+    project.save()
+    for number in range(12):
+        prompt = factories.make_prompt(project, f"What about {number}?")
+        factories.make_comparison(project, ["Short.", "word " * (3 + number)], prompt=prompt)
+    return project
+
+
+def judge(project: Project, annotator: User, *, longer_wins: bool = True) -> Comparison:
+    assignment = assign_next(project=project, annotator=annotator)
+    texts = dict(assignment.comparison.completions.values_list("pk", "text"))
+    order = sorted(texts, key=lambda pk: len(texts[pk]), reverse=longer_wins)
+    submit_judgment(
+        assignment=assignment,
+        annotator=annotator,
+        answer=JudgmentAnswer(verdict="ranked", ranks={pk: place + 1 for place, pk in enumerate(order)}),
+        idempotency_key=uuid.uuid4(),
+    )
+    return assignment.comparison
+
+
+def test_an_update_stores_features_and_puts_open_comparisons_in_order(learned: Project, alice: User):
+    update_acquisition(learned.pk)
+    assert CompletionFeatures.objects.count() == 24
+    scores = list(
+        Comparison.objects.order_by("-acquisition_score").values_list("acquisition_score", flat=True)
+    )
+    assert scores == [float(12 - place) for place in range(12)]
+    best = Comparison.objects.order_by("-acquisition_score").first()
+    assert judge(learned, alice) == best
+
+
+def test_what_is_learned_changes_what_is_asked(learned: Project, alice: User):
+    update_acquisition(learned.pk)
+    before = _queue()
+    for _ in range(4):
+        judge(learned, alice)
+    update_acquisition(learned.pk)
+    figures = AcquisitionFigures.objects.get(project=learned)
+    assert (figures.judgments, figures.comparisons, figures.figures["chosen"]) == (4, 12, 8)
+    # Four are judged; of the others the order is another one than before anything was known.
+    assert set(_queue()) == set(before[4:])
+    assert _queue() != before[4:]
+
+
+def _queue() -> list[int]:
+    open_ = Comparison.objects.filter(open_slots__gt=0).order_by("-acquisition_score")
+    return list(open_.values_list("pk", flat=True))
+
+
+def test_a_second_update_reads_nothing_twice_and_gives_the_same_order(learned: Project, alice: User):
+    update_acquisition(learned.pk)
+    judge(learned, alice)
+    update_acquisition(learned.pk)
+    before = dict(Comparison.objects.values_list("pk", "acquisition_score"))
+    update_acquisition(learned.pk)
+    assert dict(Comparison.objects.values_list("pk", "acquisition_score")) == before
+    known_module.forget()
+    update_acquisition(learned.pk)
+    assert dict(Comparison.objects.values_list("pk", "acquisition_score")) == before
+
+
+def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: User):
+    comparison = judge(learned, alice)
+    update_acquisition(learned.pk)
+    assert len(known_of(learned, 1).choices().table) == 1
+    assignment = comparison.assignments.get(annotator=alice)
+    submit_judgment(
+        assignment=assignment,
+        annotator=alice,
+        answer=JudgmentAnswer(verdict="equal"),
+        idempotency_key=uuid.uuid4(),
+    )
+    update_acquisition(learned.pk)
+    assert len(known_of(learned, 1).choices().table) == 0
+
+
+def test_comparisons_that_come_later_are_chosen_from_too(learned: Project):
+    update_acquisition(learned.pk)
+    factories.make_comparison(learned, ["One.", "Two two."], prompt=factories.make_prompt(learned, "New?"))
+    update_acquisition(learned.pk)
+    assert AcquisitionFigures.objects.get(project=learned).comparisons == 13
+    assert Comparison.objects.filter(acquisition_score__gt=0).count() == 13
+
+
+def test_a_worker_is_told_after_every_few_annotations(
+    learned: Project, alice: User, sent, django_capture_on_commit_callbacks
+):
+    with django_capture_on_commit_callbacks(execute=True):
+        for _ in range(2 * online.EVERY):
+            judge(learned, alice)
+    assert [args for task, args in sent if task == UPDATES] == [[learned.pk]] * 2
+
+
+def test_in_a_project_by_age_nothing_is_chosen_and_the_curve_alone_is_kept(
+    learned: Project, alice: User, sent, django_capture_on_commit_callbacks
+):
+    Project.objects.update(acquisition=AcquisitionStrategy.AGE)
+    learned.refresh_from_db()
+    with django_capture_on_commit_callbacks(execute=True):
+        for _ in range(online.EVERY):
+            judge(learned, alice)
+    sweep_acquisition()
+    assert not [task for task, _ in sent if task == UPDATES]
+    update_acquisition(learned.pk)
+    figures = AcquisitionFigures.objects.get(project=learned)
+    assert (figures.judgments, figures.figures["chosen"]) == (online.EVERY, 0)
+    assert not Comparison.objects.filter(acquisition_score__gt=0).exists()
+
+
+def test_the_sweep_tells_of_what_no_update_has_seen(learned: Project, alice: User, sent):
+    sweep_acquisition()
+    assert [args for task, args in sent if task == UPDATES] == [[learned.pk]]
+    update_acquisition(learned.pk)
+    sent.clear()
+    sweep_acquisition()
+    assert not sent
+    judge(learned, alice)
+    sent.clear()
+    sweep_acquisition()
+    assert [args for task, args in sent if task == UPDATES] == [[learned.pk]]

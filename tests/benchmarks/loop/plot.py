@@ -1,0 +1,139 @@
+"""Draw the course of loops, or a study of acquisition, as SVG for the guide.
+
+python -m tests.benchmarks.loop.plot loop FILE.svg RESULTS.json [RESULTS.json …]
+python -m tests.benchmarks.loop.plot acquisition FILE.svg RESULTS.json SET
+
+Colours follow the page: the lines have classes, and a style in the file for light and dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+_WIDTH, _HEIGHT = 640.0, 320.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 170.0, 16.0, 44.0
+_STYLE = """
+text { font: 13px system-ui, sans-serif; fill: #333 }
+.axis { stroke: #999; fill: none } .even { stroke: #bbb; stroke-dasharray: 4 4 }
+.line { fill: none; stroke-width: 2 } .band { opacity: .15; stroke: none }
+.c0 { stroke: #1d4ed8; fill: #1d4ed8 } .c1 { stroke: #b45309; fill: #b45309 }
+.c2 { stroke: #15803d; fill: #15803d } .c3 { stroke: #a21caf; fill: #a21caf }
+.c4 { stroke: #0e7490; fill: #0e7490 } .c5 { stroke: #be123c; fill: #be123c }
+.c6 { stroke: #4d7c0f; fill: #4d7c0f } .c7 { stroke: #555; fill: #555 }
+.line { fill: none } text.label { stroke: none }
+@media (prefers-color-scheme: dark) { text { fill: #ddd } .axis { stroke: #777 } .even { stroke: #555 } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line with its name, and an interval where it has one."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]] = ()
+    """(x, low, high)"""
+
+
+def drawn(
+    lines: Sequence[Line], *, across: str, up: str, low: float, high: float, even: float | None = None
+) -> str:
+    """Return lines in one box as SVG."""
+    most = max(x for line in lines for x, _ in line.points)
+    least = min(x for line in lines for x, _ in line.points)
+
+    def place(x: float, y: float) -> str:
+        width = _WIDTH - _LEFT - _RIGHT
+        share = (x - least) / (most - least) if most > least else 0.5
+        height = (_HEIGHT - _TOP - _BOTTOM) * (1 - (min(max(y, low), high) - low) / (high - low))
+        return f"{_LEFT + width * share:.1f},{_TOP + height:.1f}"
+
+    parts = [f'<path class="axis" d="M{place(least, high)}L{place(least, low)}L{place(most, low)}"/>']
+    if even is not None:
+        parts.append(f'<path class="even" d="M{place(least, even)}L{place(most, even)}"/>')
+    for step in range(6):
+        value = low + (high - low) * step / 5
+        x, level = place(least, value).split(",")
+        parts.append(f'<text x="{float(x) - 8}" y="{float(level) + 4}" text-anchor="end">{value:.0%}</text>')
+    for value in (least, most):
+        x, _ = place(value, low).split(",")
+        parts.append(f'<text x="{x}" y="{_HEIGHT - 24}" text-anchor="middle">{value:g}</text>')
+    middle = _LEFT + (_WIDTH - _LEFT - _RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(across)}</text>')
+    ends = sorted(range(len(lines)), key=lambda index: -lines[index].points[-1][1])
+    rows = {index: row for row, index in enumerate(ends)}
+    for index, line in enumerate(lines):
+        colour = f"c{index % 8}"
+        if line.band:
+            edge = [place(x, top) for x, _, top in line.band] + [
+                place(x, b) for x, b, _ in reversed(line.band)
+            ]
+            parts.append(f'<path class="band {colour}" d="M{"L".join(edge)}Z"/>')
+        path = "L".join(place(x, y) for x, y in line.points)
+        parts.append(f'<path class="line {colour}" style="fill:none" d="M{path}"/>')
+        y = _TOP + 14 + 19 * rows[index]
+        start = _WIDTH - _RIGHT + 14
+        parts.append(f'<path class="line {colour}" d="M{start},{y - 4}h16"/>')
+        parts.append(f'<text class="label" x="{start + 22}" y="{y}">{escape(line.name)}</text>')
+    box = f"0 0 {_WIDTH:g} {_HEIGHT:g}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img" aria-label="{escape(up)}">'
+        f"<style>{_STYLE}</style>{''.join(parts)}</svg>\n"
+    )
+
+
+def loop_lines(files: Sequence[Path]) -> list[Line]:
+    """Return the true win rate against the base after each round, a line for each course."""
+    lines = []
+    for file in files:
+        for course in json.loads(file.read_text())["courses"]:
+            arm, rounds = course["arm"], course["rounds"]
+            told = [arm["scene"], *(v for k, v in arm.items() if k in _TOLD and v != _TOLD[k])]
+            rates = [(one["round"], one["true_win_rate_base"]) for one in rounds]
+            lines.append(
+                Line(
+                    ", ".join(told).replace("_", " "),
+                    [(0, 0.5), *((number, rate["value"]) for number, rate in rates)],
+                    [(0, 0.5, 0.5), *((number, rate["low"], rate["high"]) for number, rate in rates)],
+                )
+            )
+    return lines
+
+
+_TOLD = {"acquisition": "age", "shape": "pairs", "policy": "dpo"}
+
+
+def acquisition_lines(file: Path, name: str) -> list[Line]:
+    """Return the held-out accuracy by labels, a line for each strategy."""
+    found = json.loads(file.read_text())["sets"][name]["strategies"]
+    return [
+        Line(strategy.replace("_", " "), list(zip(one["labels"], one["accuracy"], strict=True)))
+        for strategy, one in found.items()
+    ]
+
+
+def main() -> None:
+    """Write one picture."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["loop", "acquisition"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("results", nargs="+")
+    options = parser.parse_args()
+    if options.what == "loop":
+        lines = loop_lines([Path(one) for one in options.results])
+        svg = drawn(lines, across="round", up="True win rate against the base", low=0.4, high=1.0, even=0.5)
+    else:
+        lines = acquisition_lines(Path(options.results[0]), options.results[1])
+        svg = drawn(lines, across="labels", up="Accuracy on held-out pairs", low=0.5, high=1.0)
+    options.file.write_text(svg)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The benchmark of the loop in its smallest size, and the parts whose figures must be right."""
+
+import math
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from tests.benchmarks.loop.forge import ROOT
+from tests.benchmarks.loop.preferences import (
+    SCENES,
+    Annotator,
+    CostModel,
+    keywords,
+    length_band,
+    list_format,
+)
+from tests.benchmarks.loop.rounds import judgment_of, off_topic_spans
+from tests.benchmarks.loop.truth import accuracy, decision_agrees, win_rate
+
+
+@pytest.mark.slow
+def test_two_rounds_with_simulated_annotators_end_with_sane_figures():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.loop", "--smoke"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rounds = [line for line in done.stdout.splitlines() if line.startswith("| scene=format")]
+    assert [line.split(" | ")[2] for line in rounds] == ["1", "2"]
+
+
+def test_true_rewards_are_as_reckoned_by_hand():
+    assert length_band("", "one two three") == -(14 - 3) / 4
+    assert length_band("", " ".join(["word"] * 16)) == 0
+    assert list_format("", "- a\nb\n- c\n- d") == 2 * 3 / 4
+    assert keywords("write about tea and rain", "tea is warm .") == 1.5
+    assert keywords("write about tea and rain", "rain and tea") == 3
+    assert keywords("write about tea and rain", "tea " * 28) == 1.5 - 4 / 4
+
+
+def test_an_annotator_prefers_the_better_of_two_as_often_as_bradley_and_terry_say():
+    annotator = Annotator(name="a", reward=lambda prompt, text: float(text), sharpness=1.5)
+    random = Random(1)
+    wins = sum(annotator.ranks("", ["1.0", "0.2"], random)[0] == 1 for _ in range(20_000))
+    # A standard error is 0.003.
+    assert wins / 20_000 == pytest.approx(1 / (1 + math.exp(-1.5 * 0.8)), abs=0.012)
+
+
+def test_habits_show_in_what_an_annotator_says():
+    random = Random(2)
+    first = Annotator(name="a", reward=lambda prompt, text: 0.0, first_bonus=1.0)
+    wins = sum(first.ranks("", ["x", "y"], random)[0] == 1 for _ in range(20_000))
+    assert wins / 20_000 == pytest.approx(1 / (1 + math.exp(-1.0)), abs=0.012)
+    undecided = Annotator(name="b", reward=lambda prompt, text: 0.0, tie_below=1e9)
+    assert undecided.ranks("", ["x", "y", "z"], random) == [1, 1, 1]
+
+
+def test_the_mixture_means_what_its_annotators_mean_together():
+    scene = SCENES["mixture"]
+    people = scene.annotators(1)
+    prompt, text = "write about tea and rain", "- tea is warm .\nrain is old ."
+    together = sum(one.reward(prompt, text) for one in people) / len(people)
+    assert together == pytest.approx(scene.truth(1)(prompt, text))
+
+
+def test_a_judgment_costs_reading_deciding_and_marking():
+    cost = CostModel(prompt=5, response=8, bit=4, span=6)
+    assert cost.seconds(2) == 5 + 16 + 4
+    assert cost.seconds(4, spans=2) == pytest.approx(5 + 32 + 4 * math.log2(24) + 12)
+
+
+def test_responses_that_all_tie_are_judged_equal():
+    assert judgment_of(["a", "b"], [1, 1]) == {"verdict": "equal"}
+    assert judgment_of(["a", "b"], [2, 1]) == {"verdict": "ranked", "ranks": {"a": 2, "b": 1}}
+
+
+def test_spans_mark_the_lines_off_topic():
+    text = "tea is warm .\nships is old .\nrain is deep ."
+    answer = {"answer": "x", "text": text, "text_hash": "h"}
+    [span] = off_topic_spans("write about tea and rain", answer)
+    assert text[span["start"] : span["end"]] == span["quote"] == "ships is old ."
+
+
+def test_a_win_rate_counts_ties_one_half():
+    assert win_rate([1, 2, 3, 3], [0, 2, 4, 1])["value"] == (1 + 0.5 + 0 + 1) / 4
+
+
+def test_accuracy_leaves_out_what_the_truth_ties():
+    # Three prompts: ordered right, tied by the truth, ordered wrong.
+    assert accuracy([1, 1, 1, 0, 1, 0], [5, 0, 0, 1, 9, 1], pairs=3) == 0.5
+    assert accuracy([1, 1], [0, 5], pairs=1) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "low", "high", "agrees"),
+    [
+        ("promote", 0.55, 0.7, True),
+        ("promote", 0.3, 0.45, False),
+        ("reject", 0.3, 0.45, True),
+        ("reject", 0.55, 0.7, False),
+        ("not_enough_evidence", 0.55, 0.7, None),
+    ],
+)
+def test_a_decision_is_wrong_where_the_truth_clearly_says_the_opposite(verdict, low, high, agrees):
+    assert decision_agrees(verdict, {"value": (low + high) / 2, "low": low, "high": high}) is agrees

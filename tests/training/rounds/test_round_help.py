@@ -1,0 +1,129 @@
+"""Did a round help? The word, the numbers, and where each number leads."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from annotation.models import AcquisitionFigures, Project, User
+from tests import factories
+from tests.training.evaluation.evaluation_scene import trained_round
+from training.choices import RoundState
+from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
+from training.selectors.evaluations import digest_of, evaluation_settings
+from training.selectors.outlook import outlook_of
+from training.selectors.round_help import help_of
+
+pytestmark = pytest.mark.django_db
+
+
+def evaluated(project: Project, verdict: str, rewards: list[tuple[float, float]], rate: float) -> Round:
+    """A decided round whose reward model gave these rewards to (old, new) on as many held-out prompts."""
+    round_ = trained_round(project)
+    round_.state, round_.verdict = RoundState.NOT_ENOUGH_EVIDENCE, verdict
+    policy, model = (Checkpoint.objects.get(kind=kind) for kind in ("policy", "reward"))
+    round_.snapshot = policy.run.snapshot
+    round_.snapshot.counts = {"judgments": 57}
+    round_.snapshot.save()
+    round_.save()
+    evaluation = Evaluation.objects.create(
+        round=round_,
+        checkpoint=policy,
+        parent=round_.policy,
+        reward_model=model,
+        digest=digest_of(evaluation_settings(round_, model)),
+        settings={},
+        prompts=[],
+        finished_at=timezone.now(),
+        figures={
+            "prompts": len(rewards),
+            "same": 0,
+            "win_rate": {"value": rate, "low": rate - 0.1, "high": rate + 0.1, "prompts": len(rewards)},
+            "length_controlled": None,
+            "length_ratio": None,
+            "kl": None,
+            "rules": {},
+            "tolerance": {"value": 0.1},
+        },
+    )
+    for number, both in enumerate(rewards):
+        prompt = factories.make_prompt(project, f"Held out {number}?", split="held-out")
+        [old] = factories.make_completions(prompt, [f"Old {number}."], source=round_.policy.source)
+        [new] = factories.make_completions(prompt, [f"New {number}."], source=policy.source)
+        EvaluatedPrompt.objects.create(
+            evaluation=evaluation, prompt=prompt, old=old, new=new, figures={"reward": list(both)}
+        )
+    return round_
+
+
+@pytest.mark.parametrize(
+    ("verdict", "answer"), [("promote", "yes"), ("reject", "no"), ("not_enough_evidence", "open")]
+)
+def test_the_answer_is_the_verdict_in_a_word(project: Project, verdict: str, answer: str):
+    round_ = evaluated(project, verdict, [(0, 1), (0, 2), (1, 0), (1, 1.05)], 0.6)
+    found = help_of(round_)
+    assert found.answer == answer
+    # Two wins, one loss; rewards that differ by less than the tolerance tie.
+    assert found.facts[0].number == "2 to 1"
+    assert found.facts[0].address == reverse("evaluation", args=["tea-policy"])
+
+
+def test_every_number_leads_to_its_judgments(project: Project):
+    round_ = evaluated(project, "promote", [(0, 1)], 0.9)
+    found = help_of(round_)
+    assert [fact.number for fact in found.facts] == ["1 to 0", "57", "70%"]
+    assert found.facts[1].address == round_.snapshot.get_absolute_url()
+    assert found.facts[2].address == f"{reverse('data-annotations', args=['tea'])}?split=held-out"
+
+
+def test_a_round_that_was_not_evaluated_is_not_spoken_of(project: Project):
+    assert help_of(trained_round(project)) is None
+
+
+def test_the_panel_is_on_the_rounds_page_and_on_the_overview(project: Project, carol: User, client_of):
+    round_ = evaluated(project, "promote", [(0, 1), (0, 1)], 0.9)
+    client: Client = client_of(carol)
+    for address in (round_.get_absolute_url(), reverse("dashboard", args=["tea"])):
+        page = client.get(address).content.decode()
+        assert "Did round 1 help?" in page
+        assert "2 to 0" in page
+
+
+def test_the_outlook_speaks_of_a_hundred_more_annotations(project: Project, carol: User, client_of):
+    assert outlook_of(project) is None
+    AcquisitionFigures.objects.create(
+        project=project,
+        judgments=80,
+        comparisons=100,
+        figures={
+            "outlook": {
+                "rankings": 80,
+                "points": [[20, 0.6], [40, 0.7], [60, 0.72]],
+                "now": [0.74, 0.7, 0.78],
+                "next_100": [0.012, 0.004, 0.02],
+            }
+        },
+    )
+    found = outlook_of(project)
+    assert (found.next_100[0], found.hardly) == (pytest.approx(1.2), False)
+    # 20 of 60 is a third of 300; 0.6 of 0.5 to 0.74 is 30 of 72 from the bottom.
+    assert found.line.startswith("M100.0,42.0L")
+    page = client_of(carol).get(reverse("dashboard", args=["tea"])).content.decode()
+    assert "+1.2 points" in page
+
+
+def test_stopping_is_suggested_where_even_the_upper_end_adds_next_to_nothing(project: Project):
+    AcquisitionFigures.objects.create(
+        project=project,
+        judgments=900,
+        comparisons=900,
+        figures={
+            "outlook": {
+                "rankings": 900,
+                "points": [[100, 0.8], [600, 0.81]],
+                "now": [0.81, 0.8, 0.82],
+                "next_100": [0.001, 0.0, 0.004],
+            }
+        },
+    )
+    assert outlook_of(project).hardly
