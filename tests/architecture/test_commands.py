@@ -70,6 +70,7 @@ LAID_OUT = {
     "make test-fast": ".ci/test.py --fast",
     "make test-faults": ".ci/test.py --faults",
     "make test-processes": "test_processes.py",
+    "make lock": ".ci/lock.py",
 }
 """What writes files, and what measures for minutes: make is asked what it would do."""
 
