@@ -2,4 +2,5 @@
 
 from webapp.celery import app as celery_application
 
-__all__ = ["celery_application"]
+__version__ = "1.0.0"
+__all__ = ["__version__", "celery_application"]

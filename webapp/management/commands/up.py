@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
 from webapp.supervision.accounts import NewAccount, ensure_accounts
@@ -140,7 +141,7 @@ class _Up:
 
     def check(self) -> None:
         with self.screen.step("checks", "packages, disk, ports") as outcome:
-            count = check_packages(programs.working_folder() / "requirements.txt")
+            count = check_packages(required_packages())
             starter = Path(settings.RONDO_MODELS) / settings.RONDO_STARTER_MODEL_NAME
             check_starter_folder(os.environ.get("RONDO_STARTER_MODEL", ""))
             free = check_disk(self.home, starter_is_there=starter.is_dir())
@@ -202,7 +203,7 @@ class _Up:
                 f"({account.purpose}; shown only now)"
             )
         if self.new_accounts:
-            self.screen.text("  to set another password: .venv/bin/python manage.py changepassword NAME")
+            self.screen.text(f"  to set another password: {manage('changepassword NAME')}")
         self.new_accounts = []
 
     def keep_running(self, manager: ProcessManager) -> None:
