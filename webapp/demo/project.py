@@ -37,6 +37,8 @@ from webapp.demo.texts import prompt_rows
 SLUG = "demo"
 NAME = "Demo: everyday questions"
 PROMPTS = 300
+STEPS = 11
+"""Lines of progress that its creation tells: before, in each of three rounds three, after."""
 _WORKING_DAYS = 10
 """Days of labelling in a round."""
 _DAYS_OF_A_ROUND = _WORKING_DAYS + 2
