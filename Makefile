@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL = $(PYTHON) .ci/install.py $(if $(TORCH),--torch $(TORCH))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev lock run test test-fast test-faults test-processes bench reverse screenshots guide lint format
+.PHONY: help install install-dev lock run test test-fast test-faults test-processes wheel test-wheel sbom bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -50,6 +50,15 @@ format: install-dev ## Lay out Python and templates
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	git ls-files -z 'templates/*.html' | xargs -0 $(BIN)/djade --target-version 5.2
+
+wheel: install-dev ## Build the wheel, in var/dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir var/dist .
+
+test-wheel: install-dev ## Build the wheel, install it into a fresh virtual environment and use it
+	@$(BIN)/python -m pytest tests/webapp/test_wheel.py
+
+sbom: install ## Check all licences and write the software bill of materials, in var
+	@$(BIN)/python .ci/bill.py --write
 
 bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
 	$(BIN)/python -m tests.benchmarks.first_comparison

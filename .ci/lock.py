@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from install import LOCKS, ROOT, inputs_digest, uv_command
 
 OLDEST_PYTHON = "3.11"
-CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
+CUDA = re.compile(r"(nvidia|cuda|triton)[-=]")
 """Names of packages that only a GPU build of torch needs."""
 Entries = dict[str, str]
 

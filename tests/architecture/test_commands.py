@@ -71,6 +71,9 @@ LAID_OUT = {
     "make test-faults": ".ci/test.py --faults",
     "make test-processes": "test_processes.py",
     "make lock": ".ci/lock.py",
+    "make wheel": "-m build --wheel",
+    "make test-wheel": "tests/webapp/test_wheel.py",
+    "make sbom": ".ci/bill.py --write",
 }
 """What writes files, and what measures for minutes: make is asked what it would do."""
 

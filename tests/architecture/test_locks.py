@@ -111,6 +111,7 @@ def test_the_cpu_lock_has_the_cpu_build_alone_and_otherwise_the_same_pins():
     missing = {name for name in default if name not in cpu}
     assert missing
     assert all(re.match(r"(nvidia|cuda|triton)", name) for name in missing)
+    assert [name for name in cpu if re.match(r"(nvidia|cuda|triton)", name)] == []
     assert {name: default[name] for name in cpu} == cpu
     text = (LOCKS / "linux-cpu.txt").read_text(encoding="utf-8")
     block = text.partition("\ntorch==")[2].partition("\ntqdm")[0]
