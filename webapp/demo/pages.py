@@ -20,7 +20,7 @@ from webapp.demo.project import SLUG
 @never_cache
 @require_safe
 def start(request: Request) -> HttpResponse:
-    """Offer the three ways to begin, and show the progress of the demo."""
+    """Offer the three ways to begin, and show the progress of the demo. For administrators."""
     _require_administrator(request)
     template = "operations/start_demo.html" if request.htmx else "operations/start.html"
     return render(request, template, _context())
@@ -28,7 +28,7 @@ def start(request: Request) -> HttpResponse:
 
 @require_POST
 def start_demo(request: Request) -> HttpResponse:
-    """Have a worker create the demo project."""
+    """Have a worker create the demo project. For administrators."""
     _require_administrator(request)
     try:
         starting.start_demo()
@@ -39,7 +39,7 @@ def start_demo(request: Request) -> HttpResponse:
 
 @require_POST
 def start_starter(request: Request) -> HttpResponse:
-    """Create the first project, where there is none, and open it."""
+    """Create the first project, where there is none, and open it. For administrators."""
     _require_administrator(request)
     first_project.ensure_first_project()
     is_there = Project.objects.filter(slug=first_project.SLUG).exists()
