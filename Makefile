@@ -60,7 +60,8 @@ test-wheel: install-dev ## Build the wheel, install it into a fresh virtual envi
 sbom: install ## Check all licences and write the software bill of materials, in var
 	@$(BIN)/python .ci/bill.py --write
 
-bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
+bench: install ## Measure start-up, cold and warm, and memory, as in tests/benchmarks/README.md
+	$(BIN)/python -m tests.benchmarks.first_comparison --cold
 	$(BIN)/python -m tests.benchmarks.first_comparison
 
 guide: install-dev ## Build the guide as a static site, in var/guide

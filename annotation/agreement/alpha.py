@@ -1,4 +1,4 @@
-"""Krippendorff's α with an interval. Tests compare it with the `krippendorff` package and with its definition.
+"""Krippendorff's α with an interval. Tests compare it with its definition and the `krippendorff` package.
 
 α = 1 − D_o / D_e on the coincidence matrix o of all values that two people gave to one unit:
 D_o = Σ_ck o_ck δ²_ck and D_e = Σ_ck n_c (n_k − [c = k]) δ²_ck / (n − 1), with δ² nominal (0 or 1), ordinal

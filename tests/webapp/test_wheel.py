@@ -69,10 +69,8 @@ def test_its_metadata_names_requirements_extras_and_the_command(wheel: Path):
 
 
 def run(environment: Path, home: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith(("RONDO_", "DJANGO_"))
-    }
-    variables.pop("DATABASE_URL", None)
+    ours = ("RONDO_", "DJANGO_", "DATABASE_URL")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         [str(environment / "rondo"), *words],
         cwd=cwd,
@@ -100,20 +98,13 @@ def test_rondo_starts_and_its_commands_work_outside_the_checkout(environment: Pa
             assert page.status_code == 200
             sheet = re.search(r'href="([^"]+\.css)"', page.text)
             assert client.get(sheet[1]).status_code == 200
-        assert "rondo manage changepassword NAME" in up.output
+        up.wait_for("rondo manage changepassword NAME")
         prompts = tmp_path / "prompts.jsonl"
         prompts.write_text('{"prompt": "Why is the sky blue?"}\n')
         assert "1" in rondo("import", "prompts", str(prompts), "--project", "first-project")
-        rondo(
-            "export",
-            "--format",
-            "jsonl",
-            "--project",
-            "first-project",
-            "--output",
-            str(tmp_path / "out.jsonl"),
-        )
-        assert (tmp_path / "out.jsonl").exists()
+        written = tmp_path / "out.jsonl"
+        rondo("export", "--format", "jsonl", "--project", "first-project", "--output", str(written))
+        assert written.exists()
         rondo("backup", str(tmp_path / "copy"))
         # Without a model server the doctor finds something wrong, and tells the version.
         assert f"Rondo {__version__}" in run(environment, tmp_path, "doctor", cwd=tmp_path).stdout
