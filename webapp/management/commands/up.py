@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
@@ -158,6 +159,8 @@ class _Up:
     def prepare_database(self) -> None:
         with self.screen.step("database", "migrating") as outcome:
             try:
+                if unfinished_apps(connection):
+                    raise PreflightError(f"This release cannot bring the database up to date. {REMEDY}")
                 executor = MigrationExecutor(connection)
                 plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
                 if plan:
