@@ -1,21 +1,26 @@
 # `make run` starts everything; `make help` lists the rest.
-# PYTHON names the Python that .venv is made with (3.11 or newer); PIP_* variables reach pip.
+# PYTHON names the Python that .venv is made with (3.11 or newer); TORCH the build of torch, cpu or default
+# (with CUDA on Linux), else chosen by the machine. pip's configuration and PIP_* variables hold for uv, too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL = $(PYTHON) .ci/install.py $(if $(TORCH),--torch $(TORCH))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-fast test-faults test-processes test-slurm test-ray test-vllm bench reverse screenshots guide lint format
+.PHONY: help install install-dev lock run test test-fast test-faults test-processes test-slurm test-ray test-vllm wheel test-wheel sbom bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
 		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
-install: ## Make .venv and bring it up to requirements.txt; quick when nothing changed
-	@$(PYTHON) .ci/install.py
+install: ## Make .venv with the locked packages; quick when nothing changed
+	@$(INSTALL)
 
 install-dev: ## The same, with what tests and checks need
-	@$(PYTHON) .ci/install.py --group dev
+	@$(INSTALL) --group dev
+
+lock: ## Resolve requirements.txt and the dev group again, in .ci/locks; UPGRADE=1 takes newer versions
+	@$(PYTHON) .ci/lock.py $(if $(UPGRADE),--upgrade)
 
 run: install ## Start web, worker and model server; Ctrl-C stops all of them
 	@$(BIN)/python manage.py up
@@ -55,7 +60,17 @@ format: install-dev ## Lay out Python and templates
 	$(BIN)/ruff format .
 	git ls-files -z 'templates/*.html' | xargs -0 $(BIN)/djade --target-version 5.2
 
-bench: install ## Measure start-up and memory, as in tests/benchmarks/README.md
+wheel: install-dev ## Build the wheel, in var/dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir var/dist .
+
+test-wheel: install-dev ## Build the wheel, install it into a fresh virtual environment and use it
+	@$(BIN)/python -m pytest tests/webapp/test_wheel.py
+
+sbom: install ## Check all licences and write the software bill of materials, in var
+	@$(BIN)/python .ci/bill.py --write
+
+bench: install ## Measure start-up, cold and warm, and memory, as in tests/benchmarks/README.md
+	$(BIN)/python -m tests.benchmarks.first_comparison --cold
 	$(BIN)/python -m tests.benchmarks.first_comparison
 
 guide: install-dev ## Build the guide as a static site, in var/guide

@@ -37,6 +37,7 @@ if "celery" in Path(sys.argv[0]).parts[-2:]:
 app = Celery("rondo")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+app.autodiscover_tasks(["webapp.demo"])
 app.steps["worker"].add(BeatThread)
 app.user_options["worker"].add(
     Option(("--beat-thread",), is_flag=True, help="Run the scheduler in a thread of this worker.")

@@ -22,6 +22,7 @@ from django.db.migrations.executor import MigrationExecutor
 from training.launchers import LauncherError
 from training.launchers.command import OF_OTHERS, OF_SUBMIT, arguments_of
 from training.store import Objects, StoreError
+from webapp.database.history import REMEDY, unfinished_apps
 
 TAG = "rondo"
 _BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "pyamqp": 5672, "amqps": 5671}
@@ -303,6 +304,10 @@ def database_is_ready(
                     id="rondo.E010",
                 )
             )
+            continue
+        if unfinished := unfinished_apps(connections[alias]):
+            what = f"The database lacks tables of {' and '.join(unfinished)} that this release cannot add."
+            messages.append(Error(what, hint=REMEDY, id="rondo.E022"))
             continue
         # `migrate`, which is the remedy, runs the checks too.
         if plan and sys.argv[1:2] != ["migrate"]:

@@ -17,16 +17,18 @@ from django.core.exceptions import ImproperlyConfigured
 
 from training.contract import log_lines
 from training.contract.private_files import make_home_private, make_private_folder
+from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.environment import read_environment
+from webapp.environment.places import ASSETS, default_home
+from webapp.environment.places import BASE_DIR as BASE_DIR
 from webapp.security.providers import providers
 
-BASE_DIR = Path(__file__).resolve().parent.parent
 env = read_environment()
 
 # ── Where things are ──────────────────────────────────────────────────────────────────
-RONDO_HOME = Path(env["RONDO_HOME"] or BASE_DIR / "var").resolve()
+RONDO_HOME = Path(env["RONDO_HOME"] or default_home()).resolve()
 RONDO_MODELS = RONDO_HOME / "models"
 RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
@@ -167,7 +169,7 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [ASSETS / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -407,7 +409,7 @@ SPECTACULAR_SETTINGS = {
         "People compare, rank and mark up model outputs; their judgments train the next checkpoint. "
         "Everything that can be done in the browser can be done here, by the same rules."
     ),
-    "VERSION": "1.0.0",
+    "VERSION": __version__,
     "OAS_VERSION": "3.1.1",
     "SCHEMA_PATH_PREFIX": "/api/v1/",
     "POSTPROCESSING_HOOKS": [
@@ -430,7 +432,7 @@ TIME_ZONE = env["RONDO_TIME_ZONE"]
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = RONDO_HOME / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [ASSETS / "static"]
 # `manage.py up` collects the files and then sets this. Elsewhere (tests, `runserver`) they come from
 # their source folders, so that a folder collected last week is never served in place of today's files.
 RONDO_STATIC_COLLECTED = env["RONDO_STATIC_COLLECTED"]

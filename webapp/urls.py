@@ -13,6 +13,7 @@ urlpatterns = [
     path("", include("webapp.navigation.urls")),
     path("", include("webapp.guide.urls")),
     path("", include("webapp.operations.urls")),
+    path("", include("webapp.demo.urls")),
     path("", include("webapp.security.urls")),
     path("admin/", admin.site.urls),
 ]

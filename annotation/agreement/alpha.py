@@ -1,4 +1,4 @@
-"""Krippendorff's α. The value is that of the `krippendorff` package, the interval is ours.
+"""Krippendorff's α with an interval. Tests compare it with its definition and the `krippendorff` package.
 
 α = 1 − D_o / D_e on the coincidence matrix o of all values that two people gave to one unit:
 D_o = Σ_ck o_ck δ²_ck and D_e = Σ_ck n_c (n_k − [c = k]) δ²_ck / (n − 1), with δ² nominal (0 or 1), ordinal
@@ -10,7 +10,6 @@ Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability".
 from collections.abc import Sequence
 from typing import Literal
 
-import krippendorff
 import numpy as np
 
 from annotation.agreement.bootstrap import RESAMPLES, Floats, Integers, percentile_interval
@@ -38,8 +37,8 @@ def krippendorff_alpha(
     if len(domain) < 2:
         return absent(Missing.ONE_VALUE, items=len(kept))
     counts = _value_counts(kept, domain)
-    value = float(krippendorff.alpha(value_counts=counts, value_domain=domain, level_of_measurement=level))
     rows = _coincidences(counts, np.repeat(np.arange(len(kept)), [len(item) for item in kept]))
+    value = float(alpha_of_coincidences(rows.sum(axis=0)[None], domain, level)[0])
     low, high = percentile_interval(
         rows, lambda sums: alpha_of_coincidences(sums, domain, level), resamples=resamples
     )

@@ -85,6 +85,8 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "tokens": ("tokens_list", "tokens_create"),
     "token-revoke": ("tokens_revoke",),
     "status": ("status_read",),
+    # The demo is created once, by who tries Rondo out: on the page or by `manage.py demo`.
+    **dict.fromkeys(("start", "start-demo", "start-starter"), "the first minutes with Rondo, in a browser"),
     "audit": ("audit_list_all",),
     "project-audit": ("audit_list",),
     "projects": ("projects_list",),

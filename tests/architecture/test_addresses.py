@@ -136,6 +136,9 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Django's test client is a program on another machine: it calls us by another name.
     "metrics": ("GET", (302, 403, 403, 403, 403, 200)),
     "status": ("GET", (302, 403, 403, 403, 403, 200)),
+    "start": ("GET", (302, 403, 403, 403, 403, 200)),
+    "start-demo": ("POST", (302, 403, 403, 403, 403, 302)),
+    "start-starter": ("POST", (302, 403, 403, 403, 403, 302)),
     "projects": ("GET", EVERYONE),
     "project-new": ("GET", (302, 403, 403, 403, 403, 200)),
     "keys": ("GET", EVERYONE),

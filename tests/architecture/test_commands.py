@@ -72,6 +72,11 @@ LAID_OUT = {
     "make test-processes": "test_processes.py",
     "make test-slurm": ".ci/clusters.py slurm",
     "make test-ray": ".ci/clusters.py ray",
+    "make test-vllm": ".ci/vllm.py",
+    "make lock": ".ci/lock.py",
+    "make wheel": "-m build --wheel",
+    "make test-wheel": "tests/webapp/test_wheel.py",
+    "make sbom": ".ci/bill.py --write",
 }
 """What writes files, and what measures for minutes: make is asked what it would do."""
 

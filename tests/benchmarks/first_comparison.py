@@ -1,10 +1,11 @@
 """How long a newcomer waits: from `make run` on a fresh clone to the first comparison on screen.
 
-    python -m tests.benchmarks.first_comparison [--keep-venv]
+    python -m tests.benchmarks.first_comparison [--cold] [--keep-venv]
 
 Clones the last commit into a temporary folder, runs `make run` there, signs in as the annotator and
 asks for the labelling screen once a second until a comparison is on it. Then measures memory, and
-how long a second `make run` takes. `--keep-venv` lends the clone this checkout's .venv, to leave
+how long a second `make run` takes. `--cold` gives uv
+and pip empty caches, `--keep-venv` lends the clone this checkout's .venv, to leave
 out the time of pip.
 """
 
@@ -30,7 +31,7 @@ LIMIT = 1800.0
 class MakeRun:
     """One `make run` in a folder, with the time at which each of its lines came."""
 
-    def __init__(self, folder: Path, port: int, model_server_port: int) -> None:
+    def __init__(self, folder: Path, port: int, model_server_port: int, caches: Path | None = None) -> None:
         self.folder = folder
         self.began = time.monotonic()
         self.address = f"http://127.0.0.1:{port}"
@@ -43,6 +44,7 @@ class MakeRun:
                 "RONDO_PORT": str(port),
                 "RONDO_MODEL_SERVER_PORT": str(model_server_port),
                 "PYTHONUNBUFFERED": "1",
+                **({name: str(caches) for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR")} if caches else {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -101,13 +103,15 @@ def free_ports() -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--keep-venv", action="store_true", help="lend the clone this checkout's .venv")
+    parser.add_argument("--cold", action="store_true", help="give uv and pip empty caches")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rondo-benchmark-") as temporary:
         folder = Path(temporary) / "rondo"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
         if options.keep_venv:
             os.symlink(ROOT / ".venv", folder / ".venv")
-        run = MakeRun(folder, *free_ports())
+        caches = Path(temporary) / "caches" if options.cold else None
+        run = MakeRun(folder, *free_ports(), caches)
         try:
             figures(run)
         finally:

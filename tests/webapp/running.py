@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +30,15 @@ def free_port() -> int:
 class RunningUp:
     """One `manage.py up`. Its output is read as it comes."""
 
-    def __init__(self, home: Path, port: int, *arguments: str, **variables: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        port: int,
+        *arguments: str,
+        command: Sequence[str] = (sys.executable, "manage.py", "up"),
+        cwd: Path = ROOT,
+        **variables: str,
+    ) -> None:
         self.home = home
         self.address = f"http://127.0.0.1:{port}"
         environment = {
@@ -40,8 +49,8 @@ class RunningUp:
         environment |= {"RONDO_HOME": str(home), "RONDO_PORT": str(port), "PYTHONUNBUFFERED": "1"}
         environment |= variables
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "up", *arguments],
-            cwd=ROOT,
+            [*command, *arguments],
+            cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

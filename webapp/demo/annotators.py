@@ -8,12 +8,9 @@ from random import Random
 
 from annotation.choices import Verdict
 from annotation.models import Assignment, Category, Completion, Project, User
-from annotation.services.assignments import assign_next, skip_assignment
-from annotation.services.inbox.comments import post_comment
-from annotation.services.judgments.flags import flag_item
 from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
-from annotation.services.judgments.submission import submit_judgment
 from webapp.demo.clock import Clock
+from webapp.demo.desk import Desk, shown_in
 from webapp.demo.texts import Response, topics_by_question
 
 _TIE = 0.45
@@ -81,32 +78,26 @@ class Annotator:
         self._chance = Random(f"{seed}:{temper.name}")  # noqa: S311 - a demo
         self._categories = {category.key: category for category in Category.objects.filter(project=project)}
 
-    def work(self, clock: Clock, *, most: int, round_number: int) -> int:
+    def work(self, desk: Desk, clock: Clock, *, most: int, round_number: int) -> int:
         """Annotate up to `most` comparisons, one after the other; return how many there were."""
         done = 0
-        while done < most and (assignment := assign_next(project=self._project, annotator=self.user)):
+        while done < most and (assignment := desk.next(self.user)):
             seconds = max(3.0, self.temper.seconds * self._chance.lognormvariate(0, 0.5))
             clock.forward(seconds=seconds)
             done += 1
             if self._chance.random() < self.temper.skips:
-                skip_assignment(assignment=assignment, annotator=self.user, reason="I lack the knowledge")
+                desk.skip(assignment, "I lack the knowledge")
                 continue
             if self._chance.random() < 0.004:
-                flag_item(assignment=assignment, annotator=self.user, reason="The prompt is unclear")
-                post_comment(assignment=assignment, author=self.user, text=self._chance.choice(_QUESTIONS))
-            submit_judgment(
-                assignment=assignment,
-                annotator=self.user,
-                answer=self.answer(assignment, round_number, seconds),
-                idempotency_key=uuid.UUID(int=self._chance.getrandbits(128), version=4),
-            )
+                desk.ask(assignment, flag="The prompt is unclear", text=self._chance.choice(_QUESTIONS))
+            key = uuid.UUID(int=self._chance.getrandbits(128), version=4)
+            desk.submit(assignment, self.answer(assignment, round_number, seconds), key)
             clock.forward(seconds=self._chance.uniform(1, 6))
         return done
 
     def answer(self, assignment: Assignment, round_number: int, seconds: float) -> JudgmentAnswer:
         """Return what they think of a comparison."""
-        shown = Completion.objects.in_bulk(assignment.display_order)
-        completions = [shown[pk] for pk in assignment.display_order]
+        completions = shown_in(assignment)
         noise = self.temper.noise + self.temper.drift * (round_number - 1)
         perceived = {
             one.pk: self._responses[one.text].quality + self._chance.gauss(0, noise) for one in completions

@@ -1,4 +1,7 @@
-"""The demo project from its first prompt to its third round, written by the services that people use."""
+"""The demo project from its first prompt to its third round.
+
+The services that people use write it, but for the annotations of its rounds: `desk` stores those in bulk.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +29,7 @@ from training.recipe import Recipe
 from training.services.rounds import advance_round, open_first_round, promote_round, start_round
 from webapp.demo.annotators import TEMPERS, Annotator
 from webapp.demo.clock import Clock
+from webapp.demo.desk import Desk
 from webapp.demo.model_server import ScriptedModels, scripted_model_server
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import prompt_rows
@@ -33,6 +37,8 @@ from webapp.demo.texts import prompt_rows
 SLUG = "demo"
 NAME = "Demo: everyday questions"
 PROMPTS = 300
+STEPS = 11
+"""Lines of progress that its creation tells: before, in each of three rounds three, after."""
 _WORKING_DAYS = 10
 """Days of labelling in a round."""
 _DAYS_OF_A_ROUND = _WORKING_DAYS + 2
@@ -210,7 +216,7 @@ def _annotate(demo: _Demo, number: int) -> None:
     """Let everybody work on the days of a round until its share of the work is done."""
     quota = demo.annotations * _LABELLED[number - 1] / 3
     morning = demo.clock.now.replace(hour=8, minute=0) + timedelta(days=1)
-    done, days = 0.0, _WORKING_DAYS
+    done, days, desk = 0.0, _WORKING_DAYS, Desk(demo.project, demo.clock)
     for day in range(days):
         for annotator in demo.chance.sample(demo.annotators, len(demo.annotators)):
             if demo.chance.random() < 0.25 or done >= quota:
@@ -218,8 +224,9 @@ def _annotate(demo: _Demo, number: int) -> None:
             demo.clock.now = morning + timedelta(days=day, minutes=demo.chance.uniform(0, 500))
             share = quota / (0.7 * days * len(demo.annotators))
             most = max(1, round(share * demo.chance.uniform(0.6, 1.5)))
-            done += annotator.work(demo.clock, most=most, round_number=number)
+            done += annotator.work(desk, demo.clock, most=most, round_number=number)
     demo.clock.now = morning + timedelta(days=days, hours=2)
+    desk.write()
 
 
 def _add_gold(demo: _Demo) -> None:

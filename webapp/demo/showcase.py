@@ -114,15 +114,20 @@ class Showcase:
     def _say(self, conversation: Conversation, question: str) -> None:
         """Add a turn, with responses as the models of the demo compose them."""
         turn = say(conversation=conversation, annotator=conversation.annotator, text=question)
+        texts: set[str] = set()
         for response in TurnResponse.objects.filter(turn=turn).select_related("checkpoint"):
-            body = {
-                "model": response.checkpoint.name,
-                "messages": [{"content": question}],
-                "seed": response.seed,
-            }
-            response.text = self.models.complete(body)["choices"][0]["message"]["content"]
+            # Two responses that say the same would leave nothing to judge.
+            while not response.text or response.text in texts:
+                response.seed = self.chance.getrandbits(31)
+                body = {
+                    "model": response.checkpoint.name,
+                    "messages": [{"content": question}],
+                    "seed": response.seed,
+                }
+                response.text = self.models.complete(body)["choices"][0]["message"]["content"]
+            texts.add(response.text)
             response.finish_reason, response.written_at = "stop", self.clock.now
-            response.save(update_fields=["text", "finish_reason", "written_at"])
+            response.save(update_fields=["text", "seed", "finish_reason", "written_at"])
         complete_turn(turn=turn)
 
     # ── agent traces ───────────────────────────────────────────────────────────────────

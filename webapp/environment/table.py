@@ -11,7 +11,7 @@ TABLE = (
         Kind.TEXT,
         "where database, models, runs, checkpoints and logs are",
         default=None,
-        default_note="`var` beside this file",
+        default_note="`var` in a checkout, `~/.local/share/rondo` for an installed wheel",
     ),
     Setting(
         "RONDO_STORE_URL",

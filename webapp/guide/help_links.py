@@ -65,6 +65,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/use-the-api": ("tokens", "api-docs"),
     "how-to/manage-accounts": ("account", "mfa_index", "mfa_list_webauthn", "audit"),
     "how-to/monitor": ("status",),
+    "how-to/install": ("start",),
     "how-to/serve-models": ("served-model",),
 }
 PAGE_OF = {url_name: page for page, url_names in _PAGES.items() for url_name in url_names}

@@ -24,6 +24,7 @@ from django.utils.translation import ngettext
 
 from training.services.jobs.workers import clock_ahead
 from training.services.runs.runs import version_of_rondo
+from webapp import __version__
 from webapp.operations import queues, work
 from webapp.operations.deadlines import OverdueError, within
 
@@ -284,7 +285,7 @@ def versions() -> Finding:
         "versions",
         _("Rondo %(rondo)s, Django %(django)s, torch %(torch)s, Python %(python)s.")
         % {
-            "rondo": _commit()[:12] or _("of an unknown commit"),
+            "rondo": " ".join(dict.fromkeys([__version__, _commit()[:12]])).strip(),
             "django": django.get_version(),
             "torch": _installed("torch"),
             "python": sys.version.split()[0],

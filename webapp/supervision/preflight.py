@@ -4,11 +4,13 @@ import errno
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from webapp.environment.places import IS_CHECKOUT
 from webapp.supervision.errors import UpError
 
 # The starter model, its download, a database and a few checkpoints.
@@ -21,18 +23,14 @@ class PreflightError(UpError):
     """A reason not to start: what is wrong, where, and the remedy."""
 
 
-def check_packages(requirements: Path) -> int:
-    """Check that every package of requirements.txt is installed in its version. Return how many."""
-    required = [
-        Requirement(line)
-        for raw in requirements.read_text().splitlines()
-        if (line := raw.partition("#")[0].strip())
-    ]
+def check_packages(required: Sequence[Requirement]) -> int:
+    """Check that every required package is installed in its version. Return how many."""
     wrong = [text for requirement in required if (text := _what_is_wrong(requirement))]
     if wrong:
         raise PreflightError(
             f"Packages are missing or of the wrong version: {', '.join(wrong)}. "
-            "Run `make install`, which brings .venv up to requirements.txt."
+            f"Run `{'make install' if IS_CHECKOUT else 'pip install --force-reinstall rondo'}`, "
+            "which installs what is missing."
         )
     return len(required)
 

@@ -82,6 +82,7 @@ def environment() -> dict[str, str]:
     """Return the environment of all programs: that of `up`, the shared key, the static files."""
     return {
         **os.environ,
+        "DJANGO_SETTINGS_MODULE": "webapp.settings",
         "RONDO_HOME": str(settings.RONDO_HOME),
         "RONDO_MODEL_SERVER_KEY": settings.RONDO_MODEL_SERVER_KEY,
         "RONDO_STATIC_COLLECTED": "1",
@@ -95,5 +96,5 @@ def _python(module: str) -> tuple[str, ...]:
 
 
 def working_folder() -> Path:
-    """Return the folder of `manage.py`, in which every program starts."""
+    """Return the folder that holds Rondo's packages, in which every program starts."""
     return Path(settings.BASE_DIR)

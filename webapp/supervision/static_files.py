@@ -29,7 +29,7 @@ def collect_if_changed() -> tuple[int, bool]:
         return len(sources), False
     # In a separate process: this one chose its storage when it read its settings.
     finished = subprocess.run(
-        [sys.executable, "manage.py", "collectstatic", "--no-input", "--clear", "--verbosity", "0"],
+        [sys.executable, "-m", "django", "collectstatic", "--no-input", "--clear", "--verbosity", "0"],
         cwd=working_folder(),
         env=environment(),
         capture_output=True,

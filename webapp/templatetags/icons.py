@@ -5,14 +5,15 @@ Decoration only: state the meaning in words next to it.
 
 import re
 from functools import cache
-from pathlib import Path
 
 from django import template
 from django.utils.safestring import SafeString, mark_safe
 
+from webapp.environment.places import ASSETS
+
 register = template.Library()
 
-_FOLDER = Path(__file__).resolve().parents[2] / "static" / "vendor" / "lucide"
+_FOLDER = ASSETS / "static" / "vendor" / "lucide"
 _DRAWING = re.compile(r"<svg[^>]*>(.*)</svg>", re.S)
 
 

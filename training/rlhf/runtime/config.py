@@ -65,12 +65,13 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 def code_version(spec: RunSpec) -> str:
     """The version of Rondo that trains: as the spec says it, else the checkout's commit, else empty."""
-    if spec.commit:
+    root = Path(__file__).resolve().parents[3]
+    if spec.commit or not (root / ".git").exists():
         return spec.commit
     try:
         completed = subprocess.run(
             ["git", "rev-parse", "HEAD"],  # noqa: S607 - whichever git the machine has
-            cwd=Path(__file__).parent,
+            cwd=root,
             capture_output=True,
             text=True,
             check=True,

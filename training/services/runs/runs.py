@@ -3,6 +3,7 @@
 import functools
 import os
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -227,7 +228,13 @@ def _settle(run: Run, state: RunState, *, error: str = "") -> None:
 
 @functools.cache
 def version_of_rondo() -> str:
-    """Return the commit of this code; empty outside a Git checkout."""
+    """Return the commit of this code, or the version of an installed Rondo; empty for copied files."""
+    if not (Path(settings.BASE_DIR) / ".git").exists():
+        # Of the folder that Rondo was installed into, Git would tell the commit of somebody else's code.
+        try:
+            return metadata.version("rondo")
+        except metadata.PackageNotFoundError:
+            return ""
     command = ["git", "-C", str(settings.BASE_DIR), "rev-parse", "HEAD"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)

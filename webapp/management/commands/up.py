@@ -15,6 +15,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from webapp.database.history import REMEDY, unfinished_apps
+from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
 from webapp.supervision.accounts import NewAccount, ensure_accounts
@@ -140,7 +142,7 @@ class _Up:
 
     def check(self) -> None:
         with self.screen.step("checks", "packages, disk, ports") as outcome:
-            count = check_packages(programs.working_folder() / "requirements.txt")
+            count = check_packages(required_packages())
             starter = Path(settings.RONDO_MODELS) / settings.RONDO_STARTER_MODEL_NAME
             check_starter_folder(os.environ.get("RONDO_STARTER_MODEL", ""))
             free = check_disk(self.home, starter_is_there=starter.is_dir())
@@ -157,6 +159,8 @@ class _Up:
     def prepare_database(self) -> None:
         with self.screen.step("database", "migrating") as outcome:
             try:
+                if unfinished_apps(connection):
+                    raise PreflightError(f"This release cannot bring the database up to date. {REMEDY}")
                 executor = MigrationExecutor(connection)
                 plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
                 if plan:
@@ -202,7 +206,7 @@ class _Up:
                 f"({account.purpose}; shown only now)"
             )
         if self.new_accounts:
-            self.screen.text("  to set another password: .venv/bin/python manage.py changepassword NAME")
+            self.screen.text(f"  to set another password: {manage('changepassword NAME')}")
         self.new_accounts = []
 
     def keep_running(self, manager: ProcessManager) -> None:

@@ -1,0 +1,52 @@
+"""Licences of what Rondo needs, and its bill of materials."""
+
+import pytest
+
+from tests.architecture.test_locks import pins, script
+
+RULES = {
+    "allowed": ["MIT", "BSD-3-Clause", "Apache-2.0", "Mozilla Public License 2.0 (MPL 2.0)"],
+    "stated": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("licence", "allowed"),
+    [
+        ("MIT", True),
+        ("GPL-3.0-or-later", False),
+        ("GPL-2.0-only OR MIT", True),
+        ("MIT AND GPL-2.0-only", False),
+        ("(MIT AND Apache-2.0)", True),
+        ("Mozilla Public License 2.0 (MPL 2.0)", True),
+    ],
+)
+def test_a_choice_of_licences_needs_one_that_is_allowed_and_a_sum_all(licence: str, allowed: bool):
+    assert script("bill").is_allowed(licence, RULES["allowed"]) == allowed
+
+
+def test_a_licence_that_is_not_allowed_and_a_missing_one_are_named(monkeypatch: pytest.MonkeyPatch):
+    bill = script("bill")
+    monkeypatch.setattr(bill, "licences_of", lambda name: ["GPL-3.0-or-later"] if name == "strict" else [])
+    assert "strict is under GPL-3.0-or-later" in bill.licence_fault({"name": "strict"}, RULES)
+    assert "silent names no licence" in bill.licence_fault({"name": "silent"}, RULES)
+    assert bill.licence_fault({"name": "silent"}, {**RULES, "stated": {"silent": "MIT"}}) == ""
+
+
+def test_every_package_of_the_lock_is_in_the_bill_with_its_version_and_hashes():
+    bill = script("bill")
+    rules = bill.json.loads(bill.RULES.read_text())
+    components = bill.locked_components()
+    assert [fault for one in components if (fault := bill.licence_fault(one, rules))] == []
+    written = bill.bill(components, rules)
+    listed = {one["name"]: one for one in written["components"]}
+    lock = "linux-cpu.txt" if bill.sys.platform == "linux" else "default.txt"
+    assert {name: str(version) for name, version in pins(lock).items()}.items() <= {
+        name: one["version"] for name, one in listed.items()
+    }.items()
+    assert listed["django"]["purl"].startswith("pkg:pypi/django@5.2")
+    assert len(listed["django"]["properties"]) >= 2
+    assert written["metadata"]["component"]["version"] == bill.version()
+    assert {"uplot", "lucide-static"} <= set(listed)
+    # The same packages give the same bill.
+    assert bill.bill(components, rules) == written

@@ -1,0 +1,275 @@
+"""A desk of the demo project: hands out a round's comparisons and takes annotations in, in memory.
+
+It hands out in the queue's order, with gold items and retests at the project's shares and display orders
+from the same balanced draw as `assign_next`. `write` stores everything in a few statements; agreement,
+reviews, flags and questions then come from the services that make them elsewhere.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from annotation.choices import SPENT_STATES, AssignmentState, Purpose
+from annotation.models import (
+    AnnotatorTally,
+    Assignment,
+    Comparison,
+    Completion,
+    Judgment,
+    Membership,
+    MissingInfo,
+    Project,
+    RankedCompletion,
+    SpanFlag,
+    User,
+)
+from annotation.selectors import access
+from annotation.services.assignments import randomness
+from annotation.services.assignments.display_order import display_order, draw_number
+from annotation.services.assignments.queue import QUEUE_ORDER
+from annotation.services.assignments.retests import APART
+from annotation.services.assignments.slots import lease_time
+from annotation.services.inbox.comments import post_comment
+from annotation.services.judgments.flags import flag_item
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.projects.projects import note_guideline_on_screen
+from annotation.services.quality.agreement import record_agreement
+from annotation.services.quality.reviews import review_after_judgment
+from webapp.demo.clock import Clock
+
+
+class Desk:
+    """One round of a project, from its first annotation to `write`."""
+
+    def __init__(self, project: Project, clock: Clock) -> None:
+        self._project = project
+        self._clock = clock
+        self._guideline = access.current_guideline(project)
+        rows = Comparison.objects.filter(project=project, turns=None).select_related("prompt", "project")
+        in_order = rows.prefetch_related("candidates__completion").order_by(*QUEUE_ORDER)
+        self._open = list(in_order.filter(purpose=Purpose.WORK, open_slots__gt=0))
+        self._gold = list(in_order.filter(purpose=Purpose.GOLD))
+        self._had: dict[int, set[int]] = defaultdict(set)
+        self._done: dict[int, list[Assignment]] = defaultdict(list)
+        self._retested: set[int] = set()
+        self._slots: dict[int, set[int | None]] = defaultdict(set)
+        self._look_back(rows)
+        self._tallies = {one.annotator_id: one for one in AnnotatorTally.objects.filter(project=project)}
+        self._assignments: list[Assignment] = []
+        self._rows: list[tuple[Judgment, JudgmentAnswer]] = []
+        self._questions: list[tuple[Assignment, str, str]] = []
+
+    def _look_back(self, rows: Any) -> None:
+        """Remember what each annotator had in earlier rounds."""
+        comparisons = {one.pk: one for one in rows}
+        for one in Assignment.objects.filter(comparison__in=comparisons, state__in=SPENT_STATES).order_by(
+            "closed_at", "pk"
+        ):
+            one.comparison = comparisons[one.comparison_id]
+            self._had[one.annotator_id].add(one.comparison_id)
+            if one.state == AssignmentState.SUBMITTED and one.slot is not None:
+                self._slots[one.comparison_id].add(one.slot)
+            if one.retest_of_id is not None:
+                self._retested.add(one.retest_of_id)
+            elif one.state == AssignmentState.SUBMITTED and one.comparison.purpose == Purpose.WORK:
+                self._done[one.annotator_id].append(one)
+
+    # ── handing out ────────────────────────────────────────────────────────────────────
+
+    def next(self, annotator: User) -> Assignment | None:
+        """Return an assignment, not stored yet; None when nothing is left for this person."""
+        tally = self._tallies.setdefault(
+            annotator.pk, AnnotatorTally(project=self._project, annotator=annotator)
+        )
+        tally.turns += 1
+        if (first := self._retest(annotator, tally)) is not None:
+            tally.retests += 1
+            order = [*first.display_order[1:], first.display_order[0]]
+            return self._lease(first.comparison, annotator, order=order, retest_of=first)
+        had = self._had[annotator.pk]
+        work = next((one for one in self._open if one.open_slots and one.pk not in had), None)
+        if work is None:
+            return None
+        drawn: dict[str, Any] = {"project": self._project, "annotator": annotator, "turn": tally.turns}
+        gold = [one for one in self._gold if one.pk not in had]
+        if gold and randomness.happens(self._project.gold_share, "gold", **drawn):
+            return self._lease(gold[randomness.number_below(len(gold), "gold-item", **drawn)], annotator)
+        held = self._slots[work.pk]
+        slot = next(number for number in range(work.overlap) if number not in held)
+        return self._lease(work, annotator, slot=slot)
+
+    def _retest(self, annotator: User, tally: AnnotatorTally) -> Assignment | None:
+        share = self._project.retest_share
+        if tally.submitted <= APART or tally.retests + 1 > share * tally.submitted:
+            return None
+        waiting = [one for one in self._done[annotator.pk][:-APART] if id(one) not in self._retested]
+        waiting = [one for one in waiting if one.pk is None or one.pk not in self._retested]
+        if not waiting:
+            return None
+        place = randomness.number_below(
+            len(waiting), "retest", project=self._project, annotator=annotator, turn=tally.turns
+        )
+        self._retested.add(id(waiting[place]))
+        return waiting[place]
+
+    def _lease(
+        self,
+        comparison: Comparison,
+        annotator: User,
+        *,
+        slot: int | None = None,
+        order: list[int] | None = None,
+        retest_of: Assignment | None = None,
+    ) -> Assignment:
+        completions = [one.completion for one in comparison.candidates.all()]
+        if order is None:
+            drawn: dict[str, Any] = {"project": self._project, "annotator": annotator}
+            number = draw_number(**drawn, size=len(completions))
+            order = display_order(**drawn, completion_ids=[one.pk for one in completions], number=number)
+        now = self._clock.now
+        leased = Assignment(
+            comparison=comparison,
+            annotator=annotator,
+            slot=slot,
+            retest_of=retest_of,
+            display_order=order,
+            leased_at=now,
+            lease_expires_at=now + lease_time(self._project),
+        )
+        leased.fresh_completions = completions
+        return leased
+
+    # ── taking in ──────────────────────────────────────────────────────────────────────
+
+    def skip(self, assignment: Assignment, reason: str) -> None:
+        """Take a comparison back; its place stays open to others."""
+        self._close(assignment, AssignmentState.SKIPPED)
+        assignment.reason = reason
+
+    def ask(self, assignment: Assignment, *, flag: str, text: str) -> None:
+        """Flag a comparison and ask about it, once it is stored."""
+        self._questions.append((assignment, flag, text))
+
+    def submit(self, assignment: Assignment, answer: JudgmentAnswer, key: uuid.UUID) -> None:
+        """Take an annotation in."""
+        self._close(assignment, AssignmentState.SUBMITTED)
+        comparison, annotator = assignment.comparison, assignment.annotator
+        judgment = Judgment(
+            assignment=assignment,
+            comparison=comparison,
+            annotator=annotator,
+            guideline=self._guideline,
+            verdict=answer.verdict,
+            comment=answer.comment,
+            active_seconds=answer.active_seconds,
+            idempotency_key=key,
+            created_at=self._clock.now,
+        )
+        self._rows.append((judgment, answer))
+        tally = self._tallies[annotator.pk]
+        if assignment.slot is None:
+            tally.round_unseen += 1
+            return
+        same_round = tally.round_number in (None, comparison.round_number)
+        tally.submitted += 1
+        tally.round_done = tally.round_done + 1 if same_round else 1
+        tally.round_unseen *= int(same_round)
+        tally.round_number = comparison.round_number
+        comparison.open_slots -= 1
+        self._slots[comparison.pk].add(assignment.slot)
+        self._done[annotator.pk].append(assignment)
+
+    def _close(self, assignment: Assignment, state: AssignmentState) -> None:
+        assignment.state = state
+        assignment.closed_at = self._clock.now
+        self._had[assignment.annotator_id].add(assignment.comparison_id)
+        self._assignments.append(assignment)
+
+    # ── storing ────────────────────────────────────────────────────────────────────────
+
+    def write(self) -> None:
+        """Store all annotations, then what services derive from them. Call it in a transaction."""
+        ends = self._clock.now
+        Assignment.objects.bulk_create(one for one in self._assignments if one.retest_of is None)
+        Assignment.objects.bulk_create(one for one in self._assignments if one.retest_of is not None)
+        with _times_as_written():
+            Judgment.objects.bulk_create(judgment for judgment, _answer in self._rows)
+        self._write_parts()
+        judged = {one.pk: one for one in self._open if len(self._slots[one.pk])}
+        Comparison.objects.bulk_update(judged.values(), ["open_slots"], batch_size=500)
+        AnnotatorTally.objects.bulk_create(
+            self._tallies.values(),
+            update_conflicts=True,
+            unique_fields=["project", "annotator"],
+            update_fields=["turns", "submitted", "retests", "round_number", "round_done", "round_unseen"],
+        )
+        if self._guideline is not None:
+            for membership in Membership.objects.filter(project=self._project, user__in=self._tallies):
+                note_guideline_on_screen(membership=membership, guideline=self._guideline)
+        record_agreement(comparisons=list(judged))
+        last = {judgment.comparison_id: judgment for judgment, _answer in self._rows}
+        for judgment in sorted(last.values(), key=lambda one: one.created_at):
+            if not judgment.comparison.open_slots:
+                self._clock.now = judgment.created_at
+                review_after_judgment(comparison=judgment.comparison)
+        for assignment, flag, text in self._questions:
+            self._clock.now = _closed(assignment)
+            flag_item(assignment=assignment, annotator=assignment.annotator, reason=flag)
+            post_comment(assignment=assignment, author=assignment.annotator, text=text)
+        self._clock.now = ends
+
+    def _write_parts(self) -> None:
+        """Store ranks, spans and missing information."""
+        RankedCompletion.objects.bulk_create(
+            RankedCompletion(judgment=judgment, completion_id=pk, rank=rank)
+            for judgment, answer in self._rows
+            for pk, rank in answer.ranks.items()
+        )
+        SpanFlag.objects.bulk_create(
+            SpanFlag(
+                judgment=judgment,
+                completion_id=span.completion_id,
+                category_id=span.category_id,
+                start=span.start,
+                end=span.end,
+                quote=span.quote,
+            )
+            for judgment, answer in self._rows
+            for span in answer.span_flags
+        )
+        MissingInfo.objects.bulk_create(
+            MissingInfo(
+                judgment=judgment,
+                completion_id=gap.completion_id,
+                category_id=gap.category_id,
+                text=gap.text,
+            )
+            for judgment, answer in self._rows
+            for gap in answer.missing_info
+        )
+
+
+def shown_in(assignment: Assignment) -> list[Completion]:
+    """Return the completions of an assignment in the order in which its annotator sees them."""
+    known = {one.pk: one for one in assignment.fresh_completions or ()}
+    shown = known or Completion.objects.in_bulk(assignment.display_order)
+    return [shown[pk] for pk in assignment.display_order]
+
+
+def _closed(assignment: Assignment) -> datetime:
+    assert assignment.closed_at is not None  # noqa: S101 - closed when it was taken in
+    return assignment.closed_at
+
+
+@contextmanager
+def _times_as_written() -> Iterator[None]:
+    """Let judgments keep the times that their rows carry: the field writes the time of storing otherwise."""
+    field: Any = Judgment._meta.get_field("created_at")
+    field.auto_now_add = False
+    try:
+        yield
+    finally:
+        field.auto_now_add = True

@@ -1,0 +1,107 @@
+"""Creation of the demo project from a page, by a worker, with its progress in a file.
+
+A file, not a row: on SQLite nobody else can write while the demo's one transaction is open. The worker starts
+another process, because the demo sets the clock of the process that writes it.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
+from annotation.models import Project
+from annotation.services.jobs.messages import send
+from training.contract.files import write_atomically
+from webapp.demo.project import SLUG, STEPS
+
+TASK = "webapp.demo.write"
+_SILENT_SECONDS = 300
+"""A demo that has said nothing for so long was interrupted."""
+
+
+class State(StrEnum):
+    """Where the creation of the demo stands."""
+
+    NONE = "none"
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Progress of the demo: steps begun of all, and what is being written or went wrong."""
+
+    state: State = State.NONE
+    step: int = 0
+    total: int = STEPS
+    message: str = ""
+    updated_at: float = 0.0
+
+    @property
+    def goes_on(self) -> bool:
+        return self.state in (State.WAITING, State.RUNNING)
+
+
+def progress() -> Progress:
+    """Return the progress of the demo; finished where its project exists."""
+    if Project.objects.filter(slug=SLUG).exists():
+        return Progress(state=State.FINISHED, step=STEPS)
+    try:
+        values = json.loads(_file().read_text(encoding="utf-8"))
+        found = Progress(**{**values, "state": State(values["state"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return Progress()
+    if found.goes_on and time.time() - found.updated_at > _SILENT_SECONDS:
+        return Progress(
+            state=State.FAILED, message=_("It was interrupted. Nothing was kept; start it again.")
+        )
+    # A demo that was deleted can be created again.
+    return Progress() if found.state == State.FINISHED else found
+
+
+def start_demo() -> None:
+    """Have a worker create the demo project. Refuses while one is being created or exists."""
+    if progress().state not in (State.NONE, State.FAILED):
+        raise Refusal(_("The demo is there already, or being created."))
+    _tell(Progress(state=State.WAITING))
+    send(TASK)
+
+
+def write_demo() -> None:
+    """Create the demo project in a process of its own; record each of its steps."""
+    if progress().state != State.WAITING:
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", "django", "demo"],
+        cwd=settings.BASE_DIR,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    step, last = 0, ""
+    for line in process.stdout or ():
+        last = line.strip() or last
+        step = min(step + 1, STEPS)
+        _tell(Progress(state=State.RUNNING, step=step, message=last))
+    if process.wait():
+        _tell(Progress(state=State.FAILED, step=step, message=last.removeprefix("CommandError: ")))
+    else:
+        _tell(Progress(state=State.FINISHED, step=STEPS))
+
+
+def _tell(now: Progress) -> None:
+    values = asdict(now) | {"state": now.state.value, "updated_at": time.time()}
+    write_atomically(_file(), json.dumps(values))
+
+
+def _file() -> Path:
+    return Path(settings.RONDO_HOME) / "demo.json"
