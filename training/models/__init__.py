@@ -1,5 +1,6 @@
 """Models of training: checkpoints, rounds, evaluations and comparisons, one module per subject."""
 
+from training.models.base_models import BaseModel, BaseModelAddition, ProjectBase
 from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
 from training.models.comparing import (
     ArenaBallot,
@@ -49,6 +50,8 @@ __all__ = [
     "ArenaLink",
     "ArenaPair",
     "ArenaTalk",
+    "BaseModel",
+    "BaseModelAddition",
     "Checkpoint",
     "CheckpointExport",
     "ContinuesWith",
@@ -68,6 +71,7 @@ __all__ = [
     "JudgeVerdict",
     "ModelDraw",
     "PreparedOpening",
+    "ProjectBase",
     "PromptSet",
     "RequestOptIn",
     "Round",
