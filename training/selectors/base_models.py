@@ -1,12 +1,13 @@
 """Base models as pages and the API show them."""
 
+from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Q, QuerySet
 
 from annotation.choices import JobState
-from annotation.models import Completion, User
+from annotation.models import Completion, Project, User
 from training.choices import BaseOrigin, CheckpointKind
-from training.models import BaseModel, BaseModelAddition, Judge, Round
+from training.models import BaseModel, BaseModelAddition, Judge, ProjectBase, Round
 from training.selectors.projects import managed_projects
 
 _ADDITIONS_SHOWN = 10
@@ -26,6 +27,20 @@ def bases_for(user: User | AnonymousUser) -> QuerySet[BaseModel]:
 def trainable_bases() -> QuerySet[BaseModel]:
     """Return the base models that a project may choose: those with files here."""
     return BaseModel.objects.exclude(origin=BaseOrigin.SERVER)
+
+
+def base_of(project: Project) -> BaseModel | None:
+    """Return the base model of a project's next round: its choice, that of its newest round, the default.
+
+    None before the default is registered.
+    """
+    choice = ProjectBase.objects.filter(project=project).select_related("base").first()
+    if choice is not None:
+        return choice.base
+    newest = Round.objects.filter(project=project, policy__base__isnull=False).order_by("-number")
+    if round_ := newest.select_related("policy__base").first():
+        return round_.policy.base
+    return BaseModel.objects.filter(name=settings.RONDO_STARTER_MODEL_NAME).first()
 
 
 def additions_shown() -> list[BaseModelAddition]:

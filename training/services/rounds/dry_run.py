@@ -28,6 +28,7 @@ from training.selectors.judgments import decided_judgments
 from training.selectors.projects import checkpoints_of
 from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
+from training.services.rounds.base_choice import other_base
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.memory_gate import Machine, PlannedRun, tight, too_large, training_machine
 from training.services.rounds.reward_models import unknown_reference
@@ -236,10 +237,12 @@ def _unknown_reward_models(round_: Round) -> Iterator[str]:
     yield from unknown_reference(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
         return
-    known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))
+    known = {one.name: one for one in checkpoints_of(round_.project, writing=False)}
     for part in (*policy.rewards, *policy.watch.held_out):
         yield from unknown_rubric(round_.project, part)
-        if part.checkpoint not in (None, ROUND_REWARD_MODEL, *known):
+        if part.checkpoint in known:
+            yield from other_base(known[part.checkpoint], round_.policy.base_model, role=_("reward model"))
+        elif part.checkpoint not in (None, ROUND_REWARD_MODEL):
             yield _(
                 "The reward %(part)s names %(name)s, which is no reward model of the project: name another "
                 "in the recipe."
