@@ -43,10 +43,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 @pytest.fixture(scope="module")
 def router(two: Folders) -> Iterator[RunningServer]:
-    """The router with a short patience for idle bases."""
-    with running_model_server(
-        two.models, two.checkpoints, module=MODULE, arguments=["--idle-seconds", "15"]
-    ) as running:
+    """The router of both."""
+    with running_model_server(two.models, two.checkpoints, module=MODULE) as running:
         yield running
 
 
@@ -84,12 +82,6 @@ def bases(server: RunningServer) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in server.health()["bases"]}
 
 
-def both_awake(server: RunningServer, client: openai.OpenAI) -> bool:
-    for base in (BASE, OTHER):
-        chat(client, base)
-    return {one["state"] for one in bases(server).values()} == {"ready"}
-
-
 def until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -112,7 +104,7 @@ def test_models_of_every_base_are_listed_with_their_base(client: openai.OpenAI):
 def test_a_request_wakes_its_base_and_is_answered_as_by_a_server_of_that_base_alone(
     two: Folders, router: RunningServer, client: openai.OpenAI
 ):
-    until(lambda: bases(router)[OTHER]["state"] == "asleep")
+    assert bases(router)[OTHER]["state"] == "asleep"
     found = {name: chat(client, name) for name in (OTHER, "qwen-policy", BASE, "llama-policy")}
     with (
         running_model_server(two.models, two.checkpoints, arguments=["--base", OTHER]) as alone,
@@ -150,18 +142,9 @@ def test_scores_and_divergences_stay_within_one_base(router: RunningServer):
     assert (status, refused["error"]["code"]) == (409, "base_mismatch")
 
 
-def test_an_idle_base_sleeps_and_the_one_used_last_stays(router: RunningServer, client: openai.OpenAI):
-    until(lambda: both_awake(router, client))
-    chat(client, OTHER)
-    until(lambda: bases(router)[BASE]["state"] == "asleep")
-    time.sleep(2)
-    assert bases(router)[OTHER]["state"] == "ready"
-    assert router.health()["state"] == "ready"
-    assert bases(router)[BASE]["memory_bytes"] == 0 < bases(router)[OTHER]["memory_bytes"]
-
-
 def test_figures_of_every_awake_base_bear_its_name(router: RunningServer, client: openai.OpenAI):
-    until(lambda: both_awake(router, client))
+    for base in (BASE, OTHER):
+        chat(client, base)
     found = figures(router)
     assert (found["rondo_ready", BASE], found["rondo_ready", OTHER]) == (1, 1)
     assert found["rondo_base_awake", OTHER] == 1
@@ -202,30 +185,6 @@ def test_a_server_that_was_killed_is_started_again_by_the_next_request(
     until(lambda: bases(router)[OTHER]["state"] == "failed")
     assert "ended with status -9" in bases(router)[OTHER]["message"]
     assert chat(client, OTHER) == before
-
-
-def test_where_memory_is_short_the_base_used_longest_ago_makes_room(two: Folders):
-    # Either base is reckoned with a process and a small cache; together they are more than the limit.
-    arguments = ["--memory-gib", "1", "--cache-tokens", "2048", "--kept-tokens", "0"]
-    with (
-        running_model_server(two.models, two.checkpoints, module=MODULE, arguments=arguments) as running,
-        connect(running) as client,
-    ):
-        for used, asleep in ((OTHER, BASE), (BASE, OTHER)):
-            chat(client, used)
-            told = bases(running)
-            assert (told[used]["state"], told[asleep]["state"]) == ("ready", "asleep")
-
-
-def test_a_base_that_cannot_fit_is_refused_with_its_size(two: Folders):
-    arguments = ["--memory-gib", "0.1"]
-    with running_model_server(
-        two.models, two.checkpoints, module=MODULE, arguments=arguments, wait=False
-    ) as running:
-        body = {"model": OTHER, "messages": [{"role": "user", "content": "Why?"}]}
-        found, told = post(running, "/v1/chat/completions", body)
-        assert (found, told["error"]["code"]) == (503, "too_large")
-        assert "tiny-qwen2 needs about" in told["error"]["message"]
 
 
 def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):
