@@ -1,4 +1,4 @@
-"""Which bases are awake: on demand, until they are idle, and as memory allows. With servers that load nothing."""
+"""Bases wake on demand, and sleep when they are idle or memory is short. With servers that load nothing."""
 
 from __future__ import annotations
 
