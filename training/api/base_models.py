@@ -36,7 +36,9 @@ class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
 
     architecture = serializers.CharField(source="facts.architecture", default="")
     parameters = serializers.IntegerField(source="facts.parameters", default=None, allow_null=True)
-    context = serializers.IntegerField(source="facts.context", default=None, allow_null=True)
+    context = serializers.IntegerField(  # type: ignore[assignment]
+        source="facts.context", default=None, allow_null=True
+    )
     dtype = serializers.CharField(source="facts.dtype", default="", help_text="Precision of the files.")
 
     class Meta:
