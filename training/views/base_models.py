@@ -73,6 +73,7 @@ def add(request: Request) -> HttpResponse:
                 messages.success(request, _("%(name)s is being added.") % {"name": addition})
                 return redirect("base-models")
         except Refusal as refusal:
+            found = _shown_again(form) if refusal.field in ("accept", "licence") else None
             _blame(form, refusal)
     context = {
         "form": form,
@@ -172,6 +173,15 @@ def _looked_up(form: forms.Form) -> tuple[Any, forms.Form]:
     found = look_up_on_hub(repository=values["repository"], revision=values["revision"])
     pinned = {**values, "revision": found.revision, "licence": found.licence, "accept": False}
     return found, FORMS[BaseOrigin.HUB](initial=pinned)
+
+
+def _shown_again(form: forms.Form) -> Any:
+    """Return the model as the hub knows it, where its licence is not accepted yet; None without a hub."""
+    values = form.cleaned_data
+    try:
+        return look_up_on_hub(repository=values["repository"], revision=values["revision"])
+    except Refusal:
+        return None
 
 
 def _wanted(origin: BaseOrigin, form: forms.Form) -> Wanted:

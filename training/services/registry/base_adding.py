@@ -229,7 +229,9 @@ def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
 def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dict[str, Any]:
     command = (*INSPECT_COMMAND, str(folder), *(() if with_weights else ("--without-weights",)))
     ended = run_process(
-        command, environment=_environment(), beat=lambda: beat(message="inspecting the base model")
+        command,
+        environment=_environment(),
+        beat=lambda: beat(current=0, total=0, message="inspecting the base model"),
     )
     _succeed(ended, hidden=f"{folder}: ")
     try:
