@@ -18,12 +18,12 @@ from tests.model_server import RunningServer, running_model_server
 from tests.rlhf.model.families import family_folder
 from tests.tiny import tiny_model_folder, tiny_tokenizer
 from tests.training.conftest import judge_all
-from training.choices import RoundState
+from training.choices import BaseOrigin, RoundState
 from training.contract import read_manifest
 from training.models import BaseModel, Checkpoint, Round
 from training.services.comparing.side_by_side import Sampling, ask_beside, write_answers
 from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import BaseOrigin, Wanted, request_base_model
+from training.services.registry.base_models import Wanted, request_base_model
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.base_choice import choose_base
 from training.views.comparing.responses import responses_of
