@@ -30,12 +30,6 @@ from training.views.comparing.responses import responses_of
 
 QWEN = "tiny-qwen2"
 QUESTIONS = ("Why is the sky blue?", "What is two and two?", "A line about tea?", "Who are you?", "How?")
-    "Why is the sky blue?",
-    "What is two and two?",
-    "Write a line about tea.",
-    "Who are you?",
-    "How?",
-)
 MEMORY_BYTES = 24 * 2**30
 
 
