@@ -37,7 +37,7 @@ MEMORY_BYTES = 24 * 2**30
 def models(rondo_home: Path) -> Path:
     """A tiny Llama among Rondo's models, and a tiny Qwen2 with a tokenizer and template of its own."""
     tiny_model_folder(rondo_home / "models" / TINY)
-    folder = family_folder(rondo_home / "elsewhere" / QWEN, "qwen2", seed=1)
+    folder = family_folder(rondo_home / "elsewhere" / QWEN, "qwen2", seed=1, max_position_embeddings=2048)
     tokenizer = tiny_tokenizer(corpus=("pack my box with five dozen liquor jugs", "how vexingly quick"))
     tokenizer.chat_template = template("qwen2_5")
     tokenizer.save_pretrained(folder)

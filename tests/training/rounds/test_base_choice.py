@@ -2,9 +2,12 @@
 
 import dataclasses
 import importlib
+import json
+from pathlib import Path
 
 import pytest
 from django.apps import apps
+from pytest_django import Settings
 
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Project, User
@@ -123,6 +126,18 @@ def test_a_recipe_that_names_a_checkpoint_of_another_base_cannot_start(
     round_.refresh_from_db()
     found = [one for one in dry_run(round_=round_).problems if "stands on other" in one]
     assert len(found) == 1
+
+
+def test_rows_longer_than_the_base_reads_are_refused_before_training(
+    project: Project, settings: Settings, rondo_home: Path
+):
+    folder = rondo_home / "models" / register_starter().name
+    folder.mkdir(parents=True)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 10}
+    (folder / "config.json").write_text(json.dumps(sizes | {"max_position_embeddings": 512}))
+    round_ = draft_first_round(project=project, created_by=None)
+    found = [one for one in dry_run(round_=round_).problems if "reads 512" in one]
+    assert [one.split()[0] for one in found] == ["reward", "policy"]
 
 
 # ── Figures ───────────────────────────────────────────────────────────────────────────

@@ -230,6 +230,7 @@ def _cannot_be_trained(round_: Round) -> Iterator[str]:
             "checkpoint."
         ) % {"name": round_.policy}
     yield from untrainable_template(round_)
+    yield from _longer_than_context(round_)
 
 
 def _unknown_reward_models(round_: Round) -> Iterator[str]:
@@ -263,6 +264,23 @@ def _too_long(round_: Round) -> Iterator[str]:
                 "%(name)s asks for %(tokens)s tokens, and the model’s context holds %(context)s with the "
                 "prompt: lower max_tokens."
             ) % {"name": name, "tokens": sampling.max_tokens, "context": shape.context}
+
+
+def _longer_than_context(round_: Round) -> Iterator[str]:
+    """Yield methods whose rows are longer than the base has positions for, which the trainer refuses."""
+    shape = Shape.read(Path(settings.RONDO_MODELS) / round_.policy.base_model)
+    recipe = round_.parsed_recipe
+    for name, method in (("reward", recipe.reward), ("policy", recipe.policy)):
+        if shape is not None and method.max_tokens > shape.context:
+            yield _(
+                "%(name)s trains on rows of %(tokens)s tokens, and %(base)s reads %(context)s: set its "
+                "max_tokens to that or less."
+            ) % {
+                "name": name,
+                "tokens": method.max_tokens,
+                "base": round_.policy.base_model,
+                "context": shape.context,
+            }
 
 
 def _better_settings(round_: Round, learned: int) -> Iterator[str]:
