@@ -118,6 +118,8 @@ def test_a_folder_becomes_a_base_model_with_its_facts_and_the_digest_of_every_fi
     )
     assert starter.path.resolve() == (Path(settings.RONDO_MODELS) / "tiny-llama").resolve()
     assert AuditEntry.objects.get(action="base_model.add").actor == admin
+    # Nothing of it leads to the folder that it came from: back-ups and the store take it along.
+    assert not any(file.is_symlink() for file in base.path.iterdir())
 
 
 @pytest.mark.slow
@@ -195,6 +197,30 @@ def test_only_an_administrator_adds_and_a_name_is_taken_once(server_folder: Path
             wanted=Wanted(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
             requested_by=admin,
         )
+
+
+def test_a_link_in_a_folder_that_leads_out_of_the_allowed_ones_is_refused(
+    llama: Path, server_folder: Path, admin: User, settings: Settings
+):
+    (server_folder / "tokenizer.json").unlink()
+    (server_folder / "tokenizer.json").symlink_to(llama / "tokenizer.json")
+    addition = added(of_folder(server_folder), admin)
+    assert addition.state == JobState.FAILED
+    assert "outside the allowed folders" in addition.error
+    assert leftovers(settings) == []
+
+
+@pytest.mark.slow
+def test_where_no_link_can_be_made_the_files_are_copied(
+    server_folder: Path, admin: User, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(base_adding.os, "link", refuse)
+    assert added(of_folder(server_folder), admin).error == ""
+    weights = BaseModel.objects.get().path / "model.safetensors"
+    assert weights.read_bytes() == (server_folder / "model.safetensors").read_bytes()
 
 
 # ── The hub ───────────────────────────────────────────────────────────────────────────

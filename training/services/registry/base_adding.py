@@ -28,6 +28,7 @@ from training.models import BaseModel, BaseModelAddition
 from training.services.registry.base_models import (
     JOB,
     STARTER_PACKAGE,
+    allowed_file,
     allowed_folder,
     inspect_again,
     register_base_model,
@@ -103,7 +104,7 @@ def _add_files(addition: BaseModelAddition, beat: Heartbeat) -> str:
     if target.exists() and not is_there:
         raise Refusal(f"{target} is there already. Move it away, or add it as that folder.")
     staged = target if is_there else addition.staging / addition.name
-    gather = {BaseOrigin.STARTER: _starter, BaseOrigin.FOLDER: _linked, BaseOrigin.HUB: _downloaded}
+    gather = {BaseOrigin.STARTER: _starter, BaseOrigin.FOLDER: _taken_over, BaseOrigin.HUB: _downloaded}
     gather[BaseOrigin(addition.origin)](addition, staged, beat)
     facts = _facts_of(staged, beat)
     files = _digests(staged, beat)
@@ -150,8 +151,8 @@ def _starter(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None
     )
 
 
-def _linked(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
-    """Link the files of a folder on the server: nothing is copied, and the folder must stay."""
+def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
+    """Take over the files of a folder on the server: by hard links where the disk allows, else as copies."""
     folder = allowed_folder(addition.folder)
     if not (folder / "config.json").is_file():
         raise Refusal(f"{folder}: no model is here (config.json is missing). Name the folder that has one.")
@@ -159,10 +160,34 @@ def _linked(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
         return
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
-    beat(message=f"linking {folder}")
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix in _WANTED and not file.name.startswith("consolidated"):
-            (staged / file.name).symlink_to(file.resolve())
+    files = {one.name: allowed_file(one) for one in sorted(folder.iterdir()) if _is_wanted(one)}
+    total, done = sum(one.stat().st_size for one in files.values()), 0
+    for name, file in files.items():
+        beat(current=done, total=total, message=f"taking over {name}")
+        try:
+            os.link(file, staged / name)
+            done += file.stat().st_size
+        except OSError:
+            # Another disk, or a file of somebody else's.
+            _require_room(file.stat().st_size, staged, what=name)
+            with (staged / name).open("wb") as stream:
+                for piece in _pieces(file):
+                    stream.write(piece)
+                    done += len(piece)
+                    beat(current=done, total=total)
+
+
+def _is_wanted(file: Path) -> bool:
+    return file.is_file() and file.suffix in _WANTED and not file.name.startswith("consolidated")
+
+
+def _require_room(size: int, folder: Path, *, what: str, held: int = 0) -> None:
+    free = shutil.disk_usage(folder).free + held
+    if free < size * _ROOM:
+        raise Refusal(
+            f"{what} has {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free in "
+            f"{settings.RONDO_MODELS}. Free some space, then add it again."
+        )
 
 
 def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
@@ -174,12 +199,7 @@ def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
     except HubError as error:
         raise Refusal(str(error)) from error
     staged.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(staged).free + _bytes_in(staged)
-    if free < found.size * _ROOM:
-        raise Refusal(
-            f"{found.repository} has {found.size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free in "
-            f"{settings.RONDO_MODELS}. Free some space, then add it again."
-        )
+    _require_room(found.size, staged, what=found.repository, held=_bytes_in(staged))
     command = (*HUB_COMMAND, found.repository, found.revision, "--into", str(staged))
     environment = {**_environment(), "RONDO_HUB_TOKEN": settings.RONDO_HUB_TOKEN}
 

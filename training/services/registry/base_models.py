@@ -184,6 +184,18 @@ def allowed_folder(text: str) -> Path:
     return resolved
 
 
+def allowed_file(file: Path) -> Path:
+    """Return a file with its links followed. Refuses one that leads out of the allowed folders."""
+    resolved = Path(os.path.realpath(file))
+    if not any(resolved.is_relative_to(root) for root in allowed_roots()):
+        raise Refusal(
+            _("%(file)s is a link to a file outside the allowed folders. Put a copy in its place.")
+            % {"file": file},
+            field="folder",
+        )
+    return resolved
+
+
 def allowed_roots() -> list[Path]:
     """Return the folders below which base models may be read: RONDO_BASE_MODEL_FOLDERS and Rondo's own."""
     named = [settings.RONDO_MODELS, *settings.RONDO_BASE_MODEL_FOLDERS]

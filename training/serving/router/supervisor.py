@@ -190,8 +190,9 @@ def _used_at(process: BaseProcess) -> float:
 
 
 def _too_large(process: BaseProcess, total: int) -> RequestError:
+    # No 503: asking again would not help.
     return RequestError(
-        503,
+        422,
         f"{process.name} needs about {process.needed / 2**30:.1f} GiB, and bases may take "
         f"{total / 2**30:.1f} here. Lower --cache-tokens, raise --memory-gib, or use a larger machine.",
         code="too_large",
