@@ -1,8 +1,11 @@
 """Base models as pages and the API show them."""
 
+from datetime import timedelta
+
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 
 from annotation.choices import JobState
 from annotation.models import Completion, Project, User
@@ -44,9 +47,10 @@ def base_of(project: Project) -> BaseModel | None:
 
 
 def additions_shown() -> list[BaseModelAddition]:
-    """Return the additions that go on, and the latest that failed, newest first."""
+    """Return the additions that go on, and those that failed in the last day, newest first."""
     going_on = Q(state__in=(JobState.WAITING, JobState.RUNNING))
-    rows = BaseModelAddition.objects.filter(going_on | Q(state=JobState.FAILED, base=None))
+    failed = Q(state=JobState.FAILED, finished_at__gt=Now() - timedelta(days=1))
+    rows = BaseModelAddition.objects.filter(going_on | failed)
     return list(rows.select_related("created_by", "base")[:_ADDITIONS_SHOWN])
 
 
