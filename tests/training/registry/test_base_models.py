@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -217,7 +218,7 @@ def test_where_no_link_can_be_made_the_files_are_copied(
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(base_adding.os, "link", refuse)
+    monkeypatch.setattr("os.link", refuse)
     assert added(of_folder(server_folder), admin).error == ""
     weights = BaseModel.objects.get().path / "model.safetensors"
     assert weights.read_bytes() == (server_folder / "model.safetensors").read_bytes()
@@ -308,8 +309,8 @@ def test_without_a_network_the_hub_is_said_to_be_unreachable_with_remedies(monke
 def test_a_disk_without_room_refuses_a_download_before_it_begins(
     hub: StubHub, admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
-    usage = shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)  # type: ignore[attr-defined]
-    monkeypatch.setattr(base_adding.shutil, "disk_usage", lambda path: usage)
+    usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     addition = added(of_hub(), admin)
     assert addition.state == JobState.FAILED
     assert "Free some space" in addition.error
