@@ -20,7 +20,7 @@ from tests.tiny import tiny_model_folder
 from tests.training.registry.stub_hub import COMMIT, StubHub, running_hub
 from training.choices import BaseOrigin, CheckpointKind
 from training.engine import Engine
-from training.hub.__main__ import download
+from training.files.hub.__main__ import download
 from training.models import BaseModel, BaseModelAddition, Checkpoint, ProjectBase
 from training.services.registry import base_adding
 from training.services.registry.base_adding import do_addition, sweep_additions

@@ -23,7 +23,7 @@ from training.engine.addresses import GuardedTransport
 from training.engine.dialect import OPENAI
 from training.engine.servers import base_of
 from training.files import shared
-from training.hub import HubError, HubUnreachableError, look_up
+from training.files.hub import HubError, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition
 from training.services.registry.base_models import (
     JOB,
@@ -39,7 +39,7 @@ from training.services.runs.memory import Shape, dtype_in, parameters_in
 
 INSPECT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.model.inspection")
 STARTER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.starter")
-HUB_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.hub")
+HUB_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.files.hub")
 _HUB_AWAY = 75
 _NETWORK = ("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _WANTED = (".safetensors", ".json", ".txt", ".jinja", ".model")

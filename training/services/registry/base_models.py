@@ -17,7 +17,7 @@ from annotation.services import audit
 from annotation.services.jobs.messages import send_after_commit
 from training.choices import BaseOrigin, CheckpointKind, TaskName
 from training.engine import EngineError, check_url, key_of
-from training.hub import HubError, HubModel, look_up
+from training.files.hub import HubError, HubModel, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
 from training.selectors.base_models import uses_of_base
 from training.services.registry.registry import remove_folder

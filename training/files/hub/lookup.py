@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.hub.errors import HubError, endpoint, translate_hub_errors
+from training.files.hub.errors import HubError, endpoint, translate_hub_errors
 
 LOOKUP_SECONDS = 10.0
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")

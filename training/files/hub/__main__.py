@@ -1,6 +1,6 @@
 """Download files of a model at one commit. What is there already is not downloaded again.
 
-RONDO_HUB_TOKEN=… python -m training.hub OWNER/NAME COMMIT --into FOLDER [--only FILE …]
+RONDO_HUB_TOKEN=… python -m training.files.hub OWNER/NAME COMMIT --into FOLDER [--only FILE …]
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from training.hub.errors import HubError, HubUnreachableError, endpoint, translate_hub_errors
-from training.hub.lookup import look_up
+from training.files.hub.errors import HubError, HubUnreachableError, endpoint, translate_hub_errors
+from training.files.hub.lookup import look_up
 
 TOKEN_VARIABLE = "RONDO_HUB_TOKEN"  # noqa: S105 - the name of a variable
 UNREACHABLE = 75
@@ -37,7 +37,7 @@ def download(repository: str, revision: str, folder: Path, *, token: str, only: 
 
 def main(arguments: list[str] | None = None) -> int:
     """Download from the command line: 0 when all is there, 75 where the hub does not answer, 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m training.hub", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.files.hub", description=__doc__)
     parser.add_argument("repository")
     parser.add_argument("revision")
     parser.add_argument("--into", type=Path, required=True)
