@@ -56,6 +56,7 @@ def running_model_server(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
+    module: str = "training.serving",
 ) -> Iterator[RunningServer]:
     """A model server on a free port, stopped at the end.
 
@@ -63,13 +64,14 @@ def running_model_server(
         `arguments` name it with --base).
     arguments: more of the command line. environment: more variables.
     wait: until the model is loaded; else only until the server answers.
+    module: the router of several bases is `training.serving.router`.
     """
     key = secrets.token_hex(16)
     with tempfile.TemporaryDirectory() as folder:
         status, log = Path(folder) / "status.json", Path(folder) / "log.txt"
         # fmt: off
         command = [
-            sys.executable, "-m", "training.serving",
+            sys.executable, "-m", module,
             "--models", str(models_folder), "--checkpoints", str(checkpoints_folder),
             "--host", "127.0.0.1", "--port", "0", "--status", str(status), *arguments,
         ]

@@ -7,6 +7,7 @@ as in SmolLM2: the trap that a reader of rewards must not fall into.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -32,8 +33,8 @@ _CORPUS = (
 )
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE with 320 tokens and the chat template above."""
+def tiny_tokenizer(*, corpus: Sequence[str] = _CORPUS) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with 320 tokens at most and the chat template above. Another corpus, other tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -44,7 +45,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,

@@ -21,6 +21,15 @@ class TaskName(StrEnum):
     RETENTION = "training.tasks.retention"
 
 
+class BaseOrigin(models.TextChoices):
+    """Sources of base models."""
+
+    STARTER = "starter", _("starter package")
+    FOLDER = "folder", _("folder on the server")
+    HUB = "hub", _("Hugging Face hub")
+    SERVER = "server", _("OpenAI-compatible server")
+
+
 class RoundState(models.TextChoices):
     """Life of a round; which may follow which stands in `services/rounds/transitions.py`."""
 

@@ -15,7 +15,7 @@ from training.services.conversations import openings
 from training.services.evaluation import drift, scores
 from training.services.feedback import abuse, erasure, selection
 from training.services.judges import drafting, judges
-from training.services.registry import exports, registry, retention
+from training.services.registry import base_adding, exports, registry, retention
 from training.services.runs import launch_sweep, summaries
 from training.services.suggestions import suggesting
 
@@ -31,6 +31,7 @@ def sweep() -> None:
     """Look for work that nobody does."""
     rounds.sweep()
     scores.sweep_scores()
+    base_adding.sweep_additions()
     exports.sweep_exports()
     drift.sweep_measurements()
     registry.sweep_deleted()
@@ -66,9 +67,10 @@ def prepare_openings(project_id: int) -> None:
 
 @shared_task(name=TaskName.DO_JOB)
 def do_job(kind: str, job_id: int) -> None:
-    """Do a background job: an export of a checkpoint, a measurement of drift, suggestions ahead,
-    a draft of a rubric."""
+    """Do a background job: adding a base model, an export of a checkpoint, a measurement of drift,
+    suggestions ahead, a draft of a rubric."""
     kinds = {
+        "base-model": base_adding.do_addition,
         "export": exports.do_export,
         "drift": drift.do_measurement,
         "rubric-draft": drafting.do_draft,

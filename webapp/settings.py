@@ -30,6 +30,7 @@ env = read_environment()
 # ── Where things are ──────────────────────────────────────────────────────────────────
 RONDO_HOME = Path(env["RONDO_HOME"] or default_home()).resolve()
 RONDO_MODELS = RONDO_HOME / "models"
+RONDO_BASE_MODEL_FOLDERS = list(env["RONDO_BASE_MODEL_FOLDERS"])
 RONDO_SNAPSHOTS = RONDO_HOME / "snapshots"
 RONDO_RUNS = RONDO_HOME / "runs"
 RONDO_CHECKPOINTS = RONDO_HOME / "checkpoints"

@@ -42,6 +42,7 @@ from training.models import (
     ArenaBallot,
     ArenaLink,
     ArenaPair,
+    BaseModelAddition,
     Checkpoint,
     ConversationSettings,
     FeedbackIncident,
@@ -85,6 +86,8 @@ class Scene:
     rubric: RubricVersion
     """Not published."""
     rubric_draft: RubricDraft
+    addition: BaseModelAddition
+    """Refused."""
     starter: Checkpoint
     ballot: ArenaBallot
     """Alice's, not voted on."""
@@ -126,6 +129,7 @@ class Scene:
             "rubrics": self.rubric.rubric_id,
             "rubric-drafts": self.rubric_draft.pk,
             "runs": self.run.pk,
+            "base-model-additions": self.addition.pk,
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
@@ -198,6 +202,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
         ),
         rubric_draft=RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4),
+        addition=BaseModelAddition.objects.create(
+            name=f"refused-{project.slug}", origin="folder", state="failed", error="It is an encoder."
+        ),
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
         ballot=_ballot(project, comparison, alice),

@@ -41,6 +41,7 @@ from training.models import (
     ArenaLink,
     ArenaPair,
     ArenaTalk,
+    BaseModelAddition,
     ConversationSettings,
     FeedbackIncident,
     PromptSet,
@@ -262,6 +263,16 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "run-curves": ("GET", MANAGERS),
     "run-download": ("GET", MANAGERS),
     "run-tensorboard": ("GET", MANAGERS),
+    "base-models": ("GET", MANAGERS),
+    "base-model": ("GET", MANAGERS),
+    "base-model-additions": ("GET", MANAGERS),
+    # They fill a disk or send a key to a server: administrators alone.
+    "base-model-add": ("GET", (302, 403, 403, 403, 403, 200)),
+    "base-model-cancel": ("POST", (302, 403, 403, 403, 403, 302)),
+    "base-model-inspect": ("POST", (302, 404, 403, 403, 403, 302)),
+    "base-model-remove": ("GET", (302, 404, 403, 403, 403, 200)),
+    # No base model is named: back to the list, with why.
+    "project-base-model": ("POST", (302, 404, 403, 403, 302, 302)),
     "checkpoints": ("GET", MANAGERS),
     "scaling": ("GET", MANAGERS),
     "checkpoint": ("GET", MANAGERS),
@@ -544,6 +555,14 @@ def parts(
         "invitation": {"secret": invited.secret},
         "token-revoke": {"pk": create_token(user=alice, name="script", scopes=["read"]).token.pk},
         **{name: {"pk": run.pk} for name in TABLE if name == "run" or name.startswith("run-")},
+        **{
+            name: {"name": round_.policy.name}
+            for name in ("base-model", "base-model-inspect", "base-model-remove")
+        },
+        "base-model-cancel": {
+            "pk": BaseModelAddition.objects.create(name="refused", origin="folder", state="failed").pk
+        },
+        "project-base-model": in_project,
         **{
             name: {"name": round_.policy.name}
             for name in TABLE

@@ -58,6 +58,18 @@ RUN_BY = {
         "test_both_methods_solve_cart_pole",
     ),
     "training.serving": ("tests/serving/test_life.py", "test_it_does_not_start_without_a_key"),
+    "training.serving.router": (
+        "tests/serving/router/test_router.py",
+        "test_the_router_says_what_is_wrong_with_its_command_line",
+    ),
+    "training.rlhf.model.inspection": (
+        "tests/training/registry/test_base_models.py",
+        "test_a_qwen2_is_inspected_like_a_llama",
+    ),
+    "training.files.hub": (
+        "tests/training/registry/test_base_models.py",
+        "test_a_model_of_the_hub_is_pinned_to_its_commit_and_downloaded_once_its_licence_is_accepted",
+    ),
 }
 # Those below, and what would run the tests, or all checks, within a test.
 HERE = {"changepassword", "make help"}

@@ -104,7 +104,7 @@ def test_the_commands_are_those_of_this_checkout():
             assert set(re.findall(r"manage\.py (\w+)", command[2])) <= set(get_commands())
             continue
         assert command[:2] == ["python", "-m"], name
-        assert command[2] in ("gunicorn", "celery", "training.serving")
+        assert command[2] in ("gunicorn", "celery", "training.serving.router")
 
 
 def options(command: Iterable[str]) -> dict[str, str]:

@@ -1,9 +1,40 @@
-"""Exports of checkpoints and figures of drift in the admin: to be found and read."""
+"""Base models, exports of checkpoints and figures of drift in the admin: to be found and read."""
 
 from django.contrib import admin
 
 from annotation.admin.base import WrittenOnceAdmin
-from training.models import CheckpointExport, DriftFigure, DriftMeasurement
+from training.models import (
+    BaseModel,
+    BaseModelAddition,
+    CheckpointExport,
+    DriftFigure,
+    DriftMeasurement,
+    ProjectBase,
+)
+
+
+@admin.register(BaseModel)
+class BaseModelAdmin(WrittenOnceAdmin):
+    list_display = ["name", "origin", "repository", "licence", "created_by", "created_at"]
+    list_filter = ["origin", "created_at"]
+    list_select_related = ["created_by"]
+    search_fields = ["name", "repository", "licence"]
+
+
+@admin.register(BaseModelAddition)
+class BaseModelAdditionAdmin(WrittenOnceAdmin):
+    list_display = ["name", "origin", "state", "current", "total", "created_by", "created_at"]
+    list_filter = ["state", "origin", "created_at"]
+    list_select_related = ["created_by"]
+    search_fields = ["name", "repository", "folder", "error"]
+
+
+@admin.register(ProjectBase)
+class ProjectBaseAdmin(WrittenOnceAdmin):
+    list_display = ["project", "base", "chosen_by", "chosen_at"]
+    list_filter = ["base", "chosen_at"]
+    list_select_related = ["project", "base", "chosen_by"]
+    search_fields = ["project__name", "base__name"]
 
 
 @admin.register(CheckpointExport)

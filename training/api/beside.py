@@ -15,11 +15,11 @@ from rest_framework.response import Response
 from annotation.api.base import ListView, ProjectView, read_body
 from annotation.choices import Verdict
 from annotation.errors import Refusal
-from annotation.models import Project, Prompt
+from annotation.models import Project, Prompt, User
 from training.engine import EngineError
 from training.forms.comparing import DEFAULT_TOP_P, LONGEST_PROMPT
 from training.models import Checkpoint, PromptSet, SideBySide
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import checkpoints_of, comparable_checkpoints
 from training.selectors.prompt_sets import progress_on
 from training.services.comparing.next_pages import next_of_set, regenerate_beside
 from training.services.comparing.side_by_side import (
@@ -42,10 +42,19 @@ def _text(**more: Any) -> serializers.CharField:
 
 
 def named_checkpoints(
-    project: Project, names: Sequence[str], *, writing: bool = True, field: str = "checkpoints"
+    project: Project,
+    names: Sequence[str],
+    *,
+    writing: bool = True,
+    field: str = "checkpoints",
+    user: User | None = None,
 ) -> list[Checkpoint]:
-    """Return the checkpoints with these names. Raises `ValidationError` for one that the project lacks."""
-    known = {one.name: one for one in checkpoints_of(project, writing=writing)}
+    """Return the checkpoints with these names. Raises `ValidationError` for one that the project lacks.
+
+    user: also those that this manager may compare with the project's.
+    """
+    found = comparable_checkpoints(project, user) if user else checkpoints_of(project, writing=writing)
+    known = {one.name: one for one in found}
     if unknown := [name for name in names if name not in known]:
         raise serializers.ValidationError(
             {field: [f"This project has no such checkpoint: {unknown[0][:60]!r}."]}
@@ -216,7 +225,7 @@ class BesidesView(ListView, ProjectView):
         told = read_body(AskSerializer, request)
         scorers = [told["scorer"]] if "scorer" in told else []
         rewards = named_checkpoints(self.project, scorers, writing=False, field="scorer")
-        checkpoints = named_checkpoints(self.project, told["checkpoints"])
+        checkpoints = named_checkpoints(self.project, told["checkpoints"], user=self.user)
         prompt_set = self._prompt_set(told["prompt_set"]) if "prompt_set" in told else None
         made = ask_beside(
             project=self.project,

@@ -43,6 +43,9 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
     policy = serializers.CharField(
         source="policy.name", help_text="The checkpoint that answers and that is trained on."
     )
+    base_model = serializers.CharField(
+        source="policy.base_model", help_text="Name of the base model that the round trains."
+    )
     snapshot = serializers.CharField(
         source="snapshot.digest", default=None, allow_null=True, help_text="Digest of what was learned from."
     )
@@ -50,7 +53,7 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
     class Meta:
         model = Round
         fields: tuple[str, ...] = (
-            *("number", "state", "policy", "snapshot", "cancel_requested", "pause_requested"),
+            *("number", "state", "policy", "base_model", "snapshot", "cancel_requested", "pause_requested"),
             *("created_at", "started_at", "finished_at"),
         )
 

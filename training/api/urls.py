@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from training.api import (
     applications,
     arenas,
+    base_models,
     beside,
     checkpoints,
     conversation_settings,
@@ -47,6 +48,19 @@ urlpatterns: list[URLPattern] = [
         runs.SnapshotJudgmentsView.as_view(),
         name="api-snapshot-judgments",
     ),
+    path("base-models/", base_models.BaseModelsView.as_view(), name="api-base-models"),
+    path("base-models/<str:name>/", base_models.BaseModelView.as_view(), name="api-base-model"),
+    path(
+        "base-models/<str:name>/inspection/",
+        base_models.InspectionView.as_view(),
+        name="api-base-model-inspection",
+    ),
+    path("base-model-additions/", base_models.AdditionsView.as_view(), name="api-base-model-additions"),
+    path(
+        "base-model-additions/<int:pk>/", base_models.AdditionView.as_view(), name="api-base-model-addition"
+    ),
+    path("hub-models/", base_models.HubModelView.as_view(), name="api-hub-model"),
+    path(f"{_PROJECT}base-model/", base_models.ProjectBaseView.as_view(), name="api-project-base-model"),
     path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="api-checkpoints"),
     path(_CHECKPOINT, checkpoints.CheckpointView.as_view(), name="api-checkpoint"),
     path(f"{_CHECKPOINT}card/", checkpoints.CardView.as_view(), name="api-card"),

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from training.engine.dialect import OPENAI, RONDO, Dialect
 from training.engine.errors import EngineError, EngineUnavailableError, EngineUnknownModelError
-from training.engine.results import Answer, Delta, Health, Scores, SegmentScore, TokenKl
+from training.engine.results import Answer, BaseState, Delta, Health, Scores, SegmentScore, TokenKl
 from training.engine.streams import deltas, events
 
 ANSWER_SECONDS = 300.0
@@ -90,6 +90,7 @@ class Engine:
             ready=response.is_success and state in ("ready", "ok"),
             message=str(result.get("message") or state),
             progress=float(progress) if isinstance(progress, int | float) else None,
+            bases=tuple(map(_base_state, result.get("bases") or ())),
         )
 
     def _health_by_models(self, timeout: float) -> Health:
@@ -338,3 +339,14 @@ def _seconds(header: str | None) -> float | None:
         return max(0.0, float(header)) if header is not None else None
     except ValueError:
         return None
+
+
+def _base_state(told: Mapping[str, Any]) -> BaseState:
+    return BaseState(
+        name=str(told.get("name", "")),
+        state=str(told.get("state", "")),
+        message=str(told.get("message", "")),
+        memory_bytes=int(told.get("memory_bytes") or 0),
+        waiting=int(told.get("waiting") or 0),
+        in_flight=int(told.get("in_flight") or 0),
+    )

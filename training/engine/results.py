@@ -7,6 +7,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BaseState:
+    """The state of a base model on the model server."""
+
+    name: str
+    state: str
+    """`ready`, `asleep`, `failed`, or on its way."""
+    message: str
+    memory_bytes: int
+    waiting: int
+    """Requests that have not begun."""
+    in_flight: int
+    """Requests that it has, waiting or in progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
     """The state of a model server."""
 
@@ -14,6 +29,8 @@ class Health:
     message: str
     progress: float | None = None
     """Share of the loading that is done, 0 to 1, if known."""
+    bases: tuple[BaseState, ...] = ()
+    """Of each base model; none where the server has one alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
+from django.contrib.auth.models import AnonymousUser
 from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Verdict
-from annotation.models import Project, Prompt
+from annotation.models import Project, Prompt, User
 from annotation.services.judgments.incomplete import Incomplete
 from training.choices import CheckpointKind
 from training.models import Checkpoint, PromptSet
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import checkpoints_of, comparable_checkpoints
 from training.selectors.prompt_sets import progress_on
 from training.services.comparing.arena import MOST_PROMPTS
 from training.services.comparing.prompt_sets import LONGEST_NAME
@@ -138,9 +139,9 @@ class CompareForm(PlaygroundForm):
     next_prompt: Prompt | None = None
     """The next prompt of the chosen set."""
 
-    def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, project: Project, user: User | AnonymousUser, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        writers = checkpoints_of(project, writing=True)
+        writers = comparable_checkpoints(project, user)
         rewards = checkpoints_of(project, writing=False)
         prompts = project.prompts.order_by("pk")
         sources: list[tuple[str, Any]] = [(name, writers) for name in SIDES]
@@ -149,7 +150,7 @@ class CompareForm(PlaygroundForm):
             field = self.fields[name]
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
             field.queryset = found
-        self._first_choices(list(writers), list(rewards))
+        self._first_choices(list(checkpoints_of(project, writing=True)), list(rewards))
 
     def _first_choices(self, writers: list[Checkpoint], rewards: list[Checkpoint]) -> None:
         """The starter beside the newest policy, scored by the newest reward model."""

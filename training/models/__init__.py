@@ -1,5 +1,6 @@
 """Models of training: checkpoints, rounds, evaluations and comparisons, one module per subject."""
 
+from training.models.base_models import BaseModel, BaseModelAddition, ProjectBase
 from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
 from training.models.comparing import (
     ArenaBallot,
@@ -50,6 +51,8 @@ __all__ = [
     "ArenaLink",
     "ArenaPair",
     "ArenaTalk",
+    "BaseModel",
+    "BaseModelAddition",
     "Checkpoint",
     "CheckpointExport",
     "ContinuesWith",
@@ -71,6 +74,7 @@ __all__ = [
     "Launch",
     "ModelDraw",
     "PreparedOpening",
+    "ProjectBase",
     "PromptSet",
     "RequestOptIn",
     "Round",

@@ -158,7 +158,15 @@ class Checkpoint(models.Model):
         related_name="checkpoints",
         help_text="Whose judgments made it; none for a starter model.",
     )
-    base_model = models.CharField(max_length=200)
+    base_model = models.CharField(max_length=200, help_text="The base model's name.")
+    base = models.ForeignKey(
+        "training.BaseModel",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="checkpoints",
+        help_text="The base model that it stands on; none where that was never added here.",
+    )
     parent = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, blank=True, related_name="children"
     )
@@ -213,6 +221,11 @@ class Checkpoint(models.Model):
             models.CheckConstraint(
                 condition=~Q(server_url="") | Q(server_model="", server_key=""),
                 name="checkpoint_server_has_address",
+            ),
+            models.UniqueConstraint(
+                fields=["base"],
+                condition=Q(kind=CheckpointKind.STARTER),
+                name="checkpoint_starter_of_base_once",
             ),
         ]
 

@@ -13,6 +13,7 @@ from training.choices import CheckpointKind
 from training.figures.curves import MOST_LINES
 from training.figures.folded_metrics import COUNT, SUM, Folded
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Run
+from training.selectors.base_models import same_tokenizer
 from training.selectors.evaluations import people_say
 from training.selectors.runs import folded_of
 
@@ -158,15 +159,18 @@ def _over_rounds(matrix: Matrix) -> Scatter | None:
 
 def _optimisation(project: Project) -> tuple[list[Optimised], Scatter | None, Scatter | None]:
     """Return reward and held-out agreement against the divergence from the reference: they part under
-    over-optimisation (Gao et al. 2023)."""
+    over-optimisation (Gao et al. 2023). Of runs with the newest one's tokenizer alone."""
     runs = Run.objects.filter(snapshot__project=project, checkpoint__kind=CheckpointKind.POLICY)
-    related = ("checkpoint__source", "checkpoint__parent__source")
+    related = ("checkpoint__source", "checkpoint__parent__source", "checkpoint__base")
     optimised: list[Optimised] = []
     rewards, agreements = [], []
     for run in runs.select_related(*related).order_by("-pk"):
         folded = folded_of(run)
         kl, reward = _first(folded, _KL), _first(folded, _REWARDS)
         if kl is None or reward is None:
+            continue
+        if optimised and not same_tokenizer(optimised[0].run.checkpoint.base, run.checkpoint.base):
+            # Divergences of other tokens stand on another scale.
             continue
         kind = len(optimised)
         point = _optimised(run, folded, kl, reward, kind)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Case, Prefetch, Q, QuerySet, When
 
 from annotation.choices import Role
 from annotation.models import Candidate, Completion, Judgment, Project, User
@@ -35,10 +35,21 @@ def checkpoints_of(project: Project, *, writing: bool) -> QuerySet[Checkpoint]:
     """Return the checkpoints comparable in a project: those that write text, or the reward models."""
     kinds = WRITES_TEXT if writing else (CheckpointKind.REWARD,)
     return Checkpoint.objects.filter(
-        Q(project=project) | Q(project__isnull=True, rounds__project=project),
+        Q(project=project)
+        | Q(project__isnull=True, rounds__project=project)
+        | Q(kind=CheckpointKind.STARTER, base__projects__project=project),
         kind__in=kinds,
         files_deleted_at__isnull=True,
     ).distinct()
+
+
+def comparable_checkpoints(project: Project, user: User | AnonymousUser) -> QuerySet[Checkpoint]:
+    """Return the checkpoints that a manager may compare in a project: its own, those of the other projects
+    that they manage, and every base model."""
+    own = checkpoints_of(project, writing=True).values("pk")
+    others = checkpoints_for(user).filter(kind__in=WRITES_TEXT, files_deleted_at__isnull=True).values("pk")
+    of_this = Case(When(pk__in=own, then=0), default=1)
+    return Checkpoint.objects.filter(Q(pk__in=own) | Q(pk__in=others)).order_by(of_this, "-pk")
 
 
 def lineage_of(checkpoint: Checkpoint) -> list[Checkpoint]:

@@ -7,7 +7,8 @@ from typing import Any
 from django.utils.functional import Promise
 
 from annotation.models import Project
-from training.models import Run
+from training.models import BaseModel, Run
+from training.selectors.base_models import same_tokenizer
 from training.selectors.run_columns import HEADLINES, SETTINGS, Better, better_of, leaves, title_of
 
 MOST_COMPARED = 6
@@ -42,7 +43,7 @@ def runs_to_compare(project: Project, asked: Sequence[str]) -> list[Run]:
     ids = [
         int(text) for text in dict.fromkeys(asked) if text.isascii() and text.isdecimal() and len(text) < 19
     ]
-    related = ("snapshot__project", "parent", "checkpoint", "round_step__round")
+    related = ("snapshot__project", "parent", "checkpoint__base", "round_step__round")
     found = Run.objects.filter(snapshot__project=project).select_related(*related)
     # A refused id takes no place from the others; what is searched for stays bounded.
     runs = found.in_bulk(ids[: 10 * MOST_COMPARED])
@@ -76,11 +77,22 @@ def _metrics(runs: Sequence[Run]) -> list[Line]:
     summaries = [run.summary or {} for run in runs]
     names = sorted({name for summary in summaries for name in summary})
     ordered = [*(name for name in HEADLINES if name in names), *(n for n in names if n not in HEADLINES)]
+    comparable = same_tokenizer(*(_base_of(run) for run in runs))
     return [
         _line(title_of(name), [summary.get(name) for summary in summaries], better=better_of(name))
         for name in ordered
-        if not name.endswith(("_low", "_high"))
+        if not name.endswith(("_low", "_high")) and (comparable or not _is_per_token(name))
     ]
+
+
+def _base_of(run: Run) -> BaseModel | None:
+    checkpoint = getattr(run, "checkpoint", None)
+    return checkpoint.base if checkpoint else None
+
+
+def _is_per_token(name: str) -> bool:
+    """Return whether a metric is a divergence or a log-ratio, which compare within one tokenizer alone."""
+    return "kl" in name.split("_") or "log_ratio" in name
 
 
 def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> Line:

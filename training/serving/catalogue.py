@@ -76,24 +76,25 @@ class Catalogue:
     def entry(self, name: str) -> dict[str, Any]:
         """Return one model. Raises `RequestError` 404 where there is none."""
         if name == self.base_name:
-            return _entry(name, self.base_folder / "config.json", kind="starter")
+            return entry_of(name, self.base_folder / "config.json", kind="starter")
         if (
             self.shared
             and not (self.checkpoints_folder / name).exists()
             and name in self.shared.checkpoints()
         ):
             # To say that there is one, nothing need be fetched.
-            return _entry(name, self.checkpoints_folder / name, kind=self.shared.kind(name))
+            return entry_of(name, self.checkpoints_folder / name, kind=self.shared.kind(name))
         manifest = self.folder(name) / MANIFEST_FILE
         try:
             kind: str | None = read_manifest(manifest.parent).kind
         except ContractError:
             # Asking it to answer will say what is wrong with it.
             kind = None
-        return _entry(name, manifest, kind=kind)
+        return entry_of(name, manifest, kind=kind)
 
 
-def _entry(name: str, file: Path, *, kind: str | None) -> dict[str, Any]:
+def entry_of(name: str, file: Path, *, kind: str | None) -> dict[str, Any]:
+    """Return a model as OpenAI's `/v1/models` lists it. file: its age is the model's."""
     try:
         created = int(file.stat().st_mtime)
     except OSError:

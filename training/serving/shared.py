@@ -24,7 +24,8 @@ class SharedModels:
         self._store = store
         self._names: frozenset[str] = frozenset()
         self._listed_at = -_LISTED_FOR_SECONDS
-        self._kinds: dict[str, str | None] = {}
+        self._manifests: dict[str, tuple[str, str]] = {}
+        """Kind and base of each checkpoint that was asked for."""
 
     def checkpoints(self) -> frozenset[str]:
         """Names of the checkpoints in the store, some seconds old; the last known ones while it is away."""
@@ -51,14 +52,31 @@ class SharedModels:
 
     def kind(self, name: str) -> str | None:
         """Return the kind of a checkpoint in the store, cached; None where it is unknown."""
-        if name not in self._kinds:
+        found = self._kind_and_base(name)
+        return found and found[0]
+
+    def base(self, name: str) -> str | None:
+        """Return the name of the base of a checkpoint in the store, cached; None where it is unknown."""
+        found = self._kind_and_base(name)
+        return found and found[1]
+
+    def _kind_and_base(self, name: str) -> tuple[str, str] | None:
+        if name not in self._manifests:
             try:
                 manifest = json.loads(self._store.read(f"{_CHECKPOINTS}/{name}", MANIFEST_FILE))
-                self._kinds[name] = str(manifest["kind"])
+                self._manifests[name] = (str(manifest["kind"]), str(manifest["base_model"]))
             except (StoreError, ValueError, KeyError, TypeError) as error:
                 logger.warning("Checkpoint %s of the store does not say what it is: %s", name, error)
                 return None
-        return self._kinds[name]
+        return self._manifests[name]
+
+    def bases(self) -> frozenset[str]:
+        """Return the names of the base models in the store; none while it is away."""
+        try:
+            return frozenset(self._store.names(_MODELS))
+        except StoreError as error:
+            logger.warning("The base models of the store are not known now: %s", error)
+            return frozenset()
 
     def fetch_base(self, folder: Path) -> None:
         """Bring a base model here that somebody put into the store. Raises `StoreError`."""

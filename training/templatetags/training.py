@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django import template
+from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
@@ -133,3 +134,13 @@ def chart_groups(metrics: Iterable[Any]) -> list[tuple[ChartGroup, list[Any]]]:
     """Return each group of charts with the metrics whose charts are in sight."""
     first = [metric for metric in metrics if metric.is_first]
     return [(group, [metric for metric in first if metric.group == group]) for group in ChartGroup]
+
+
+@register.filter
+def parameters(count: int) -> str:
+    """A number of parameters in millions or billions, as models are named by."""
+    if count >= 10**9:
+        return _("%(number)s billion") % {"number": number_format(count / 10**9, 1)}
+    if count >= 10**6:
+        return _("%(number)s million") % {"number": number_format(count / 10**6, 0)}
+    return number_format(count, 0, force_grouping=True)

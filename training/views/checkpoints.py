@@ -208,7 +208,7 @@ def delete(request: Request, name: str) -> HttpResponse:
 
 
 def _checkpoint(request: Request, name: str) -> Checkpoint:
-    related = ("project", "parent", "source", "run__snapshot", "run__round_step__round__project")
+    related = ("project", "parent", "source", "base", "run__snapshot", "run__round_step__round__project")
     found = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
     require_manager(request.user, found.project)
     return found

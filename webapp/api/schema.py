@@ -42,6 +42,7 @@ TAGS = [
     {"name": "transfers", "description": "Files of judgments, in and out."},
     {"name": "webhooks", "description": "Programs that are told of events, and what reached them."},
     {"name": "feedback", "description": "Requests of applications, and feedback of their end users."},
+    {"name": "base models", "description": "What training begins from, how it is added, what it needs."},
     {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
     {"name": "operations", "description": "How this Rondo stands, and who did what anywhere."},
 ]

@@ -110,6 +110,12 @@ TABLE = (
         default="SmolLM2-135M-Instruct",
     ),
     Setting(
+        "RONDO_BASE_MODEL_FOLDERS",
+        Kind.NAMES,
+        "folders of the server, by commas, below which administrators may add base models",
+        default=(),
+    ),
+    Setting(
         "DATABASE_URL",
         Kind.ADDRESS,
         "`postgres://user:password@host:5432/name` for a team",
@@ -316,8 +322,8 @@ TABLE = (
     Setting(
         "RONDO_HUB_TOKEN",
         Kind.TEXT,
-        "token of a hub that checkpoints may be pushed to; `HF_ENDPOINT` names another hub than "
-        "huggingface.co",
+        "token of a hub that base models are downloaded from and checkpoints pushed to; `HF_ENDPOINT` "
+        "names another hub than huggingface.co",
         default_note="none",
         is_secret=True,
     ),

@@ -67,6 +67,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/monitor": ("status",),
     "how-to/install": ("start",),
     "how-to/serve-models": ("served-model",),
+    "how-to/add-a-base-model": ("base-models", "base-model", "base-model-add", "base-model-remove"),
 }
 PAGE_OF = {url_name: page for page, url_names in _PAGES.items() for url_name in url_names}
 """URL name of a page of the app → folder and name of the guide page."""

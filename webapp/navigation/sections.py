@@ -124,6 +124,12 @@ SECTIONS: tuple[Section, ...] = (
                 by_query=True,
                 inner=("checkpoint", "evaluation", "snapshot", "completion"),
             ),
+            Page(
+                url="base-models",
+                label=_("Base models"),
+                by_query=True,
+                inner=("base-model", "base-model-add", "base-model-remove"),
+            ),
         ),
     ),
     Section(

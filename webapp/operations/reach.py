@@ -11,13 +11,14 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.urls import reverse
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from training.contract import log_lines
 from training.engine import Engine, EngineError
-from training.engine.results import Health
+from training.engine.results import BaseState, Health
 from webapp.operations.deadlines import OverdueError, within
 from webapp.operations.health import Finding, attention, fine, wrong
 from webapp.operations.queues import open_broker
@@ -123,6 +124,35 @@ def model_server() -> Finding:
         )
         % {"count": len(models)},
     )
+
+
+def base_models() -> list[Finding]:
+    """Report state and queue of each base model that the model server has; none if it does not answer."""
+    try:
+        health, _models = within(SECONDS + 1, "base models", _ask_model_server)
+    except (OverdueError, EngineError):
+        return []
+    return [_of_base(base) for base in health.bases]
+
+
+def _of_base(base: BaseState) -> Finding:
+    link = reverse("base-models")
+    if base.state == "asleep":
+        says = _("Base model %(name)s is asleep and wakes on demand.") % {"name": base.name}
+        return fine("base_models", says, link=link)
+    if base.state != "ready":
+        says = _("Base model %(name)s: %(message)s.") % {"name": base.name, "message": base.message}
+        return attention("base_models", says, _("See the log of the model server."), link=link)
+    says = _(
+        "Base model %(name)s is awake: %(waiting)d requests wait, %(running)d are in progress, %(memory)s of "
+        "memory."
+    ) % {
+        "name": base.name,
+        "waiting": base.waiting,
+        "running": max(0, base.in_flight - base.waiting),
+        "memory": megabytes(base.memory_bytes),
+    }
+    return fine("base_models", says, link=link)
 
 
 def disk() -> Finding:

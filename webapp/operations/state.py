@@ -51,7 +51,14 @@ def look() -> State:
     """Run all checks. Never raises: a check that fails becomes a finding."""
     database = reach.database()
     migrations = reach.migrations()
-    findings = [database, migrations, reach.broker(), reach.model_server(), reach.disk()]
+    findings = [
+        database,
+        migrations,
+        reach.broker(),
+        reach.model_server(),
+        *reach.base_models(),
+        reach.disk(),
+    ]
     if database.is_wrong or migrations.is_wrong:
         findings.append(
             attention(

@@ -17,6 +17,7 @@ from annotation.choices import AssignmentState, ImportState, JobState
 from annotation.models import AnnotatorTally, Assignment, FileImport
 from training.choices import TRAINS, RoundState, RunState, StepState
 from training.models import (
+    BaseModelAddition,
     CheckpointExport,
     DriftMeasurement,
     Judge,
@@ -54,6 +55,7 @@ def jobs() -> list[Jobs]:
     """Return every kind of job."""
     return [
         _jobs(RoundStep, "step", _("steps of rounds"), StepState, _oldest_step()),
+        _jobs(BaseModelAddition, "base-model", _("additions of base models"), JobState),
         _jobs(CheckpointExport, "export", _("exports of checkpoints"), JobState),
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
         _jobs(RubricDraft, "draft", _("drafts of rubrics"), JobState),

@@ -59,12 +59,12 @@ def worker() -> Program:
 
 
 def model_server() -> Program:
-    """Return the model server, which answers while it fetches the starter model."""
+    """Return the model server of all base models, which answers while it fetches the starter model."""
     return Program(
         name="model-server",
         title="model server",
         command=(
-            *_python("training.serving"),
+            *_python("training.serving.router"),
             *("--models", str(settings.RONDO_MODELS), "--checkpoints", str(settings.RONDO_CHECKPOINTS)),
             *("--base", settings.RONDO_STARTER_MODEL_NAME),
             *("--host", "127.0.0.1", "--port", str(settings.RONDO_MODEL_SERVER_PORT)),

@@ -4,6 +4,8 @@ _FILTERS = "filters name annotators and categories of the project"
 
 REFUSALS = {
     "DELETE /api/v1/checkpoints/{name}/": "rounds and judges still need the files of the scene's checkpoint",
+    "DELETE /api/v1/base-models/{name}/": "the scene's rounds need the base model",
+    "GET /api/v1/hub-models/": "no hub answers in tests",
     "GET /api/v1/projects/{slug}/exports/{format_name}/": _FILTERS,
     "GET /api/v1/projects/{slug}/exports/{format_name}/dropped/": _FILTERS,
     "GET /api/v1/projects/{slug}/exports/{format_name}/manifest/": _FILTERS,
@@ -16,6 +18,7 @@ REFUSALS = {
     "PATCH /api/v1/projects/{slug}/rubrics/{id}/": "only a version that is there is published",
     "PATCH /api/v1/projects/{slug}/settings/": "each tag has one allocation rule",
     "PATCH /api/v1/projects/{slug}/webhooks/{id}/": "an address is checked against the network's rules",
+    "POST /api/v1/base-models/": "folders, licences and addresses are checked, and names are taken once",
     "POST /api/v1/checkpoints/": "the address is checked, and the project must exist",
     "POST /api/v1/checkpoints/{name}/exports/": "the scene's checkpoint is a base model, which has no export",
     "POST /api/v1/checkpoints/{name}/verification/": "the scene's checkpoint has no manifest",
@@ -51,6 +54,7 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/rubrics/": "criteria have names of their own and weights above 0",
     "POST /api/v1/projects/{slug}/webhooks/": "an address is checked against the network's rules",
     "PUT /api/v1/me/keys/": "actions and keys are those of the labelling page, each key once",
+    "PUT /api/v1/projects/{slug}/base-model/": "the base model must be one of the installation",
     "PUT /api/v1/projects/{slug}/categories/": "the order names every category of the project once",
     "PUT /api/v1/projects/{slug}/categories/{key}/": "the scope is fixed once the category exists",
     "PUT /api/v1/projects/{slug}/conversation-settings/": "checkpoints are the project's",

@@ -65,13 +65,8 @@ def _refuse_unknown_layers(model: Any, folder: Path) -> None:
 
 def _trial_model(model: Any) -> Any:
     """The first layers of the model, one of each kind at least, with few words, in float32 and eager."""
-    config = copy.deepcopy(model.config)
+    config = first_layers(copy.deepcopy(model.config))
     text = config.get_text_config()
-    layers = _layers_of_each_kind(text)
-    for name, value in text.to_dict().items():
-        if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers:
-            setattr(text, name, list(value)[:layers])
-    text.num_hidden_layers = layers
     text.vocab_size = min(_VOCABULARY, text.vocab_size)
     text.pad_token_id = None
     if window_of(model.config) is not None:
@@ -83,6 +78,17 @@ def _trial_model(model: Any) -> Any:
     state = {name: _cut(known[name], value) for name, value in trial.state_dict().items()}
     trial.load_state_dict(state)
     return trial.to(model.device).eval()
+
+
+def first_layers(config: Any) -> Any:
+    """Shorten a configuration to its first layers, one of each kind at least; return it."""
+    text = config.get_text_config()
+    layers = _layers_of_each_kind(text)
+    for name, value in text.to_dict().items():
+        if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers:
+            setattr(text, name, list(value)[:layers])
+    text.num_hidden_layers = layers
+    return config
 
 
 def _cut(source: Tensor, like: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from django.db import transaction
 from annotation.choices import SourceKind, WebhookEvent
 from annotation.errors import Refusal
 from annotation.models import CompletionSource
-from training.choices import CheckpointKind, Method
+from training.choices import BaseOrigin, CheckpointKind, Method
 from training.contract import ContractError, manifest_digest, read_manifest
 from training.files import shared
-from training.models import Checkpoint, Run
+from training.models import BaseModel, Checkpoint, Run
 from training.services.jobs.events import tell_of_checkpoint
+from training.services.registry.base_models import STARTER_PACKAGE, register_base_model
 from training.services.runs.run_files import of_finished
 
 
@@ -26,21 +27,8 @@ def register_starter(*, name: str | None = None) -> Checkpoint:
     Its weights need not be there yet: the model server says when it can answer.
     """
     wanted = name or settings.RONDO_STARTER_MODEL_NAME
-    folder = Path(settings.RONDO_MODELS) / wanted
-    with transaction.atomic():
-        source, _ = CompletionSource.objects.get_or_create(
-            name=wanted, defaults={"kind": SourceKind.CHECKPOINT}
-        )
-        starter, _ = Checkpoint.objects.get_or_create(
-            name=wanted,
-            defaults={
-                "kind": CheckpointKind.STARTER,
-                "base_model": wanted,
-                "folder": os.path.relpath(folder, settings.RONDO_HOME),
-                "source": source,
-            },
-        )
-    return starter
+    origin = BaseOrigin.STARTER if wanted == STARTER_PACKAGE else BaseOrigin.FOLDER
+    return register_base_model(name=wanted, origin=origin).starter
 
 
 def register_checkpoint(*, run: Run) -> Checkpoint:
@@ -86,6 +74,7 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
                 "kind": kind,
                 "project": run.snapshot.project,
                 "base_model": manifest.base_model,
+                "base": BaseModel.objects.filter(name=manifest.base_model).first(),
                 "parent": run.parent,
                 "folder": str(folder.relative_to(settings.RONDO_HOME)),
                 "digest": manifest_digest(folder),

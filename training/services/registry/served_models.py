@@ -8,9 +8,9 @@ from annotation.choices import SourceKind
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import CompletionSource, Project, User
 from annotation.services.audit import record
-from training.choices import CheckpointKind
+from training.choices import BaseOrigin, CheckpointKind
 from training.engine import EngineError, check_url, key_of
-from training.models import Checkpoint, validate_checkpoint_name
+from training.models import BaseModel, Checkpoint, validate_checkpoint_name
 
 
 def register_served_model(
@@ -38,11 +38,13 @@ def register_served_model(
         raise Refusal(str(error), field="key") from error
     try:
         with transaction.atomic():
+            base = BaseModel.objects.create(name=name, origin=BaseOrigin.SERVER, created_by=by)
             checkpoint = Checkpoint.objects.create(
                 name=name,
                 kind=CheckpointKind.STARTER,
                 project=project,
                 base_model=model or name,
+                base=base,
                 source=CompletionSource.objects.create(name=name, kind=SourceKind.CHECKPOINT),
                 server_url=url,
                 server_model=model,

@@ -33,6 +33,7 @@ from training.selectors.projects import checkpoints_of
 from training.selectors.round_states import can_decide
 from training.services.evaluation.evaluations import ask_people
 from training.services.jobs.events import tell_managers_of_round, tell_of_round
+from training.services.rounds.base_choice import next_policy, note_base_of
 from training.services.rounds.promotion import Decision, comparisons_wanted, decision_of
 from training.services.rounds.transitions import FROM_THE_BEGINNING, move, unfinished
 
@@ -175,6 +176,7 @@ def roll_back(*, round_: Round, checkpoint: Checkpoint, actor: User) -> None:
             project=round_.project,
             details={"from": round_.policy.name, "to": checkpoint.name},
         )
+        note_base_of(checkpoint, round_.project)
         if round_.state != RoundState.DRAFT:
             _answer_anew(round_)
     round_.refresh_from_db()
@@ -223,7 +225,8 @@ def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoi
 def _go_on(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None:
     """Let the next round go on with this policy; one that is open already takes it before it trains."""
     following = _open_next(round_, policy=policy, opened_by=opened_by)
-    if following.policy_id == policy.pk:
+    if following.policy_id == policy.pk or following.policy.base_id != policy.base_id:
+        # Of another base it begins anew.
         return
     still_open = Round.objects.filter(pk=following.pk, state__in=CAN_ROLL_BACK)
     if not still_open.update(policy=policy):
@@ -234,7 +237,11 @@ def _go_on(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None
 
 
 def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> Round:
-    """Open the next round, in sampling, with the same recipe except its start time."""
+    """Open the next round, in sampling, with the same recipe except its start time.
+
+    Where the project has chosen another base model meanwhile, it begins from that.
+    """
+    policy = next_policy(round_.project, policy)
     recipe = _with_fresh_seed(round_.recipe, round_, policy)
     if recipe.get("start"):
         recipe["start"] = {**recipe["start"], "at": None}

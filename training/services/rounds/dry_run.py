@@ -28,6 +28,7 @@ from training.selectors.judgments import decided_judgments
 from training.selectors.projects import checkpoints_of
 from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
+from training.services.rounds.base_choice import other_base
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.launch_plan import LaunchPlan, launch_plan
 from training.services.rounds.memory_gate import (
@@ -244,6 +245,7 @@ def _cannot_be_trained(round_: Round) -> Iterator[str]:
             "checkpoint."
         ) % {"name": round_.policy}
     yield from untrainable_template(round_)
+    yield from _longer_than_context(round_)
 
 
 def _unknown_reward_models(round_: Round) -> Iterator[str]:
@@ -251,10 +253,12 @@ def _unknown_reward_models(round_: Round) -> Iterator[str]:
     yield from unknown_reference(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
         return
-    known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))
+    known = {one.name: one for one in checkpoints_of(round_.project, writing=False)}
     for part in (*policy.rewards, *policy.watch.held_out):
         yield from unknown_rubric(round_.project, part)
-        if part.checkpoint not in (None, ROUND_REWARD_MODEL, *known):
+        if part.checkpoint in known:
+            yield from other_base(known[part.checkpoint], round_.policy.base_model, role=_("reward model"))
+        elif part.checkpoint not in (None, ROUND_REWARD_MODEL):
             yield _(
                 "The reward %(part)s names %(name)s, which is no reward model of the project: name another "
                 "in the recipe."
@@ -275,6 +279,23 @@ def _too_long(round_: Round) -> Iterator[str]:
                 "%(name)s asks for %(tokens)s tokens, and the model’s context holds %(context)s with the "
                 "prompt: lower max_tokens."
             ) % {"name": name, "tokens": sampling.max_tokens, "context": shape.context}
+
+
+def _longer_than_context(round_: Round) -> Iterator[str]:
+    """Yield methods whose rows are longer than the base has positions for, which the trainer refuses."""
+    shape = Shape.read(Path(settings.RONDO_MODELS) / round_.policy.base_model)
+    recipe = round_.parsed_recipe
+    for name, method in (("reward", recipe.reward), ("policy", recipe.policy)):
+        if shape is not None and method.max_tokens > shape.context:
+            yield _(
+                "%(name)s trains on rows of %(tokens)s tokens, and %(base)s reads %(context)s: set its "
+                "max_tokens to that or less."
+            ) % {
+                "name": name,
+                "tokens": method.max_tokens,
+                "base": round_.policy.base_model,
+                "context": shape.context,
+            }
 
 
 def _better_settings(round_: Round, learned: int) -> Iterator[str]:

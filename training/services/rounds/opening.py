@@ -17,7 +17,7 @@ from training.models import Round, RoundStep
 from training.recipe import default_recipe
 from training.services.evaluation.evaluators import trains_evaluator
 from training.services.jobs.events import tell_of_round
-from training.services.registry.checkpoints import register_starter
+from training.services.rounds.base_choice import first_policy
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.dry_run import refuse_unless_fits
 from training.services.rounds.transitions import TRAINING_STEPS, alone_in_training, move, unfinished
@@ -36,7 +36,7 @@ def draft_first_round(
             project=project,
             number=1,
             defaults={
-                "policy": register_starter(),
+                "policy": first_policy(project),
                 "recipe": recipe or default_recipe(),
                 "created_by": created_by,
             },

@@ -24,6 +24,7 @@ from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors.projects import checkpoints_of
 from training.services.registry.verification import require_registered
+from training.services.rounds.base_choice import other_base, refuse_other_base
 from training.services.rounds.rubric_rewards import with_rubric
 from training.services.runs.run_files import of_finished
 
@@ -49,8 +50,12 @@ def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
 def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
     """Yield why the recipe's reference is refused: the project has no such policy."""
     name = PARENT if isinstance(policy, SftSettings) else policy.reference
-    known = checkpoints_of(round_.project, writing=True)
-    if name not in (PARENT, BASE) and not known.filter(name=name).exists():
+    if name in (PARENT, BASE):
+        return
+    found = checkpoints_of(round_.project, writing=True).filter(name=name).first()
+    if found is not None:
+        yield from other_base(found, round_.policy.base_model, role=_("reference"))
+    else:
         yield _(
             "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
             "or the name of one."
@@ -64,6 +69,7 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     for problem in unknown_reference(round_, policy):
         raise Refusal(problem, field="recipe")
     found = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
+    refuse_other_base(found, round_.policy.base_model, role=_("reference"))
     if found.kind != CheckpointKind.POLICY:
         # A starter model is its base.
         return dataclasses.replace(policy, reference=BASE)
@@ -106,6 +112,7 @@ def _folder(round_: Round, name: str, part: str) -> Path:
             f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
             f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
         )
+    refuse_other_base(found, round_.policy.base_model, role=_("reward model"))
     require_registered(found)
     return found.path
 

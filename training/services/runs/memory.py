@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ _LOGITS_AT_ONCE = 128
 _TRAINED_LOGITS_AT_ONCE = 2048
 
 
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _TIED = frozenset(
     {"cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt2", "opt", "smollm3", "starcoder2"}
@@ -177,6 +179,19 @@ def parameters_in(folder: Path) -> int | None:
         return None
 
 
+def dtype_in(folder: Path) -> str:
+    """Return the precision of most weights in a model's safetensors files; empty without any."""
+    sizes: Counter[str] = Counter()
+    try:
+        for path in sorted(folder.glob("*.safetensors")):
+            for one in _tensors_of_file(path):
+                sizes[one["dtype"]] += math.prod(one["shape"])
+    except (OSError, ValueError, KeyError, struct.error):
+        return ""
+    most = max(sizes, key=lambda name: sizes[name], default="")
+    return _DTYPES.get(most, most.lower())
+
+
 def memory_of(
     settings: Settings,
     shape: Shape,
@@ -240,7 +255,12 @@ def _has_value(settings: Settings) -> bool:
 
 
 def _parameters_of_file(path: Path) -> int:
+    return sum(math.prod(one["shape"]) for one in _tensors_of_file(path))
+
+
+def _tensors_of_file(path: Path) -> list[Mapping[str, Any]]:
+    """Return shape and precision of each tensor, from the header alone."""
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header: Mapping[str, Any] = json.loads(stream.read(length))
-    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return [one for name, one in header.items() if name != "__metadata__"]

@@ -46,6 +46,11 @@ def create_run(
     judgments: the part of the training judgments that it learns from (`RunSpec.judgments`). compute:
     processes, precision and sharding; None is one process.
     """
+    if parent is not None and parent.base_model != base_model:
+        raise Refusal(
+            f"{parent} stands on {parent.base_model}: training on {base_model} cannot continue it. Begin the "
+            "round from a checkpoint of that base."
+        )
     compute = compute or ComputeSettings()
     folder = Path(settings.RONDO_RUNS) / name
     spec = RunSpec(

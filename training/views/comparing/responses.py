@@ -11,6 +11,7 @@ from annotation.models import Completion, Judgment
 from annotation.text.edits import Piece, sides
 from annotation.text.rendering import render_markdown
 from training.models import ArenaBallot, SideBySide, SideBySideAnswer
+from training.selectors.base_models import same_tokenizer
 
 _SHADES = 4
 _KL_OF_FULL_SHADE = 2.0
@@ -53,11 +54,13 @@ class Response:
     segments: Sequence[tuple[str, Sequence[Stretch]]] = ()
     tokens: Sequence[Stretch] = ()
     kl_sum: float | None = None
+    kl_is_hidden: bool = False
+    """Whether the divergence was measured and is not shown, because the models have different tokenizers."""
 
 
 def responses_of(shown: SideBySide) -> list[Response]:
     """Return the responses of a side by side in their order, with their differences and figures."""
-    answers = list(shown.answers.select_related("checkpoint"))
+    answers = list(shown.answers.select_related("checkpoint__base"))
     if shown.is_hidden:
         return [
             Response(
@@ -67,6 +70,8 @@ def responses_of(shown: SideBySide) -> list[Response]:
         ]
     texts = [answer.text for answer in answers]
     ranks = _ranks(shown.judgment)
+    # The divergence of one token compares with that of another only where both models have the same tokens.
+    comparable = same_tokenizer(*(answer.checkpoint.base for answer in answers))
     return [
         Response(
             position=answer.position,
@@ -78,8 +83,9 @@ def responses_of(shown: SideBySide) -> list[Response]:
             answer=answer,
             heads=sorted(answer.heads.items()),
             segments=_segments(answer),
-            tokens=_stretches(answer.text, answer.token_kl, _KL_OF_FULL_SHADE),
-            kl_sum=sum(one[2] for one in answer.token_kl) if answer.token_kl else None,
+            tokens=_stretches(answer.text, answer.token_kl, _KL_OF_FULL_SHADE) if comparable else (),
+            kl_sum=sum(one[2] for one in answer.token_kl) if answer.token_kl and comparable else None,
+            kl_is_hidden=bool(answer.token_kl) and not comparable,
         )
         for place, answer in enumerate(answers)
     ]

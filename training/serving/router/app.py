@@ -1,0 +1,246 @@
+"""The HTTP side of the router: each request goes to the server of its model's base."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from training.serving.errors import RequestError
+from training.serving.metrics import CONTENT_TYPE
+from training.serving.router.bases import Bases
+from training.serving.router.metrics import merged_page
+from training.serving.router.process import ASLEEP, BaseProcess
+from training.serving.router.supervisor import Supervisor
+
+_SENT = ("authorization", "content-type", "x-request-timeout", "x-rondo-client")
+_RETURNED = ("content-type", "cache-control", "retry-after", "x-accel-buffering", "www-authenticate")
+_ASK_SECONDS = 2.0
+_ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/kl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Router:
+    """Components that the routes use."""
+
+    keys: tuple[str, ...]
+    bases: Bases
+    supervisor: Supervisor
+    client: httpx.AsyncClient
+    max_body_bytes: int
+
+    # ── Routes ────────────────────────────────────────────────────────────────────────
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: needs no key, but tells models and bases only to those who have it."""
+        status = self.status()
+        if self._has_key(request):
+            entries = await asyncio.to_thread(self.bases.entries)
+            status["models"] = [one["id"] for one in entries]
+            status["bases"] = await asyncio.gather(*map(self._of_base, self.supervisor.processes))
+            status["waiting"] = sum(one["waiting"] for one in status["bases"])
+            status["computing"] = any(one["computing"] for one in status["bases"])
+        return JSONResponse(status)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the default base; one that is asleep is ready, since a request wakes it."""
+        status = dict(self.supervisor.process(self.bases.default).status)
+        if status["state"] == ASLEEP:
+            status["state"] = "ready"
+        return {name: status.get(name) for name in ("state", "message", "progress")}
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models"""
+        self._require_key(request)
+        return JSONResponse({"object": "list", "data": await asyncio.to_thread(self.bases.entries)})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/NAME"""
+        self._require_key(request)
+        return JSONResponse(await asyncio.to_thread(self.bases.entry, request.path_params["name"]))
+
+    async def figures(self, request: Request) -> Response:
+        """GET /metrics: those of every base that is awake, with the base as a label."""
+        self._require_key(request)
+        awake = [one for one in self.supervisor.processes if one.status["state"] == "ready"]
+        pages = await asyncio.gather(*(self._ask(one, "/metrics") for one in awake))
+        texts = {one.name: page.text for one, page in zip(awake, pages, strict=True) if page is not None}
+        page = merged_page(texts, self.supervisor.processes)
+        return Response(page, headers={"Content-Type": CONTENT_TYPE})
+
+    async def forward(self, request: Request) -> Response:
+        """POST /v1/…: pass the request on to the server of its model's base, and its answer back."""
+        self._require_key(request)
+        content = await self._read(request)
+        base = await asyncio.to_thread(self._base_for, content)
+        stack = contextlib.AsyncExitStack()
+        try:
+            answer = await _unless_gone(request, self._open(stack, request, base, content))
+        except BaseException:
+            await stack.aclose()
+            raise
+        headers = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+        return StreamingResponse(_pieces(stack, answer), status_code=answer.status_code, headers=headers)
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────
+
+    async def _open(
+        self, stack: contextlib.AsyncExitStack, request: Request, base: str, content: bytes
+    ) -> httpx.Response:
+        """Return the answer of the base's server, of which only the head is there."""
+        url = await stack.enter_async_context(self.supervisor.using(base))
+        headers = {name: request.headers[name] for name in _SENT if name in request.headers}
+        try:
+            sent = self.client.build_request(
+                "POST", f"{url}{request.url.path}", content=content, headers=headers
+            )
+            answer = await self.client.send(sent, stream=True)
+        except httpx.TransportError as error:
+            message = f"The server of {base} went away ({type(error).__name__}). Ask again."
+            raise RequestError(503, message, code="base_gone", retry_after=2) from error
+        stack.push_async_callback(answer.aclose)
+        return answer
+
+    def _base_for(self, content: bytes) -> str:
+        """Return the base of the model in a body. Whatever else is in it, the base's server checks."""
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
+            # The server says what is wrong with it.
+            return self.bases.default
+        values: Mapping[str, Any] = body if isinstance(body, dict) else {}
+        model, reference = values.get("model"), values.get("reference")
+        if not isinstance(model, str):
+            return self.bases.default
+        base = self.bases.base_of(model)
+        if isinstance(reference, str) and self.bases.base_of(reference) != base:
+            message = (
+                f"'{model}' stands on base '{base}' and '{reference}' on another: log-probabilities of "
+                "different tokens do not compare. Name a reference on the same base."
+            )
+            raise RequestError(409, message, code="base_mismatch", param="reference")
+        return base
+
+    async def _of_base(self, process: BaseProcess) -> dict[str, Any]:
+        """Return the state and the queue of a base."""
+        status = process.status
+        told: dict[str, Any] = {}
+        if status["state"] == "ready" and (answer := await self._ask(process, "/health")) is not None:
+            told = answer.json()
+        return {
+            "name": process.name,
+            **{name: status.get(name) for name in ("state", "message", "progress")},
+            "gpu": process.gpu if process.is_running else None,
+            "memory_bytes": await asyncio.to_thread(lambda: process.memory_bytes),
+            "in_flight": process.in_flight,
+            "waiting": int(told.get("waiting", 0)),
+            "computing": bool(told.get("computing", False)),
+            "used_at": process.used_at,
+        }
+
+    async def _ask(self, process: BaseProcess, path: str) -> httpx.Response | None:
+        headers = {"Authorization": f"Bearer {self.keys[0]}"}
+        try:
+            answer = await self.client.get(
+                f"{process.status['url']}{path}", headers=headers, timeout=_ASK_SECONDS
+            )
+        except (httpx.HTTPError, KeyError):
+            return None
+        return answer if answer.is_success else None
+
+    def _has_key(self, request: Request) -> bool:
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        # In constant time, and all of them: how long a refusal takes tells nothing of the keys.
+        matches = [hmac.compare_digest(credentials.strip().encode(), key.encode()) for key in self.keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+    def _require_key(self, request: Request) -> None:
+        if not self._has_key(request):
+            message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
+            raise RequestError(401, message, code="invalid_api_key")
+
+    async def _read(self, request: Request) -> bytes:
+        content = bytearray()
+        async for piece in request.stream():
+            content += piece
+            if len(content) > self.max_body_bytes:
+                message = f"The body is larger than {self.max_body_bytes} bytes. Send less."
+                raise RequestError(413, message, code="body_too_large")
+        return bytes(content)
+
+
+async def _unless_gone(request: Request, work: Any) -> httpx.Response:
+    """Return the result of `work`, which is cancelled as soon as the client closes its connection."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        answer: httpx.Response = working.result()
+        return answer
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _pieces(stack: contextlib.AsyncExitStack, answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the answer as it comes; closing this early closes the connection, which calls the work off."""
+    async with stack:
+        with contextlib.suppress(httpx.TransportError):
+            # An answer that is cut off is one without its end: the client sees that.
+            async for piece in answer.aiter_raw():
+                yield piece
+
+
+def _refuse(_request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        return error.response()
+    if isinstance(error, HTTPException):
+        return RequestError(error.status_code, f"{error.detail}.", code="http_error").response()
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)
+    return RequestError(
+        500, "The model server failed on this request; its log says why.", code="internal_error"
+    ).response()
+
+
+def build_application(router: Router) -> Starlette:
+    """Return the application: it wakes the default base as it starts, and stops all as it ends."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_application: Starlette) -> AsyncIterator[None]:
+        await router.supervisor.start()
+        yield
+        await router.supervisor.stop()
+        await router.client.aclose()
+
+    kinds = (RequestError, HTTPException, ClientDisconnect, Exception)
+    handlers: dict[Any, Callable[[Request, Exception], Response]] = dict.fromkeys(kinds, _refuse)
+    return Starlette(
+        routes=[
+            Route("/health", router.health, methods=["GET"]),
+            Route("/v1/models", router.models, methods=["GET"]),
+            Route("/v1/models/{name}", router.model, methods=["GET"]),
+            *(Route(path, router.forward, methods=["POST"]) for path in _ROUTES),
+            Route("/metrics", router.figures, methods=["GET"]),
+        ],
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )

@@ -1,0 +1,208 @@
+"""Base models: the list with what is being added, the forms that add one, one of them, a project's choice."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from annotation.choices import Role
+from annotation.errors import Refusal
+from annotation.models import Project
+from annotation.views.access import Request, project_page
+from training.choices import BaseOrigin, CheckpointKind
+from training.forms.base_models import FORMS, ProjectBaseForm
+from training.models import BaseModel, BaseModelAddition
+from training.selectors.base_models import additions_shown, base_of, bases_for, uses_of_base
+from training.selectors.projects import managed_projects
+from training.services.registry.base_estimates import estimates_of
+from training.services.registry.base_models import (
+    Wanted,
+    allowed_roots,
+    cancel_addition,
+    inspect_again,
+    look_up_on_hub,
+    remove_base_model,
+    request_base_model,
+)
+from training.services.rounds.base_choice import choose_base
+from training.views.access import require_manager
+
+_CHECKPOINTS_SHOWN = 20
+
+
+@require_safe
+def base_models(request: Request) -> HttpResponse:
+    """List the base models, with what is being added, and a project's choice. For managers."""
+    require_manager(request.user, None)
+    project = managed_projects(request.user).filter(slug=request.GET.get("project", "")).first()
+    context: dict[str, Any] = {"bases": bases_for(request.user), "project": project, **_additions(request)}
+    if project is not None:
+        context["chosen"] = base_of(project)
+        chosen = context["chosen"]
+        context["choice"] = ProjectBaseForm(initial={"base": chosen.name if chosen else None})
+    return render(request, "training/base_models/list.html", context)
+
+
+@require_safe
+def additions(request: Request) -> HttpResponse:
+    """What is being added: a fragment that asks for itself while anything is. For managers."""
+    require_manager(request.user, None)
+    return render(request, "training/base_models/additions.html", _additions(request))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def add(request: Request) -> HttpResponse:
+    """The form of an origin; on the hub a model is looked up first. For superusers."""
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    origin = _origin(request)
+    form = FORMS[origin](request.POST if request.method == "POST" else None)
+    found = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            if origin == BaseOrigin.HUB and "add" not in request.POST:
+                found, form = _looked_up(form)
+            else:
+                addition = request_base_model(wanted=_wanted(origin, form), requested_by=request.user)
+                messages.success(request, _("%(name)s is being added.") % {"name": addition})
+                return redirect("base-models")
+        except Refusal as refusal:
+            found = _shown_again(form) if refusal.field in ("accept", "licence") else None
+            _blame(form, refusal)
+    context = {
+        "form": form,
+        "origin": origin,
+        "origins": [(one.value, one.label) for one in FORMS],
+        "found": found,
+        "roots": allowed_roots(),
+    }
+    return render(request, "training/base_models/add.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+def cancel(request: Request, pk: int) -> HttpResponse:
+    """Stop adding a base model. For superusers."""
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    cancel_addition(addition=get_object_or_404(BaseModelAddition, pk=pk), cancelled_by=request.user)
+    return redirect("base-models")
+
+
+@require_safe
+def base_model(request: Request, name: str) -> HttpResponse:
+    """One base model: what it is, its chat template, the memory it needs, its files. For managers."""
+    base = _base(request, name)
+    context = {
+        "base": base,
+        "facts": base.facts,
+        "estimates": estimates_of(base),
+        "starter": base.starter,
+        "checkpoints": base.checkpoints.exclude(kind=CheckpointKind.STARTER)[:_CHECKPOINTS_SHOWN],
+        "projects": managed_projects(request.user).filter(base_choice__base=base),
+    }
+    return render(request, "training/base_models/detail.html", context)
+
+
+@require_POST
+def inspect(request: Request, name: str) -> HttpResponse:
+    """Read its files again. For superusers."""
+    base = _own(request, name)
+    try:
+        inspect_again(base=base, requested_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    return redirect("base-models")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def remove(request: Request, name: str) -> HttpResponse:
+    """Ask for confirmation, then remove a base model that nothing needs. For superusers."""
+    base = _own(request, name)
+    if request.method == "POST":
+        try:
+            remove_base_model(base=base, removed_by=request.user)
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+            return redirect(base)
+        messages.success(request, _("%(name)s was removed.") % {"name": name})
+        return redirect("base-models")
+    context = {"base": base, "uses": uses_of_base(base)}
+    return render(request, "training/base_models/remove.html", context)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def choose(request: Request, project: Project) -> HttpResponse:
+    """Choose the base model of a project's next round. For managers."""
+    form = ProjectBaseForm(request.POST)
+    if form.is_valid():
+        try:
+            choose_base(project=project, base=form.cleaned_data["base"], chosen_by=request.user)
+        except Refusal as refusal:
+            messages.error(request, refusal.message)
+        else:
+            messages.success(
+                request,
+                _("The next round of %(project)s begins from %(base)s.")
+                % {"project": project, "base": form.cleaned_data["base"]},
+            )
+    else:
+        messages.error(request, _("Choose one of the base models listed."))
+    return redirect(f"{reverse('base-models')}?project={project.slug}")
+
+
+def _additions(request: Request) -> dict[str, Any]:
+    rows = additions_shown() if request.user.is_superuser else []
+    return {"additions": rows, "additions_go_on": any(one.goes_on for one in rows)}
+
+
+def _origin(request: Request) -> BaseOrigin:
+    named = request.POST.get("origin") or request.GET.get("origin", "")
+    return BaseOrigin(named) if named in BaseOrigin.values else BaseOrigin.HUB
+
+
+def _looked_up(form: forms.Form) -> tuple[Any, forms.Form]:
+    """Return the model as the hub knows it, and the form with its commit and its licence to accept."""
+    values = form.cleaned_data
+    found = look_up_on_hub(repository=values["repository"], revision=values["revision"])
+    pinned = {**values, "revision": found.revision, "licence": found.licence, "accept": False}
+    return found, FORMS[BaseOrigin.HUB](initial=pinned)
+
+
+def _shown_again(form: forms.Form) -> Any:
+    """Return the model as the hub knows it, where its licence is not accepted yet; None without a hub."""
+    values = form.cleaned_data
+    try:
+        return look_up_on_hub(repository=values["repository"], revision=values["revision"])
+    except Refusal:
+        return None
+
+
+def _wanted(origin: BaseOrigin, form: forms.Form) -> Wanted:
+    values = dict(form.cleaned_data)
+    if origin == BaseOrigin.HUB and not values.pop("accept"):
+        raise Refusal(_("Read the licence and accept it first."), field="accept")
+    return Wanted(origin=origin, **values)
+
+
+def _blame(form: forms.Form, refusal: Refusal) -> None:
+    shown = {name for name, field in form.fields.items() if not field.widget.is_hidden}
+    form.add_error(refusal.field if refusal.field in shown else None, refusal.message)
+
+
+def _base(request: Request, name: str) -> BaseModel:
+    require_manager(request.user, None)
+    return get_object_or_404(bases_for(request.user), name=name)
+
+
+def _own(request: Request, name: str) -> BaseModel:
+    base = _base(request, name)
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    return base
