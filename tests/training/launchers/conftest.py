@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Scheduler:
     """The fake scheduler of a test; its switches are files."""
 
     folder: Path
+    hit: list[psutil.Process] = field(default_factory=list)
+    """Processes that a test has signalled; those that it stopped are ended with it."""
 
     def switch(self, name: str, *, on: bool = True) -> None:
         """Make it misbehave, or behave again."""
@@ -41,7 +43,8 @@ class Scheduler:
         # The trainer has a session of its own below the node's.
         for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
             with suppress(psutil.NoSuchProcess):
-                os.kill(process.pid, sign)
+                process.send_signal(sign)
+                self.hit.append(process)
 
     def log(self, number: int = 1) -> str:
         """What a job wrote."""
@@ -66,7 +69,11 @@ def scheduler(
     monkeypatch.setattr(cluster_runs, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(cluster_runs, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr("annotation.services.jobs.running._POLL_SECONDS", 0.05)
-    yield Scheduler(folder)
+    found = Scheduler(folder)
+    yield found
+    for process in found.hit:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     for path in folder.glob("*.json"):
         with suppress(ProcessLookupError):
             if pid := json.loads(path.read_text())["pid"]:
