@@ -56,14 +56,14 @@ class Posterior:
     """Log marginal likelihood, by Laplace's approximation."""
 
 
-def standardised(table: NDArray[np.float32]) -> NDArray[np.float32]:
+def standardised(table: NDArray[np.floating]) -> Values:
     """Return columns with mean 0 and deviation 1, cut at three deviations; a constant one becomes 0.
 
     Uncut, whatever seeks information asks about the oddest completions, and learns the reward of oddities.
     """
     spread = table.std(0)
     safe = np.where(spread > 1e-6, spread, np.inf)
-    return np.clip((table - table.mean(0)) / safe, -WIDEST, WIDEST).astype(np.float32)
+    return np.asarray(np.clip((table - table.mean(0)) / safe, -WIDEST, WIDEST).astype(np.float32))
 
 
 def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choices:
