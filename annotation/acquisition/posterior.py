@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+Values = NDArray[np.floating]
 Rows = NDArray[np.int64]
 
 NOBODY = -1
@@ -63,7 +63,8 @@ def standardised(table: NDArray[np.floating]) -> Values:
     """
     spread = table.std(0)
     safe = np.where(spread > 1e-6, spread, np.inf)
-    return np.asarray(np.clip((table - table.mean(0)) / safe, -WIDEST, WIDEST).astype(np.float32))
+    columns: Values = np.clip((table - table.mean(0)) / safe, -WIDEST, WIDEST).astype(np.float32)
+    return columns
 
 
 def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choices:

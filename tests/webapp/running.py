@@ -36,7 +36,7 @@ class RunningUp:
         port: int,
         *arguments: str,
         command: Sequence[str] = (sys.executable, "manage.py", "up"),
-        cwd: Path = ROOT,
+        cwd: Path | str = ROOT,
         **variables: str,
     ) -> None:
         self.home = home

@@ -88,8 +88,14 @@ def test_the_demo_is_asked_for_once(browser: Client, sent: list[str]):
 
 
 def test_a_worker_records_each_step(sent: list[str], monkeypatch: pytest.MonkeyPatch):
-    seen = []
-    monkeypatch.setattr(starting, "_tell", lambda now, tell=starting._tell: (seen.append(now), tell(now)))
+    seen: list[Any] = []
+    tell = starting._tell
+
+    def noted(now: Any) -> None:
+        seen.append(now)
+        tell(now)
+
+    monkeypatch.setattr(starting, "_tell", noted)
     starting.start_demo()
     demo_that_says(monkeypatch, ["project, prompts and people", "round 1: responses"])
     starting.write_demo()

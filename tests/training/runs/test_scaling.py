@@ -49,12 +49,17 @@ GPU = Gpu(
 )
 
 
-def plan(method: str, *, rank: int = 1, is_sharded: bool = False, **more: object) -> Plan:
+def plan(method: str, *, rank: int = 1, is_sharded: bool = False, micro_batches: int = 1) -> Plan:
     settings = settings_for(
         method, rank=rank, micro_batch_tokens=1024, gradient_checkpointing=False, completion_tokens=10
     )
-    return replace(
-        Plan(settings=settings, shape=SHAPE, gpu=GPU, is_sharded=is_sharded, share_of_peak=0.5), **more
+    return Plan(
+        settings=settings,
+        shape=SHAPE,
+        gpu=GPU,
+        is_sharded=is_sharded,
+        micro_batches=micro_batches,
+        share_of_peak=0.5,
     )
 
 
