@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import environ
-from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from training.contract import log_lines
@@ -267,23 +266,7 @@ RONDO_HUB_TOKEN = env["RONDO_HUB_TOKEN"]
 RONDO_IMPORT_MAX_MB = env["RONDO_IMPORT_MAX_MB"]
 RONDO_IMPORT_MAX_ROWS = env["RONDO_IMPORT_MAX_ROWS"]
 RONDO_UPLOADS_PER_MINUTE = env["RONDO_UPLOADS_PER_MINUTE"]
-CELERY_BEAT_SCHEDULE = {
-    "sweep_imports": {
-        "task": "annotation.tasks.sweep",
-        "schedule": RONDO_SWEEP_SECONDS,
-        "options": {"expires": RONDO_SWEEP_SECONDS},
-    },
-    # Before working hours, by the clock of CELERY_TIMEZONE.
-    "retention": {"task": "training.tasks.retention", "schedule": crontab(hour=3, minute=30)},
-    "digests": {"task": "annotation.tasks.send_digests", "schedule": crontab(hour=6, minute=0)},
-    "sweep": {
-        "task": "training.tasks.sweep",
-        "schedule": RONDO_SWEEP_SECONDS,
-        # A sweep that was not executed in time expires: the next one covers the same rows.
-        "options": {"expires": RONDO_SWEEP_SECONDS},
-    },
-}
-# The schedule is these few lines, so the scheduler stores no state on disk.
+CELERY_BEAT_SCHEDULE = beat_schedule(sweep_seconds=RONDO_SWEEP_SECONDS)
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
 
 # ── People ────────────────────────────────────────────────────────────────────────────
