@@ -22,6 +22,7 @@ from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.environment import read_environment
 from webapp.environment.places import ASSETS, default_home
 from webapp.environment.places import BASE_DIR as BASE_DIR
+from webapp.environment.schedule import beat_schedule
 from webapp.security.providers import providers
 
 env = read_environment()

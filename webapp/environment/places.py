@@ -7,8 +7,10 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 IS_CHECKOUT = (BASE_DIR / "manage.py").is_file()
@@ -22,8 +24,11 @@ def default_home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rondo"
 
 
-def required_packages() -> list[Requirement]:
+def required_packages() -> "list[Requirement]":
     """Return what Rondo needs at run time, from requirements.txt or the metadata of the wheel."""
+    # Commands ask; a web process never does, and keeps the memory.
+    from packaging.requirements import Requirement
+
     if IS_CHECKOUT:
         lines = (BASE_DIR / "requirements.txt").read_text(encoding="utf-8").splitlines()
     else:
