@@ -36,6 +36,14 @@ RUN_BY = {
         "tests/training/registry/test_registry.py",
         "test_the_command_names_damaged_checkpoints",
     ),
+    "measure_yardstick": (
+        "tests/training/evaluation/test_yardsticks.py",
+        "test_figures_are_kept_and_shown_beside_those_of_others",
+    ),
+    "training.rlhf.yardsticks": (
+        "tests/rlhf/yardsticks/test_yardsticks.py",
+        "test_the_command_measures_a_reward_model_and_writes_the_result",
+    ),
     "retention": ("tests/training/registry/test_registry.py", "test_the_newest_that_nothing_needs"),
     "backup": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),
     "restore": ("tests/webapp/test_backup.py", "test_sqlite_comes_back_as_it_was"),

@@ -3,7 +3,7 @@
 from django.contrib import admin
 
 from annotation.admin.base import WrittenOnceAdmin
-from training.models import EvaluatedPrompt, Evaluation
+from training.models import EvaluatedPrompt, Evaluation, YardstickResult
 
 
 @admin.register(Evaluation)
@@ -21,3 +21,11 @@ class EvaluatedPromptAdmin(WrittenOnceAdmin):
     list_select_related = ["evaluation__checkpoint", "evaluation__parent", "prompt"]
     search_fields = ["evaluation__checkpoint__name"]
     raw_id_fields = ["prompt", "old", "new"]
+
+
+@admin.register(YardstickResult)
+class YardstickResultAdmin(WrittenOnceAdmin):
+    list_display = ["checkpoint", "name", "items", "created_at"]
+    list_filter = ["name"]
+    list_select_related = ["checkpoint"]
+    search_fields = ["checkpoint__name", "name"]

@@ -23,7 +23,7 @@ from training.models.conversations import (
     PreparedOpening,
     TurnResponse,
 )
-from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation
+from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation, YardstickResult
 from training.models.feedback import (
     KEY_PREFIX,
     ApplicationRequest,
@@ -92,6 +92,7 @@ __all__ = [
     "VoteTotals",
     "Voters",
     "Worker",
+    "YardstickResult",
     "validate_checkpoint_name",
     "validate_recipe",
 ]

@@ -93,3 +93,28 @@ class EvaluatedPrompt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.evaluation}: {self.prompt}"
+
+
+class YardstickResult(models.Model):
+    """Figures of a reward model on a file of a public test set. Measuring it again replaces them."""
+
+    # No separate index: `yardstick_once` begins with it.
+    checkpoint = models.ForeignKey(
+        Checkpoint, on_delete=models.CASCADE, related_name="yardsticks", db_index=False
+    )
+    name = models.CharField(max_length=40, help_text="Name of the test set, such as reward-bench-2.")
+    file_sha256 = models.CharField(max_length=64)
+    items = models.PositiveIntegerField(help_text="Items that were scored.")
+    result = models.JSONField(help_text="What `python -m training.rlhf.yardsticks --out` wrote.")
+    created_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name", "-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["checkpoint", "name", "file_sha256", "items"], name="yardstick_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint} on {self.name}"

@@ -239,6 +239,7 @@ def _page(request: Request, found: Checkpoint, *, status: int = 200, **more: obj
         "left_out": sum(counts.values()),
         "warnings": found.manifest.get("warnings", []),
         "evaluation": latest_evaluation(found),
+        "yardsticks": found.yardsticks.all(),
         "answers": found.source.completions.count() if found.source else 0,
         "notes": render_markdown(found.notes),
         "card": render_markdown(_without_metadata(model_card(card_of(found)))),
