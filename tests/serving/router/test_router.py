@@ -148,7 +148,7 @@ def test_figures_of_every_awake_base_bear_its_name(router: RunningServer, client
     found = figures(router)
     assert (found["rondo_ready", BASE], found["rondo_ready", OTHER]) == (1, 1)
     assert found["rondo_base_awake", OTHER] == 1
-    assert found["rondo_tokens_total", "completion", BASE] > 0
+    assert found["rondo_tokens_total", BASE, "completion"] > 0
 
 
 @pytest.mark.parametrize(
