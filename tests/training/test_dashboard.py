@@ -156,7 +156,8 @@ def test_the_list_of_rounds_and_the_overview_write_the_win_rate_with_its_interva
 ):
     rate = {"value": 0.625, "low": 0.51, "high": 0.74, "prompts": 200}
     newer = Checkpoint.objects.get(pk=labelled.policy_id)
-    newer.pk, newer.name, newer.source = None, "tea-new", factories.make_source("tea-new")
+    newer.pk, newer.base, newer.name = None, None, "tea-new"
+    newer.source = factories.make_source("tea-new")
     newer.save()
     Evaluation.objects.create(
         checkpoint=newer,

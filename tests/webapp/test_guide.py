@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from gettext import GNUTranslations
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -184,7 +185,13 @@ def options_of(command: str) -> frozenset[str]:
     # Its parser is read, not run: that would load torch for each.
     module = ROOT.joinpath(*command.split("."))
     source = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
-    return frozenset(re.findall(r"\"(--[a-z-]+)\"", source.read_text(encoding="utf-8")))
+    # Two commands of a package may share their options.
+    sources = [
+        source,
+        *(path for path in (module / "options.py", module.parent / "options.py") if path.is_file()),
+    ]
+    found = (re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8")) for path in sources)
+    return frozenset(chain.from_iterable(found))
 
 
 def test_there_are_commands():

@@ -31,7 +31,7 @@ SMALL = {
     "intermediate_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 2048,
 }
 
 
