@@ -38,7 +38,7 @@ test-processes: install-dev ## Run every training method in two processes agains
 	@$(BIN)/python -m pytest tests/rlhf/loop/test_distributed.py tests/rlhf/policy_gradient/test_processes.py
 
 test-vllm: install-dev ## Run a policy gradient whose completions a real vLLM samples
-	@$(BIN)/python .ci/vllm.py
+	@$(BIN)/python .ci/with_vllm.py
 
 test-slurm: install-dev ## Run rounds on a real Slurm of three nodes; installs Debian's slurm-wlm, as root
 	@$(BIN)/python .ci/clusters.py slurm

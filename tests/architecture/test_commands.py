@@ -92,7 +92,7 @@ LAID_OUT = {
     "make test-processes": "test_processes.py",
     "make test-slurm": ".ci/clusters.py slurm",
     "make test-ray": ".ci/clusters.py ray",
-    "make test-vllm": ".ci/vllm.py",
+    "make test-vllm": ".ci/with_vllm.py",
     "make lock": ".ci/lock.py",
     "make wheel": "-m build --wheel",
     "make test-wheel": "tests/webapp/test_wheel.py",

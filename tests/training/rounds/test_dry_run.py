@@ -271,8 +271,8 @@ def test_nothing_is_trained_from_a_checkpoint_whose_files_were_deleted(
 
 
 def test_answers_longer_than_the_context_are_a_problem(project: Project, prompts: list[Prompt], base: Path):
-    told = dry_run(round_=a_round(project, evaluation={"sampling": {"max_tokens": 512}}))
-    assert [problem for problem in told.problems if problem.startswith("evaluation, sampling asks for 512")]
+    told = dry_run(round_=a_round(project, evaluation={"sampling": {"max_tokens": 2048}}))
+    assert [problem for problem in told.problems if problem.startswith("evaluation, sampling asks for 2048")]
 
 
 def test_a_project_without_prompts_says_so(project: Project):
