@@ -1,6 +1,7 @@
 """Run the tests that need a real vLLM: `make test-vllm`.
 
-Not called vllm.py: tests import scripts of this folder, and libraries would take it for vLLM. vLLM wants versions of torch and transformers of its own, so it gets an environment of its own, in var/vllm.
+vLLM wants versions of torch and transformers of its own, so it gets an environment of its own, in var/vllm.
+This script is not called vllm.py: tests import scripts of this folder, and libraries would take it for vLLM.
 RONDO_TEST_VLLM names the Python of another one. Other arguments are handed on to pytest.
 """
 
