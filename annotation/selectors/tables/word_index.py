@@ -82,7 +82,7 @@ def _triggers(index: WordIndex) -> dict[str, str]:
     """Return the statements that make the triggers, by their names."""
     name, column = index.name, index.column
     add = f"INSERT INTO {name}(rowid, words) VALUES (new.id, {index.text_of('new')});"
-    # FTS5 without content takes the old words out when it is told them.
+    # An index without content removes the words that the statement names.
     remove = f"INSERT INTO {name}({name}, rowid, words) VALUES ('delete', old.id, {index.text_of('old')});"
     events = {
         "added": ("INSERT", add),

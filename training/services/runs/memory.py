@@ -207,22 +207,29 @@ def memory_of(
     """
     parameters = shape.parameters if parameters is None else parameters
     lora = settings.trained
-    frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
-    own = 0 if frozen else parameters if lora is None else shape.adapter_parameters(lora)
     adapters = _further_adapters(settings) + int(continues and not isinstance(settings, RewardSettings))
-    trained = own * (2 if _has_value(settings) and lora is not None else 1)
     tokens = max(settings.optimiser.micro_batch_tokens, settings.max_tokens)
     holds_base = lora is not None or not isinstance(settings, SftSettings)
     needs_logits = not isinstance(settings, RewardSettings)
     at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
     return Memory(
         base=parameters * base_bytes if holds_base else 0,
-        trained=trained * _TRAINED,
+        trained=trained_parameters(settings, shape, parameters=parameters) * _TRAINED,
         frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
         activations=_activations(settings, shape, tokens, base_bytes),
         logits=2 * at_once * shape.vocabulary * _FLOAT if needs_logits else 0,
         samples=_samples(settings, shape, base_bytes),
     )
+
+
+def trained_parameters(settings: Settings, shape: Shape, *, parameters: int | None = None) -> int:
+    """Return the number of parameters that a run trains. parameters: of the base, where they were counted."""
+    if isinstance(settings, RewardSettings) and settings.is_fitted_at_once:
+        return 0
+    lora = settings.trained
+    if lora is None:
+        return shape.parameters if parameters is None else parameters
+    return shape.adapter_parameters(lora) * (2 if _has_value(settings) else 1)
 
 
 def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int) -> int:

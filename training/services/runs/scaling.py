@@ -28,7 +28,7 @@ from training.contract import (
     SftSettings,
     settings_from_json,
 )
-from training.services.runs.memory import Memory, Shape, memory_of
+from training.services.runs.memory import Memory, Shape, memory_of, trained_parameters
 
 _HALF = 2
 _FLOAT = 4
@@ -200,14 +200,6 @@ def scaling_of(plan: Plan, gpus: int) -> Scaling:
 def fewest_gpus(plan: Plan) -> int | None:
     """Return the smallest of `GPU_COUNTS` on which a plan fits; None where it fits on none."""
     return next((gpus for gpus in GPU_COUNTS if scaling_of(plan, gpus).fits), None)
-
-
-def trained_parameters(settings: Settings, shape: Shape) -> int:
-    """Return the parameters whose gradients are summed over processes."""
-    lora = settings.trained
-    has_value = isinstance(settings, PolicyGradientSettings) and settings.advantage.kind == "gae"
-    own = shape.parameters if lora is None else shape.adapter_parameters(lora)
-    return own * (2 if has_value and lora is not None else 1)
 
 
 def passes_per_token(settings: Settings) -> int:
