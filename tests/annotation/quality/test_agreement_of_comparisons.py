@@ -128,8 +128,9 @@ def test_two_who_submit_at_once_see_each_other(
         )
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         # Who met the other's lock did not wait, and left it to a worker.
-        for task, arguments in sent:
-            assert (task, arguments) == (TaskName.RECORD_AGREEMENT, [comparison.pk])
+        left = [arguments for task, arguments in sent if task == TaskName.RECORD_AGREEMENT]
+        assert left in ([], [[comparison.pk]], [[comparison.pk]] * 2)
+        for arguments in left:
             record_agreement(*arguments)
         assert agreement(comparison) == 1
 
