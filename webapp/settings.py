@@ -3,23 +3,20 @@
 The defaults run everything on one machine: SQLite, a broker in a folder, `var/` for files.
 """
 
-import os
-import secrets
 import sys
-import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import environ
-from django.core.exceptions import ImproperlyConfigured
 
 from training.contract import log_lines
-from training.contract.private_files import make_home_private, make_private_folder
+from training.contract.private_files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.environment import read_environment
+from webapp.environment.home import stored_secret, writable_folder
 from webapp.environment.places import ASSETS, default_home
 from webapp.environment.places import BASE_DIR as BASE_DIR
 from webapp.environment.schedule import beat_schedule
@@ -67,43 +64,10 @@ RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
 RONDO_OWN_TRAINER = (sys.executable, "-m", "training.rlhf")
 RONDO_TRAINER_COMMAND = RONDO_OWN_TRAINER
 
-
-def _writable_folder(path: Path) -> Path:
-    """Return the folder, created if missing. Raise `ImproperlyConfigured` with a remedy if that fails."""
-    try:
-        make_private_folder(path)
-    except OSError as error:
-        raise ImproperlyConfigured(
-            f"Rondo keeps its files in {RONDO_HOME}, and {path} cannot be made ({error.strerror}). "
-            "Change the folder's owner or permissions, or set RONDO_HOME to a folder that you may write."
-        ) from error
-    return path
-
-
-def _secret(variable: str, file_name: str) -> str:
-    """Return the variable, or a random value stored in a file that only its owner can read."""
-    if env[variable]:
-        return str(env[variable])
-    path = _writable_folder(RONDO_HOME) / file_name
-    if not path.exists():
-        # Two processes may start at once: each writes a whole file (mode 0600) under its own name,
-        # and only one of them gets the final name.
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{file_name}-")
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(secrets.token_urlsafe(48) + "\n")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(draft)
-    return path.read_text().strip()
-
-
-_writable_folder(RONDO_HOME)
+writable_folder(RONDO_HOME)
 make_home_private(RONDO_HOME, checked=("secret_key", "model_server_key"))
-SECRET_KEY = _secret("RONDO_SECRET_KEY", "secret_key")
-RONDO_MODEL_SERVER_KEY = _secret("RONDO_MODEL_SERVER_KEY", "model_server_key")
+SECRET_KEY = env["RONDO_SECRET_KEY"] or stored_secret(RONDO_HOME / "secret_key")
+RONDO_MODEL_SERVER_KEY = env["RONDO_MODEL_SERVER_KEY"] or stored_secret(RONDO_HOME / "model_server_key")
 
 # ── Django ────────────────────────────────────────────────────────────────────────────
 DEBUG = env["RONDO_DEBUG"]
@@ -214,9 +178,9 @@ CELERY_BROKER_URL = env["RONDO_BROKER_URL"]
 if CELERY_BROKER_URL.startswith("filesystem:"):
     CELERY_BROKER_TRANSPORT = "webapp.broker:Transport"
     CELERY_BROKER_TRANSPORT_OPTIONS = {
-        "data_folder_in": str(_writable_folder(RONDO_HOME / "broker" / "messages")),
+        "data_folder_in": str(writable_folder(RONDO_HOME / "broker" / "messages")),
         "data_folder_out": str(RONDO_HOME / "broker" / "messages"),
-        "control_folder": str(_writable_folder(RONDO_HOME / "broker" / "control")),
+        "control_folder": str(writable_folder(RONDO_HOME / "broker" / "control")),
         "polling_interval": 0.5,
     }
 elif CELERY_BROKER_URL.startswith(("redis:", "rediss:")):

@@ -21,6 +21,7 @@ import uvicorn
 from training.contract.log_lines import log_to_stderr
 from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue
+from training.serving.http import Keys
 from training.serving.limits import Limits
 from training.serving.metrics import Metrics
 from training.serving.options import KEY_VARIABLE, address_of, build_parser, keys_of_environment, listen
@@ -91,7 +92,7 @@ def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socke
     worker = Worker(limits.queue, per_client=limits.per_key, observe=metrics.observe)
     metrics.watch(worker, startup)
     server = Server(
-        keys=tuple(keys),
+        keys=Keys(tuple(keys)),
         catalogue=catalogue,
         startup=startup,
         worker=worker,

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError, from_validation
+from training.serving.http import Keys, exception_handlers, read_body, wait_for_disconnect
 from training.serving.metrics import CONTENT_TYPE, Metrics
 from training.serving.requests import (
     ChatRequest,
@@ -48,8 +47,8 @@ _CLIENT_HEADER = "X-Rondo-Client"
 class Server:
     """Components that the routes use."""
 
-    keys: tuple[str, ...]
-    """The first is the web application's own, which may say on whose behalf it asks."""
+    keys: Keys
+    """The web application, whose key is the first, may say on whose behalf it asks."""
     catalogue: Catalogue
     startup: Startup
     worker: Worker
@@ -63,7 +62,7 @@ class Server:
     async def health(self, request: Request) -> Response:
         """GET /health: needs no key, but tells the models only to those who have it."""
         status = asdict(self.startup.status)
-        if self._key_of(request) is not None:
+        if self.keys.number_of(request) is not None:
             status["models"] = await asyncio.to_thread(self.catalogue.names)
             status["waiting"] = self.worker.waiting
             status["computing"] = self.worker.computing
@@ -71,13 +70,13 @@ class Server:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
-        self._require_key(request)
+        self.keys.require(request)
         entries = await asyncio.to_thread(self.catalogue.entries)
         return JSONResponse({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME"""
-        self._require_key(request)
+        self.keys.require(request)
         entry = await asyncio.to_thread(self.catalogue.entry, request.path_params["name"])
         return JSONResponse(entry)
 
@@ -126,25 +125,13 @@ class Server:
 
     async def figures(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it; needs the key."""
-        self._require_key(request)
+        self.keys.require(request)
         return Response(self.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────
 
-    def _key_of(self, request: Request) -> int | None:
-        """Return the number of the key that the request brought; None for none of ours."""
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        # In constant time, and all of them: how long a refusal takes tells nothing of the keys.
-        matches = [hmac.compare_digest(credentials.strip().encode(), key.encode()) for key in self.keys]
-        return matches.index(True) if scheme.lower() == "bearer" and any(matches) else None
-
-    def _require_key(self, request: Request) -> None:
-        if self._key_of(request) is None:
-            message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
-            raise RequestError(401, message, code="invalid_api_key")
-
     def _submit(self, request: Request, body: RequestBody, work: Work) -> Job:
-        number = self._key_of(request)
+        number = self.keys.require(request)
         client = f"{number}"
         if number == 0:
             client += request.headers.get(_CLIENT_HEADER, "")[:200]
@@ -169,15 +156,10 @@ class Server:
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         """The validated body. The key comes first: an outsider learns nothing of what is understood."""
-        self._require_key(request)
-        content = bytearray()
-        async for piece in request.stream():
-            content += piece
-            if len(content) > self.max_body_bytes:
-                message = f"The body is larger than {self.max_body_bytes} bytes. Send less."
-                raise RequestError(413, message, code="body_too_large")
+        self.keys.require(request)
+        content = await read_body(request, self.max_body_bytes)
         try:
-            return kind.model_validate_json(bytes(content))
+            return kind.model_validate_json(content)
         except ValidationError as error:
             raise from_validation(error) from None
 
@@ -235,8 +217,7 @@ async def _called_off_with_client(request: Request, job: Job) -> AsyncIterator[N
     """Inside, the job is cancelled as soon as the client closes its connection."""
 
     async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(request)
         job.cancel()
 
     watcher = asyncio.create_task(watch())
@@ -254,19 +235,6 @@ async def _called_off_with_client(request: Request, job: Job) -> AsyncIterator[N
 # ── Application ───────────────────────────────────────────────────────────────────────
 
 
-def _refuse(_request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestError):
-        return error.response()
-    if isinstance(error, HTTPException):
-        return RequestError(error.status_code, f"{error.detail}.", code="http_error").response()
-    if isinstance(error, ClientDisconnect):
-        # Nobody reads this; the log does, and 499 is what servers write there.
-        return Response(status_code=499)
-    return RequestError(
-        500, "The model server failed on this request; its log says why.", code="internal_error"
-    ).response()
-
-
 def build_application(server: Server) -> Starlette:
     """Return the application: it begins to fetch and load as it starts, and calls all off as it stops."""
 
@@ -278,12 +246,6 @@ def build_application(server: Server) -> Starlette:
         await asyncio.to_thread(server.startup.stop)
         await asyncio.to_thread(server.worker.stop, server.seconds_to_stop)
 
-    handlers: dict[Any, Callable[[Request, Exception], Response]] = {
-        RequestError: _refuse,
-        HTTPException: _refuse,
-        ClientDisconnect: _refuse,
-        Exception: _refuse,
-    }
     return Starlette(
         routes=[
             Route("/health", server.health, methods=["GET"]),
@@ -295,6 +257,6 @@ def build_application(server: Server) -> Starlette:
             Route("/v1/kl", server.divergence, methods=["POST"]),
             Route("/metrics", server.figures, methods=["GET"]),
         ],
-        exception_handlers=handlers,
+        exception_handlers=exception_handlers(),
         lifespan=lifespan,
     )

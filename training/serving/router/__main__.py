@@ -26,6 +26,7 @@ import uvicorn
 from training.contract import write_atomically
 from training.contract.log_lines import log_to_stderr
 from training.serving.catalogue import Catalogue
+from training.serving.http import Keys
 from training.serving.options import KEY_VARIABLE, address_of, build_parser, keys_of_environment, listen
 from training.serving.router.app import Router, build_application
 from training.serving.router.bases import Bases
@@ -128,7 +129,7 @@ def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socke
         folder=folder,
     )
     router = Router(
-        keys=tuple(keys),
+        keys=Keys(tuple(keys)),
         bases=bases,
         supervisor=supervisor,
         client=httpx.AsyncClient(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from training.serving.errors import RequestError
+from training.serving.http import Keys, exception_handlers, read_body, wait_for_disconnect
 from training.serving.metrics import CONTENT_TYPE
 from training.serving.router.bases import Bases
 from training.serving.router.metrics import merged_page
@@ -34,7 +33,7 @@ _ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/kl")
 class Router:
     """Components that the routes use."""
 
-    keys: tuple[str, ...]
+    keys: Keys
     bases: Bases
     supervisor: Supervisor
     client: httpx.AsyncClient
@@ -45,7 +44,7 @@ class Router:
     async def health(self, request: Request) -> Response:
         """GET /health: needs no key, but tells models and bases only to those who have it."""
         status = self.status()
-        if self._has_key(request):
+        if self.keys.number_of(request) is not None:
             entries = await asyncio.to_thread(self.bases.entries)
             status["models"] = [one["id"] for one in entries]
             status["bases"] = await asyncio.gather(*map(self._of_base, self.supervisor.processes))
@@ -62,17 +61,17 @@ class Router:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
-        self._require_key(request)
+        self.keys.require(request)
         return JSONResponse({"object": "list", "data": await asyncio.to_thread(self.bases.entries)})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME"""
-        self._require_key(request)
+        self.keys.require(request)
         return JSONResponse(await asyncio.to_thread(self.bases.entry, request.path_params["name"]))
 
     async def figures(self, request: Request) -> Response:
         """GET /metrics: those of every base that is awake, with the base as a label."""
-        self._require_key(request)
+        self.keys.require(request)
         awake = [one for one in self.supervisor.processes if one.status["state"] == "ready"]
         pages = await asyncio.gather(*(self._ask(one, "/metrics") for one in awake))
         texts = {one.name: page.text for one, page in zip(awake, pages, strict=True) if page is not None}
@@ -81,8 +80,8 @@ class Router:
 
     async def forward(self, request: Request) -> Response:
         """POST /v1/…: pass the request on to the server of its model's base, and its answer back."""
-        self._require_key(request)
-        content = await self._read(request)
+        self.keys.require(request)
+        content = await read_body(request, self.max_body_bytes)
         base = await asyncio.to_thread(self._base_for, content)
         stack = contextlib.AsyncExitStack()
         try:
@@ -150,7 +149,7 @@ class Router:
         }
 
     async def _ask(self, process: BaseProcess, path: str) -> httpx.Response | None:
-        headers = {"Authorization": f"Bearer {self.keys[0]}"}
+        headers = {"Authorization": f"Bearer {self.keys.values[0]}"}
         try:
             answer = await self.client.get(
                 f"{process.status['url']}{path}", headers=headers, timeout=_ASK_SECONDS
@@ -159,35 +158,10 @@ class Router:
             return None
         return answer if answer.is_success else None
 
-    def _has_key(self, request: Request) -> bool:
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        # In constant time, and all of them: how long a refusal takes tells nothing of the keys.
-        matches = [hmac.compare_digest(credentials.strip().encode(), key.encode()) for key in self.keys]
-        return scheme.lower() == "bearer" and any(matches)
-
-    def _require_key(self, request: Request) -> None:
-        if not self._has_key(request):
-            message = "Wrong or missing key. Send 'Authorization: Bearer' with the key of this server."
-            raise RequestError(401, message, code="invalid_api_key")
-
-    async def _read(self, request: Request) -> bytes:
-        content = bytearray()
-        async for piece in request.stream():
-            content += piece
-            if len(content) > self.max_body_bytes:
-                message = f"The body is larger than {self.max_body_bytes} bytes. Send less."
-                raise RequestError(413, message, code="body_too_large")
-        return bytes(content)
-
 
 async def _unless_gone(request: Request, work: Any) -> httpx.Response:
     """Return the result of `work`, which is cancelled as soon as the client closes its connection."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(request))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -209,18 +183,6 @@ async def _pieces(stack: contextlib.AsyncExitStack, answer: httpx.Response) -> A
                 yield piece
 
 
-def _refuse(_request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestError):
-        return error.response()
-    if isinstance(error, HTTPException):
-        return RequestError(error.status_code, f"{error.detail}.", code="http_error").response()
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)
-    return RequestError(
-        500, "The model server failed on this request; its log says why.", code="internal_error"
-    ).response()
-
-
 def build_application(router: Router) -> Starlette:
     """Return the application: it wakes the default base as it starts, and stops all as it ends."""
 
@@ -231,8 +193,6 @@ def build_application(router: Router) -> Starlette:
         await router.supervisor.stop()
         await router.client.aclose()
 
-    kinds = (RequestError, HTTPException, ClientDisconnect, Exception)
-    handlers: dict[Any, Callable[[Request, Exception], Response]] = dict.fromkeys(kinds, _refuse)
     return Starlette(
         routes=[
             Route("/health", router.health, methods=["GET"]),
@@ -241,6 +201,6 @@ def build_application(router: Router) -> Starlette:
             *(Route(path, router.forward, methods=["POST"]) for path in _ROUTES),
             Route("/metrics", router.figures, methods=["GET"]),
         ],
-        exception_handlers=handlers,
+        exception_handlers=exception_handlers(),
         lifespan=lifespan,
     )
