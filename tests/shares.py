@@ -41,8 +41,9 @@ ON_SQLITE_ALONE = (
     "tests/webapp/test_demo.py",
     "tests/webapp/test_headers.py",
     "tests/webapp/test_sign_in.py",
+    "tests/webapp/test_upgrade.py",
 )
-"""Pages, forms and the admin: rendered once."""
+"""Pages, forms and the admin, rendered once; and a database of 0.1, which is one of SQLite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
