@@ -84,10 +84,13 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
         return share == "sqlite"
     if item.get_closest_marker("postgres"):
         return share == "postgresql"
+    if item.nodeid.startswith(ON_BOTH) and not item.get_closest_marker("slow"):
+        return True
+    if item.nodeid.startswith(ON_SQLITE_ALONE):
+        return share == "sqlite"
     if item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow"):
         return share == "postgresql"
-    renders = item.nodeid.startswith(ON_SQLITE_ALONE) or (asks_for_pages(item) and not commits(item))
-    return share == "sqlite" or item.nodeid.startswith(ON_BOTH) or not renders
+    return share == "sqlite" or not asks_for_pages(item) or commits(item)
 
 
 def asks_for_pages(item: pytest.Item) -> bool:
