@@ -26,25 +26,41 @@ NO_TESTS = 5
 FEW = 3
 
 
-WITHOUT_TRAINING = (
+LEFT_OUT_WHEN_FAST = (
+    # A browser.
     "tests/browser",
+    # torch: a model that is trained, served or only read.
+    "tests/rlhf",
+    "tests/serving",
+    "tests/training/engine/test_v1_client.py",
+    "tests/training/recipe/test_rubric_rewards.py",
+    "tests/training/registry/test_base_models.py",
+    "tests/training/snapshots/test_rewrites.py",
+    # Trainers, workers or a whole installation, as processes.
+    "tests/annotation/assignments/test_concurrency.py",
     "tests/faults",
     "tests/loop",
-    "tests/rlhf/loop",
-    "tests/rlhf/methods",
-    "tests/rlhf/model",
-    "tests/rlhf/policy_gradient",
-    "tests/rlhf/rollout",
-    "tests/rlhf/starter",
-    "tests/serving",
+    "tests/training/launchers",
+    "tests/training/rounds",
+    "tests/training/runs",
+    "tests/webapp/test_backup.py",
+    "tests/webapp/test_demo.py",
+    "tests/webapp/test_private_files.py",
+    "tests/webapp/test_storage.py",
+    "tests/webapp/test_up.py",
+    # Every address as everybody, in both languages; every form of the admin.
+    "tests/annotation/test_admin.py",
+    "tests/architecture/test_addresses.py",
+    "tests/architecture/test_languages.py",
+    "tests/training/test_admin.py",
 )
-"""Folders that the fast run leaves out: a browser, or a model that is run."""
+"""Folders and files that the fast run leaves out."""
 
 
 def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--fast", "--faults")]
     if "--fast" in sys.argv:
-        left_out = [f"--ignore={folder}" for folder in WITHOUT_TRAINING]
+        left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
         wanted = "not postgres and not slow and not fault and not browser and not starter and not servers"
         sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
     faults = ("fault" if "--faults" in sys.argv else "not fault") + " and not vllm"

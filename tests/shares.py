@@ -1,8 +1,9 @@
 """A pytest plugin: which tests run on which database where both are there.
 
 Services, locks, constraints, jobs and the API run on both, for there the databases differ. What goes through
-a browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. What renders pages
-or walks over every address runs on SQLite: it asks what is shown and who may come in, not how rows are found.
+a browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. What asks for pages
+runs on SQLite: it asks what is shown and who may come in. That the queries of every page are understood by
+PostgreSQL is shown by one walk over all addresses there, in every role.
 """
 
 from pathlib import Path
@@ -41,8 +42,12 @@ ON_SQLITE_ALONE = (
     "tests/webapp/test_demo.py",
     "tests/webapp/test_headers.py",
     "tests/webapp/test_sign_in.py",
+    "tests/webapp/test_upgrade.py",
 )
-"""Pages, forms and the admin: rendered once."""
+"""Pages, forms and the admin, rendered once; and a database of 0.1, which is one of SQLite."""
+
+ON_BOTH = ("tests/api/", "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[")
+"""Although they ask for pages, or the folder is one of SQLite's."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,10 +84,26 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
         return share == "sqlite"
     if item.get_closest_marker("postgres"):
         return share == "postgresql"
+    if item.nodeid.startswith(ON_BOTH) and not item.get_closest_marker("slow"):
+        return True
     if item.nodeid.startswith(ON_SQLITE_ALONE):
         return share == "sqlite"
-    takes_long = item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow")
-    return share == "postgresql" or not takes_long
+    if item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow"):
+        return share == "postgresql"
+    return share == "sqlite" or not asks_for_pages(item) or commits(item)
+
+
+def asks_for_pages(item: pytest.Item) -> bool:
+    """Whether a test is given a client of the site."""
+    return not {"client", "client_of", "everybody"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def commits(item: pytest.Item) -> bool:
+    """Whether a test commits, as tests of locks and of several processes do."""
+    marker = item.get_closest_marker("django_db")
+    return bool(marker and marker.kwargs.get("transaction")) or "transactional_db" in getattr(
+        item, "fixturenames", ()
+    )
 
 
 def reaches_database(item: pytest.Item) -> bool:

@@ -6,12 +6,16 @@ The table is the policy. An address that is not in it fails, and so does a line 
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib import admin
-from django.test import Client
+from django.test import Client, TestCase, override_settings
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from pytest_django import DjangoDbBlocker, Settings
 
 from annotation.choices import ReviewReason
 from annotation.models import (
@@ -398,22 +402,76 @@ def our_patterns() -> Iterator[URLPattern]:
     return walk(get_resolver().url_patterns)
 
 
+class SceneOfAddresses(TestCase):
+    """The transaction that the tests of a module have in common: each of them gives back what it changed."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What all tests of a module find, and none of them changes for the others."""
+
+    home: Path
+    parts: dict[str, dict[str, Any]]
+    sessions: dict[str, str]
+    """Keys of the sessions by username."""
+
+
+@pytest.fixture(scope="module")
+def scene(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    """The parts of every address, and everybody signed in: made once for a module."""
+    home = tmp_path_factory.mktemp("addresses")
+    with django_db_blocker.unblock():
+        SceneOfAddresses.setUpClass()
+        try:
+            with override_settings(RONDO_HOME=home, **folders_in(home)):
+                users = {name: factories.make_user(name) for name in ("oscar", "alice", "bob", "carol")}
+                users["admin"] = factories.make_user("admin", superuser=True)
+                project = factories.make_project(
+                    annotators=[users["alice"], users["bob"]], managers=[users["carol"]]
+                )
+                found = parts_of(project, users["alice"], users["carol"])
+                sessions = {name: session_of(user) for name, user in users.items()}
+            yield Scene(home, found, sessions)
+        finally:
+            SceneOfAddresses.tearDownClass()
+
+
+def folders_in(home: Path) -> dict[str, Path]:
+    return {f"RONDO_{name.upper()}": home / name for name in ("models", "snapshots", "runs", "checkpoints")}
+
+
+def session_of(user: User) -> str:
+    client = Client()
+    client.force_login(user)
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
 @pytest.fixture
-def everybody(
-    project: Project, oscar: User, alice: User, bob: User, carol: User, admin: User
-) -> Mapping[str, Client]:
+def rondo_home(scene: Scene, settings: Settings) -> Path:
+    """The home of the scene, whose files the pages read."""
+    for name, value in {"RONDO_HOME": scene.home, **folders_in(scene.home)}.items():
+        setattr(settings, name, value)
+    return scene.home
+
+
+@pytest.fixture
+def everybody(rondo_home: Path, scene: Scene, db: None) -> Mapping[str, Client]:
     """A browser for each role."""
-    clients = {"anonymous": Client()}
-    for user in (oscar, alice, bob, carol, admin):
-        clients[user.username] = Client()
-        clients[user.username].force_login(user)
+    clients = {role: Client() for role in ROLES}
+    for username, session in scene.sessions.items():
+        clients[username].cookies[settings.SESSION_COOKIE_NAME] = session
     return clients
 
 
 @pytest.fixture
-def parts(
-    project: Project, alice: User, carol: User, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, dict[str, Any]]:
+def parts(rondo_home: Path, scene: Scene, db: None) -> dict[str, dict[str, Any]]:
+    """The parts of every address."""
+    return scene.parts
+
+
+def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, Any]]:
     """A round in labelling, judged by Alice, with a snapshot and a run: the parts of every address."""
     round_ = open_first_round(project=project)
     prompt = factories.make_prompt(project, "How long should tea steep?", split="train")
@@ -649,9 +707,9 @@ def test_what_changes_something_is_never_done_by_following_a_link(name: str, par
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", [name for name, (method, _) in TABLE.items() if method == "POST"])
-def test_a_form_from_another_site_is_refused(name: str, parts, admin: User):
+def test_a_form_from_another_site_is_refused(name: str, parts, everybody):
     client = Client(enforce_csrf_checks=True)
-    client.force_login(admin)
+    client.cookies = everybody["admin"].cookies
     # Where cookies are not looked at, another site's form comes without a token as anybody's does.
     expected = 401 if name.startswith("v1-") else 403
     assert client.post(reverse(name, kwargs=parts.get(name, {}))).status_code == expected

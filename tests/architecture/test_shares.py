@@ -1,6 +1,6 @@
 """Divided over two databases the suite is still whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,11 +19,13 @@ class Test:
     nodeid: str
     fixturenames: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    kwargs: dict[str, bool] = field(default_factory=dict)
+    """Of each of its marks."""
 
     __test__ = False
 
-    def get_closest_marker(self, name: str) -> bool:
-        return name in self.marks
+    def get_closest_marker(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(kwargs=self.kwargs) if name in self.marks else None
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,22 @@ class Test:
         (Test("tests/browser/test_drafts.py::test_a", ("live_server",)), {"postgresql"}),
         (Test("tests/browser/test_journey.py::test_a", ("browser",), ("slow",)), {"sqlite"}),
         (Test("tests/architecture/test_addresses.py::test_a", ("db",)), {"sqlite"}),
+        (Test("tests/webapp/test_upgrade.py::test_a", ("db",), ("slow",)), {"sqlite"}),
+        (
+            Test("tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[x]", ("db",)),
+            {"sqlite", "postgresql"},
+        ),
+        (Test("tests/training/test_dashboard.py::test_a", ("db", "client_of")), {"sqlite"}),
+        (
+            Test("tests/training/test_votes.py::test_a", ("client",), ("django_db",), {"transaction": True}),
+            {"sqlite", "postgresql"},
+        ),
+        (
+            Test("tests/training/test_ends.py::test_a", ("client", "transactional_db")),
+            {"sqlite", "postgresql"},
+        ),
+        (Test("tests/api/test_labelling.py::test_a", ("db", "client_of")), {"sqlite", "postgresql"}),
+        (Test("tests/api/fuzzing/test_people.py::test_a", ("client", "db"), ("slow",)), {"postgresql"}),
     ],
     ids=lambda value: value.nodeid.split("::")[0] if isinstance(value, Test) else None,
 )

@@ -5,12 +5,14 @@ annotations with spans) and brought by commit 608ee0f to the state in which toda
 """
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from tests.architecture.test_house import ROOT
 
@@ -44,19 +46,25 @@ def manage(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    with sqlite3.connect(tmp_path / "rondo.sqlite3") as connection:
+def old_home(folder: Path) -> Path:
+    with sqlite3.connect(folder / "rondo.sqlite3") as connection:
         connection.executescript(FIXTURE.read_text(encoding="utf-8"))
     connection.close()
-    return tmp_path
+    return folder
 
 
-def test_annotations_of_0_1_are_there_after_an_upgrade(home: Path):
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of 0.1, migrated."""
+    home = old_home(tmp_path_factory.mktemp("upgraded"))
     migrated = manage(home, "migrate", "--verbosity", "0")
     assert migrated.returncode == 0, migrated.stderr
-    assert manage(home, "migrate", "--check").returncode == 0
-    seen = manage(home, "shell", "--verbosity", "0", "-c", _LOOK)
+    return home
+
+
+def test_annotations_of_0_1_are_there_after_an_upgrade(upgraded: Path):
+    assert manage(upgraded, "migrate", "--check").returncode == 0
+    seen = manage(upgraded, "shell", "--verbosity", "0", "-c", _LOOK)
     assert seen.returncode == 0, seen.stderr
     assert seen.stdout.splitlines() == [
         "6 8",
@@ -67,7 +75,26 @@ def test_annotations_of_0_1_are_there_after_an_upgrade(home: Path):
     ]
 
 
-def test_a_database_between_old_migrations_is_refused_with_the_way_out(home: Path):
+def schema(rows: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Statements by the name of what they make. What stands between the commas of one has no order."""
+    return {name: sorted(re.split(r",\s*", sql.partition("(")[2].removesuffix(")"))) for name, sql in rows}
+
+
+@pytest.mark.django_db
+def test_an_upgraded_database_has_the_tables_of_a_new_one(upgraded: Path):
+    # A new one is made by one migration an app, which replaces all before.
+    statements = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    with sqlite3.connect(upgraded / "rondo.sqlite3") as database, connection.cursor() as cursor:
+        before = schema(database.execute(statements).fetchall())
+        cursor.execute(statements)
+        now = schema(cursor.fetchall())
+    database.close()
+    assert "audit_never_changed" in now
+    assert before == now
+
+
+def test_a_database_between_old_migrations_is_refused_with_the_way_out(tmp_path: Path):
+    home = old_home(tmp_path)
     with sqlite3.connect(home / "rondo.sqlite3") as connection:
         connection.execute(
             "DELETE FROM django_migrations WHERE app IN ('annotation', 'training') "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import string
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT
 from training.contract import CHECKPOINT_FOLDER, read_metrics
+from training.rlhf.examples.reverse.__main__ import main
 
 COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")
 
@@ -21,37 +23,46 @@ COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")
 @pytest.fixture
 def names_file(tmp_path: Path) -> Path:
     random.seed(0)
-    names = ["".join(random.choices(string.ascii_lowercase, k=4)) for _ in range(60)]
+    names = ["".join(random.choices(string.ascii_lowercase, k=4)) for _ in range(45)]
     path = tmp_path / "names.json"
     path.write_text(json.dumps({"train": names[:40], "dev": names[35:]}))
     return path
 
 
-def reverse(names_file: Path, out: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [*COMMAND, "--data", str(names_file), "--out", str(out), "--device", "cpu", *arguments],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def reverse(
+    names_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """`reverse(out, "--seeds", "5")` is what the command says. Its trainers are processes."""
+
+    def command(out: Path, *arguments: str) -> str:
+        files = ["--data", str(names_file), "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", ["reverse", *files, "--device", "cpu", "--threads", "1", *arguments])
+        code, said = main(), capsys.readouterr()
+        assert code == 0, said.out + said.err
+        return said.out
+
+    threads = torch.get_num_threads()
+    monkeypatch.chdir(ROOT)
+    yield command
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
-def test_one_command_trains_both_runs_and_writes_results_and_curve(names_file: Path, tmp_path: Path) -> None:
+def test_one_command_trains_both_runs_and_writes_results_and_curve(
+    reverse: Callable[..., str], tmp_path: Path
+) -> None:
     out = tmp_path / "reverse"
-    first = reverse(names_file, out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
+    first = reverse(out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
     assert "5 others of it stand in train too and are left out" in first
     results = json.loads((out / "results.json").read_text())
     (seed,) = results["seeds"]
-    assert (results["asked"], seed["seed"], [step for step, _ in seed["reward"]]) == (20, 5, [1, 2])
+    assert (results["asked"], seed["seed"], [step for step, _ in seed["reward"]]) == (5, 5, [1, 2])
     assert (out / "curve.svg").read_text().startswith("<svg")
     assert len(read_metrics(out / "seed-5" / "sft")) == 3
     assert (out / "seed-5" / "rl" / CHECKPOINT_FOLDER / "model.safetensors").is_file()
     # What is trained is not trained again, and its time is still told.
-    again = reverse(names_file, out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
+    again = reverse(out, "--seeds", "5", "--sft-steps", "3", "--rl-steps", "2")
     assert again.splitlines()[-9:-2] == first.splitlines()[-9:-2]
     assert json.loads((out / "results.json").read_text()) == results
 
@@ -69,15 +80,13 @@ def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.starter
 @pytest.mark.slow
-@pytest.mark.skipif("RONDO_SKIP_STARTER" in os.environ, reason="RONDO_SKIP_STARTER is set")
-def test_the_courses_own_setting_trains_for_a_few_steps_on_a_cpu(
-    names_file: Path, starter: Path, tmp_path: Path
+def test_the_courses_own_setting_trains_a_chat_model_for_a_few_steps(
+    reverse: Callable[..., str], base: Path, tmp_path: Path
 ) -> None:
-    out, model = tmp_path / "course", str(starter)
+    out, model = tmp_path / "course", str(base)
     steps = ["--sft-steps", "5", "--rl-steps", "2", "--prompts", "2"]
-    said = reverse(names_file, out, "--model", model, "--seeds", "0", *steps)
+    said = reverse(out, "--model", model, "--seeds", "0", *steps)
     assert "after reinforcement: greedy" in said
     rows = read_metrics(out / "seed-0" / "rl")
     assert len(rows) == 2

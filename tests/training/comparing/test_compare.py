@@ -428,7 +428,7 @@ def test_votes_of_before_are_marked_by_the_migration_with_their_revisions_and_co
     count_votes()
     SideBySide.objects.filter(pk=shown.pk).update(blind=False)
     name = "0013_unblinded_votes"
-    then = MigrationLoader(connection).project_state(("training", name)).apps
+    then = MigrationLoader(connection, replace_migrations=False).project_state(("training", name)).apps
     importlib.import_module(f"training.migrations.{name}").mark_unblinded(then, None)
     marks = {one.judgment_id: one.judgment.blind for one in SideBySide.objects.select_related("judgment")}
     shown.refresh_from_db()

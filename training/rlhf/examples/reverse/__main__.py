@@ -124,16 +124,17 @@ class _Seed:
         )
         clock = folder / "seconds.json"
         before = json.loads(clock.read_text()) if clock.is_file() else 0.0
-        done = (folder / CHECKPOINT_FOLDER).is_dir()
+        if (folder / CHECKPOINT_FOLDER).is_dir():
+            return float(before)
         started = time.monotonic()
         status = subprocess.run(
             [sys.executable, "-m", "training.rlhf", str(folder)], stdin=subprocess.DEVNULL
         )
         if status.returncode != EXIT_FINISHED:
             raise RuntimeError(f"{folder}: the run did not finish; {folder / LOG_FILE} says why")
-        seconds = before if done else before + time.monotonic() - started
+        seconds = float(before + time.monotonic() - started)
         clock.write_text(json.dumps(seconds))
-        return float(seconds)
+        return seconds
 
     def _measured(self, when: str, run: Path) -> dict[str, float]:
         backbone = Backbone.load(
