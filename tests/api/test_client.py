@@ -92,18 +92,37 @@ def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
     assert len(rondo.seen) == 3
 
 
+def program_of(page: str) -> str:
+    """The program of a page of the guide that uses the client."""
+    text = (Path(settings.BASE_DIR) / "webapp" / "guide" / page).read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", text, re.S)
+    return str(snippet)
+
+
+def test_the_guides_program_changes_the_settings_for_a_team(
+    project: Project, carol: User, connect, monkeypatch: pytest.MonkeyPatch
+):
+    project.slug = "team"
+    project.save()
+    rondo = connect(carol)
+    monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
+    exec(compile(program_of("tutorials/team-of-twenty.md"), "team-of-twenty.md", "exec"), {})
+    project.refresh_from_db()
+    assert (project.overlap, project.extra_overlap, project.extra_overlap_share) == (2, 1, 0.1)
+    assert (project.qualification_pass_share, project.gold_share, project.retest_share) == (0.8, 0.05, 0.05)
+    assert (project.review_disagreements, project.review_random_share, project.daily_limit) == (True, 0.05, 200)
+
+
 def test_the_guides_program_labels_all_there_is(
     project: Project, alice: User, connect, monkeypatch: pytest.MonkeyPatch
 ):
     for _number in range(3):
         factories.make_comparison(project, texts=["short", "much longer"])
-    guide = Path(settings.BASE_DIR) / "webapp" / "guide" / "how-to" / "use-the-api.md"
-    text = guide.read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", text, re.S)
+    snippet = program_of("how-to/use-the-api.md")
     rondo = connect(alice)
     # All of the program is the guide's, but for the way to the server.
     monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
-    exec(compile(snippet, guide.name, "exec"), {})
+    exec(compile(snippet, "use-the-api.md", "exec"), {})
     best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
     assert best == ["much longer"] * 3
 

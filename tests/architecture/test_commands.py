@@ -147,6 +147,8 @@ def test_each_program_of_the_guide_has_a_test_that_runs_it():
     texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "webapp" / "guide").rglob("*.md"))]
     snippets = re.findall(r"^```(\w*)\n(.*?)^```", "\n".join(texts), flags=re.M | re.S)
     assert sorted((language, text.splitlines()[0]) for language, text in snippets) == [
+        # tests/api/test_client.py, test_the_guides_program_changes_the_settings_for_a_team
+        ("python", "from webapp.api.client import Rondo"),
         # tests/api/test_client.py, test_the_guides_program_labels_all_there_is
         ("python", "from webapp.api.client import Rondo"),
         # tests/rlhf/model/test_plain_loading.py, test_the_guides_snippet_computes_the_same_without_rondo
