@@ -74,7 +74,12 @@ def test_no_batch_is_ever_drawn_by_a_policy_further_behind_than_the_bound(
 
 def test_nothing_is_drawn_ahead_where_staleness_is_0():
     order: list[int] = []
-    ahead: Ahead[int, int] = Ahead(lambda number, policy: order.append(number) or policy, most=0)
+
+    def draw(number: int, policy: int) -> int:
+        order.append(number)
+        return policy
+
+    ahead = Ahead(draw, most=0)
     for step in range(3):
         assert ahead.take(step, lambda number: number, policy=step, last=3, stopped=lambda: False) == step
         assert order == list(range(step + 1))
