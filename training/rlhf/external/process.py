@@ -39,7 +39,7 @@ _NAMES = {
     "num_tokens": "tokens",
 }
 """Rondo's names of TRL's metrics; the others keep theirs, with _ for what is no letter."""
-_OF_THE_WHOLE = re.compile(r"train_(runtime|loss|\w+_per_second)|total_flos")
+_OF_THE_WHOLE = re.compile(r"train_loss|total_flos|(train|eval)_(runtime|\w+_per_second)")
 
 
 class TrlProcess:

@@ -137,9 +137,16 @@ def _wanted(settings: Settings) -> Wanted:
             ranks="decided" if "ranks" in settings.sources else "none",
             criteria=(frozenset(settings.criteria) or None) if rated else frozenset(),
             verdicts="verdicts" in settings.sources,
+            nothing=f"calls no answer good or bad ({', '.join(settings.sources)})",
+            remedy="Ask for thumbs or ratings, or name other sources",
         )
     if isinstance(settings, SftSettings):
-        return Wanted(ranks="none", written=frozenset(settings.sources))
+        return Wanted(
+            ranks="none",
+            written=frozenset(settings.sources),
+            nothing=f"has no text to be imitated ({', '.join(settings.sources)})",
+            remedy="Ask for demonstrations or corrections, or name other sources",
+        )
     raise ContractError(f"TRL is handed no judgments for {settings.method!r}")
 
 
