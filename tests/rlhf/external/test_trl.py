@@ -139,7 +139,7 @@ def test_a_ranking_is_handed_on_as_its_decided_pairs(base: Path, backbone: Backb
     assert found.train[0]["prompt"] == [{"role": "user", "content": "What is the colour of the sky?"}]
     assert [one["chosen"][0] for one in found.held_out] == [{"role": "assistant", "content": "kept"}]
     # The same reason as that of Rondo's own method.
-    assert [entry["reason"] for entry in found.dropped] == ["all completions were judged equal"]
+    assert [entry["reason"] for entry in found.dropped] == ["no two usable answers differ in rank"]
 
 
 def test_thumbs_and_demonstrations_become_unpaired_rows_and_completions(backbone: Backbone):
@@ -280,7 +280,7 @@ def test_neither_keys_nor_their_names_reach_trl(
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "named"),
+    ("method", "values", "named"),
     [
         ("reward", {}, "method"),
         ("preference", {"adapter": "none"}, "adapter"),
@@ -294,8 +294,8 @@ def test_neither_keys_nor_their_names_reach_trl(
         ("policy_gradient", {**GRPO, "advantage": {"kind": "leave_one_out"}}, "kl, place"),
     ],
 )
-def test_what_trl_cannot_be_told_of_is_refused(method: str, settings: dict[str, Any], named: str):
-    refused = [name for name, _ in trl_refusals(settings_from_json(method, settings))]
+def test_what_trl_cannot_be_told_of_is_refused(method: str, values: dict[str, Any], named: str):
+    refused = [name for name, _ in trl_refusals(settings_from_json(method, values))]
     assert refused == [named]
 
 
