@@ -118,6 +118,8 @@ def test_rondos_own_trainer_is_the_default():
 real = (
     pytest.mark.trl,
     pytest.mark.slow,
+    # TRL's imports alone take a minute on a busy machine.
+    pytest.mark.timeout(1800),
     pytest.mark.skipif("RONDO_TEST_TRL" not in os.environ, reason="needs TRL: `make test-trl`"),
 )
 

@@ -100,7 +100,10 @@ def _of_method(spec: RunSpec, rows: Rows) -> dict[str, Any]:
     settings = spec.settings
     if isinstance(settings, PolicyGradientSettings):
         return _of_policy_gradient(spec, settings)
-    values = {**_batches(spec, settings.optimiser.batch_size), "max_length": settings.max_tokens}
+    values: dict[str, Any] = {
+        **_batches(spec, settings.optimiser.batch_size),
+        "max_length": settings.max_tokens,
+    }
     if isinstance(settings, PreferenceSettings):
         values |= _of_preferences(settings)
     elif isinstance(settings, KtoSettings):
