@@ -55,6 +55,8 @@ RONDO_WEBHOOK_HOSTS = list(env["RONDO_WEBHOOK_HOSTS"])
 RONDO_REWARD_FUNCTIONS = list(env["RONDO_REWARD_FUNCTIONS"])
 RONDO_JUDGE_URL = env["RONDO_JUDGE_URL"]
 RONDO_JUDGE_KEY = env["RONDO_JUDGE_KEY"]
+# The program `trl` in an environment of its own: the trainer reads it from its environment, too.
+RONDO_TRL = env["RONDO_TRL"]
 RONDO_TOKEN_REQUESTS_PER_MINUTE = env["RONDO_TOKEN_REQUESTS_PER_MINUTE"]
 RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
 # Programs with this token may read /metrics; without it only this machine and administrators may.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from training.contract.external import TrlSettings, trl_refusals
 from training.contract.files import (
     FORMAT_VERSION,
     canonical_json,
@@ -89,6 +90,8 @@ class RunSpec:
     cache: str | None = None
     """Folder for what another run on the same snapshot need not compute again: tokens, log-probabilities of
     the reference. A relative path starts at the run's folder; null is `cache` in it. May be deleted."""
+    trl: TrlSettings | None = None
+    """TRL trains the run, in an environment of its own; null is Rondo's trainer."""
     format: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -101,6 +104,14 @@ class RunSpec:
             "only a frozen base can be cut; set it to 'none', or settings, adapter to 'lora'",
         )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
+        if self.trl is not None:
+            for name, problem in trl_refusals(self.settings, parent=self.parent is not None):
+                require(False, f"settings, {name}", problem)
+
+    @property
+    def launched(self) -> int:
+        """Return the number of processes that a launcher starts on a machine. TRL starts its own."""
+        return 1 if self.trl is not None else self.processes
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -109,8 +120,11 @@ class RunSpec:
         return decode(cls, values, SPEC_FILE)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resolved spec, every default written out."""
-        return dataclasses.asdict(self)
+        """Return the resolved spec, every default written out; without `trl` where it is null."""
+        values = dataclasses.asdict(self)
+        if values["trl"] is None:
+            del values["trl"]
+        return values
 
 
 def write_spec(run_folder: Path, spec: RunSpec) -> None:

@@ -48,6 +48,8 @@ class SampledAnswer:
     parts: dict[str, Any]
     """Score of each part of the reward by its name; None where a part has none."""
     tokens: tuple[SampledToken, ...]
+    version: int | None = None
+    """Optimiser steps that the policy which sampled it had taken; None where the trainer samples."""
 
 
 def read_samples(run_folder: Path, step: int) -> list[SampledAnswer]:

@@ -21,7 +21,9 @@ _GROUP_PATTERNS = {
     ChartGroup.HELD_OUT: re.compile(r"^held_out_"),
     ChartGroup.REWARD: re.compile(r"^(reward|watched)(/|_|$)"),
     ChartGroup.RESPONSES: re.compile(r"(^|_)(length|unfinished|tokens)$"),
-    ChartGroup.POLICY: re.compile(r"(^|_)(kl|entropy|ratio|gap|clip_fraction|explained_variance)(_|$)"),
+    ChartGroup.POLICY: re.compile(
+        r"(^|_)(kl|entropy|ratio|gap|clip_fraction|explained_variance|staleness|importance)(_|$)"
+    ),
     ChartGroup.OBJECTIVE: re.compile(r"(^|_)(loss|accuracy|margin|gradient_norm|learning_rate)$"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -19,6 +19,7 @@ from training.contract import (
     SftSettings,
     settings_from_json,
 )
+from training.contract.external import TrlSettings, trl_refusals
 from training.contract.record import ContractError, decode, record, require
 from training.recipe.parts import (
     BudgetSettings,
@@ -118,6 +119,11 @@ class Recipe:
     """What training may cost."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     """What it runs on."""
+    trainer: Literal["rondo", "trl"] = "rondo"
+    """Trainer of the policy: Rondo's own; or TRL's command line, in the environment that RONDO_TRL names.
+    Reward models are trained by Rondo."""
+    trl: TrlSettings = field(default_factory=TrlSettings)
+    """What TRL is told beyond the settings of the policy; unused with trainer rondo."""
     ai_feedback: bool = False
     """Include the annotations of AI annotators; false keeps them out of the snapshot."""
     feedback: FeedbackUse | None = None
@@ -136,12 +142,21 @@ class Recipe:
             f"they give {answers} answers to a prompt; a comparison has 2 to 9",
         )
         self._check_promotion()
+        self._check_trainer()
         full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
         require(
             self.compute.sharding == "none" or not full,
             "compute, sharding",
             f"only a frozen base can be cut; set it to 'none', or {' and '.join(full)}, adapter to 'lora'",
         )
+
+    def _check_trainer(self) -> None:
+        """Raise for a policy or a machine that TRL's command line cannot be told of."""
+        if self.trainer == "rondo":
+            return
+        for name, problem in trl_refusals(self.policy):
+            require(False, f"policy, {name}", problem)
+        require(self.compute.nodes == 1, "compute, nodes", "TRL is started on one machine; set it to 1")
 
     def _check_promotion(self) -> None:
         """Raise for conditions that no evidence of this recipe could meet."""

@@ -68,14 +68,16 @@ def build_examples(
     wanted: Wanted | None = None,
     cache: TokenCache | None = None,
     thinking: Thinking = "train",
+    encoder: Encoder | None = None,
 ) -> Examples:
     """Tokenise a snapshot's rows into training and held-out examples; by default of decided rankings.
 
-    With a `cache` the tokens lie there, and only what it does not hold is tokenised.
+    With a `cache` the tokens lie there, and only what it does not hold is tokenised. encoder: takes the place
+    of the tokenizer's own.
     What cannot be used is listed with its reason. Raises `ContractError` where no training example is left.
     """
     building = _Building(
-        Encoder(tokenizer, thinking=thinking),
+        encoder or Encoder(tokenizer, thinking=thinking),
         max_tokens=max_tokens,
         context=context,
         wanted=wanted or Wanted(),

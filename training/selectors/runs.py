@@ -42,6 +42,7 @@ DRAWN_METRICS = (
     "kl",
     "kl_base",
     "sampler_gap",
+    "staleness",
     "length",
     "entropy",
     "unfinished",

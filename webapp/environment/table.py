@@ -365,4 +365,18 @@ TABLE = (
         "folder that it loads adapters from, under the same path here and there",
         default_note="none",
     ),
+    Setting(
+        "RONDO_TRL",
+        Kind.TEXT,
+        "program `trl` of an environment of its own, for recipes whose trainer is `trl`; read by the trainer",
+        default_note="none",
+    ),
+    Setting(
+        "RONDO_REWARD_URL",
+        Kind.ADDRESS,
+        "model server that TRL asks for scores, without `/v1`; read by the trainer",
+        choices=WEB,
+        default_note="that of this installation",
+    ),
+    Setting("RONDO_REWARD_KEY", Kind.TEXT, "its key", default_note="its own", is_secret=True),
 )

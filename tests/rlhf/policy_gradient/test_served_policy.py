@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ from training.contract import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import served
-from training.rlhf.policy_gradient.served import ServedPolicy
-from training.rlhf.rollout import SamplingParameters
+from training.rlhf.policy_gradient.served import Asked, ServedPolicy
+from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import ServerError
 
 BASE = "SmolLM2-135M-Instruct"
@@ -227,6 +227,19 @@ def served_by(
     )
 
 
+def draw(
+    policy: ServedPolicy,
+    step: int,
+    prompts: Sequence[Sequence[int]] = ((0, 65),),
+    seeds: Sequence[int] = (5,),
+) -> list[list[Sample]]:
+    """One sample of each prompt, one token long."""
+    asked = Asked(prompts, SamplingParameters(max_tokens=1), 1, seeds)
+    drawn = policy.drawn(step, lambda _: asked, last=step + 1, stopped=lambda: False)
+    assert drawn is not None
+    return drawn.samples
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "adapters"
@@ -244,7 +257,7 @@ def test_vllm_holds_the_adapter_of_each_step_and_only_that(
     for step in range(3):
         with torch.no_grad():
             parameter.fill_(float(step))
-        policy.rollout(step, [[0, 65]], SamplingParameters(max_tokens=1), n=1, seeds=[5])
+        draw(policy, step)
         [(name, weights)] = vllm.held.items()
         assert name.endswith(f"-{step}")
         assert vllm.asked[-1]["model"] == name
@@ -273,12 +286,12 @@ def test_what_a_killed_trainer_left_is_removed_and_does_not_clash(
     other.mkdir()
     vllm = Vllm()
     killed = served_by(vllm, backbone, read_spec(run), run, folder)
-    killed.rollout(0, [[0, 65]], SamplingParameters(max_tokens=1), n=1, seeds=[5])
+    draw(killed, 0)
     [left] = vllm.held
     backbone.drop_adapter("policy")
     anew = served_by(vllm, backbone, read_spec(run), run, folder)
     assert list(folder.iterdir()) == [other]
-    anew.rollout(0, [[0, 65]], SamplingParameters(max_tokens=1), n=1, seeds=[5])
+    draw(anew, 0)
     assert vllm.asked[-1]["model"] != left
 
 
@@ -290,7 +303,7 @@ def test_a_vllm_that_loads_no_adapters_is_told_how_to(
     with pytest.raises(
         ServerError, match=r"status 404: the adapter .* VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
     ):
-        policy.rollout(0, [[0, 65]], SamplingParameters(max_tokens=1), n=1, seeds=[5])
+        draw(policy, 0)
 
 
 def test_a_server_of_another_base_is_warned_of_once(
@@ -344,7 +357,7 @@ def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
 
     def answers(step: int) -> list[int]:
         prompts = [[0, 65], [0, 66], [0, 67], [0, 68], [0, 69]]
-        drawn = policy.rollout(step, prompts, SamplingParameters(max_tokens=1), n=1, seeds=[1, 2, 3, 4, 5])
+        drawn = draw(policy, step, prompts, seeds=[1, 2, 3, 4, 5])
         return [sample.tokens[0].id for [sample] in drawn]
 
     expected = [66, 68, 70, 72, 74]
@@ -380,6 +393,9 @@ def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
         ({"server": {}, "top_p": 0.9}, "server, tells"),
         ({"server": {"url": "http://anyone.example"}}, "unknown field 'url'"),
         ({"server": {"every": 2}}, "update, truncate: the answers are of a policy up to 1 steps behind"),
+        ({"server": {"max_staleness": 3}}, "update, truncate: the answers are of a policy up to 3 steps"),
+        ({"server": {"max_staleness": 1, "every": 2}}, "every: servers that sample ahead get every adapter"),
+        ({"server": {"max_staleness": -1}}, "max_staleness: must not be negative"),
     ],
 )
 def test_a_server_that_would_give_wrong_samples_is_refused(rollout: dict[str, Any], message: str):

@@ -34,7 +34,17 @@ GRPO: dict[str, Any] = {
 """Rewards short responses; needs no reward model."""
 
 
-def started(project: Project, alice: User, carol: User, compute: dict[str, Any], *, grpo: bool) -> Round:
+def started(
+    project: Project,
+    alice: User,
+    carol: User,
+    compute: dict[str, Any],
+    *,
+    grpo: bool = False,
+    steps: int = STEPS,
+    policy: dict[str, Any] | None = None,
+    **recipe_parts: Any,
+) -> Round:
     """A round of four judged comparisons that is about to train."""
     for number in range(4):
         prompt = factories.make_prompt(project, f"What is {number} and {number}?", split="train")
@@ -43,8 +53,8 @@ def started(project: Project, alice: User, carol: User, compute: dict[str, Any],
         best, other = sorted(assignment.display_order)
         answer = JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2})
         submit_judgment(assignment=assignment, annotator=alice, answer=answer, idempotency_key=uuid.uuid4())
-    recipe = tiny_recipe(steps=STEPS)
-    recipe["compute"] = compute
+    recipe = {**tiny_recipe(steps=steps), "compute": compute, **recipe_parts}
+    recipe["policy"] |= policy or {}
     if grpo:
         recipe["policy"] |= GRPO
     round_ = open_first_round(project=project, recipe=recipe)

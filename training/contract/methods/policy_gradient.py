@@ -101,6 +101,11 @@ class RolloutServerSettings:
     every: Count = 1
     """Steps between two adapters. With 1 every response is sampled from the current policy; with more,
     responses come from an older policy and update, truncate must reweight them."""
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps by which the policy that samples may be behind the one that learns. 0: sampling and learning take
+    turns. Above 0: servers sample the batches of that many later steps while the trainer learns, always with
+    the newest adapter, and update, truncate must reweight them. Which adapter that is depends on time, so two
+    runs may differ."""
     seconds: Positive = 600.0
     """Timeout for the responses to one prompt; after three attempts the run ends and can be restarted."""
 
@@ -109,6 +114,11 @@ class RolloutServerSettings:
             self.kind == "vllm" or self.tells == "model",
             "tells",
             "Rondo's model server tells the model's log-probabilities; set it to 'model'",
+        )
+        require(
+            self.every == 1 or not self.max_staleness,
+            "every",
+            "servers that sample ahead get every adapter; set it to 1, or max_staleness to 0",
         )
 
 
@@ -325,9 +335,10 @@ class PolicyGradientSettings(MethodSettings):
                 "adapter",
                 "vLLM can load an adapter, not all weights; train an adapter, or set rollout, server to null",
             )
+            behind = max(server.every - 1, server.max_staleness)
             require(
-                server.every == 1 or self.update.truncate is not None,
+                not behind or self.update.truncate is not None,
                 "update, truncate",
-                f"the answers are of a policy up to {server.every - 1} steps behind: set it, 2 is usual, or "
-                "set rollout, server, every to 1",
+                f"the answers are of a policy up to {behind} steps behind: set it, 2 is usual, or "
+                "set rollout, server, every to 1 and max_staleness to 0",
             )

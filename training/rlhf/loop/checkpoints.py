@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -44,8 +44,12 @@ def save_checkpoint(
     metrics: dict[str, float],
     dropped: list[dict[str, str]],
     warnings: Sequence[str] = (),
+    texts: Mapping[str, str] | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
+
+    texts: more files by name. versions: of the libraries that trained it, where they are not this process's.
 
     Equal runs write equal bytes: nothing here tells of time, machine or folder.
     """
@@ -57,12 +61,12 @@ def save_checkpoint(
         for path in partial.iterdir():
             _sync(path)
     else:
-        _save_tensors(partial / ADAPTER_FILE, backbone.adapter_state(adapter))
-        config = json.dumps(backbone.adapter_config(adapter), indent=2, sort_keys=True)
-        (partial / ADAPTER_CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
+        save_adapter(partial, backbone, adapter)
     heads = backbone.head_state(adapter)
     if heads:
         _save_tensors(partial / HEADS_FILE, heads)
+    for name, text in (texts or {}).items():
+        (partial / name).write_text(text, encoding="utf-8")
     manifest = Manifest(
         kind=kind,
         name=spec.name or kind,
@@ -79,13 +83,20 @@ def save_checkpoint(
         warnings=list(warnings),
         heads=sorted(name for name in heads if "." not in name),
         files={path.name: sha256_of_file(path) for path in sorted(partial.iterdir())},
-        versions=library_versions(),
+        versions=library_versions() if versions is None else dict(versions),
         parent_digest=manifest_digest(Path(spec.parent)) if spec.parent else None,
     )
     write_manifest(partial, manifest)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return manifest
+
+
+def save_adapter(folder: Path, backbone: Backbone, adapter: str) -> None:
+    """Write an adapter's two files as plain peft reads them."""
+    _save_tensors(folder / ADAPTER_FILE, backbone.adapter_state(adapter))
+    config = json.dumps(backbone.adapter_config(adapter), indent=2, sort_keys=True)
+    (folder / ADAPTER_CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
 
 
 def _portable(spec: RunSpec) -> dict[str, Any]:

@@ -147,10 +147,10 @@ def _cache_of(run: TrainingRun) -> Path:
 
 
 def _rows(run: TrainingRun) -> Iterator[SnapshotRow]:
-    return _rows_of_part(read_snapshot(run.snapshot), run.spec.judgments)
+    return rows_of_part(read_snapshot(run.snapshot), run.spec.judgments)
 
 
-def _rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:
+def rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow]:
     """Yield the rows that a run may read: its part of the training prompts, and all held-out ones."""
     for row in rows:
         if part == "all" or row.split != "train" or part_of_prompt(row.prompt) == part:

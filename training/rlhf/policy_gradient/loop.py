@@ -14,6 +14,8 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
     sampler_gap            |log π − log μ| of a drawn token, the mean: how far the trainer's probabilities lie
                            from the sampler's. Above 0 where they round otherwise (bfloat16: about 0.01 to
                            0.04) or the sampler is behind; it enters no divergence
+    staleness, staleness_max   steps by which the policies that drew the answers were behind, where servers
+                           draw: mean and maximum
     entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
                            which is an estimate without bias
     beta                   KL penalty coefficient
@@ -45,8 +47,15 @@ from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.evaluation import evaluation_figures
 from training.rlhf.policy_gradient.method import PolicyGradient, part_figures, sample_figures
 from training.rlhf.policy_gradient.samples_file import SamplesFile
-from training.rlhf.policy_gradient.sampling import Prompt, Prompts, Sampled, episodes_of, seeds_of_step
-from training.rlhf.policy_gradient.served import ServedPolicy
+from training.rlhf.policy_gradient.sampling import (
+    Prompt,
+    Prompts,
+    Sampled,
+    episodes_of,
+    seeds_of_step,
+    staleness_figures,
+)
+from training.rlhf.policy_gradient.served import Asked, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.update import OptimizerStep, evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
@@ -135,9 +144,8 @@ class SamplingLoop(SteppingLoop):
     def _sample_and_learn(self, step: int, rate: float) -> StepResult:
         seed_step(self._seed, step, rank=0)
         clock = _Clock()
-        prompts = examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
-        seeds = seeds_of_step(prompts, step, seed=self._seed)
-        sampled = self._drawn(step, prompts, seeds)
+        prompts = self._prompts_of(step)
+        sampled = self._drawn(step, prompts)
         clock.lap("seconds_rollout")
         combined, watched = self._scored(sampled)
         clock.lap("seconds_reward")
@@ -152,6 +160,7 @@ class SamplingLoop(SteppingLoop):
         clock.lap("seconds_learning")
         figures = {
             **sample_figures(sampled, combined.totals),
+            **staleness_figures(sampled, step),
             **part_figures(combined, watched),
             **learned.figures,
             **clock.laps,
@@ -164,18 +173,29 @@ class SamplingLoop(SteppingLoop):
         summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return StepResult(figures, summary, learned.finite)
 
-    def _drawn(self, step: int, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Sampled:
+    def _drawn(self, step: int, prompts: Sequence[Prompt]) -> Sampled:
         """Return the answers that a step learns from."""
-        n = self._own.rollout.samples
         if self._own.rollout.server is None:
+            n, seeds = self._own.rollout.samples, seeds_of_step(prompts, step, seed=self._seed)
             return self._answered(prompts, self._sampler, n=n, seeds=seeds)
-        drawn: list[list[Sample]] = []
+        drawn: Drawn | None = None
         if self._served is not None:
-            ids = [prompt.ids for prompt in prompts]
-            drawn = self._served.rollout(step, ids, self._sampler, n=n, seeds=seeds)
+            drawn = self._served.drawn(
+                step, self._asked, last=self.total_steps, stopped=lambda: bool(self._stop.reason)
+            )
         drawn = self._processes.gather_objects(drawn)[0]
         self._check_all()
-        return Sampled.of(prompts, drawn)
+        assert drawn is not None  # noqa: S101 - else there was a reason to stop
+        return Sampled.of(prompts, drawn.samples, version=drawn.version)
+
+    def _asked(self, step: int) -> Asked:
+        """Return the batch of a step as a server is asked for it."""
+        prompts = self._prompts_of(step)
+        seeds = seeds_of_step(prompts, step, seed=self._seed)
+        return Asked([prompt.ids for prompt in prompts], self._sampler, self._own.rollout.samples, seeds)
+
+    def _prompts_of(self, step: int) -> list[Prompt]:
+        return examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
 
     def _answered(
         self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]

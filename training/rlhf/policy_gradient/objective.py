@@ -157,6 +157,8 @@ class Objective:
             return None
         weights = importance_weights(old, drawn, mask, truncate=self._settings.truncate)
         tally.add("importance_weight", weights.sum() / max(tokens, 1), tokens)
+        cut = ((old - drawn).exp() > self._settings.truncate) & mask
+        tally.add("importance_truncated", cut.sum() / max(tokens, 1), tokens)
         return weights
 
     def _divergence(self, rows: list[int], logp: Tensor, evaluated: Evaluated, mask: Tensor) -> Tensor:

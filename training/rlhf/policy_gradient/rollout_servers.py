@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,13 +51,15 @@ class RolloutServers:
         """attempts, pause: how often a request is sent to a server that is silent, and seconds before the
         second time."""
         self._is_vllm = settings.kind == "vllm"
+        # A fast tokenizer that one thread changes the truncation of serves no other meanwhile.
+        tokenizer = copy.deepcopy(backbone.tokenizer)
 
         def server(url: str) -> _Server:
             remote = RemoteRollout(
                 url=url,
                 key=key,
                 model="",
-                tokenizer=backbone.tokenizer,
+                tokenizer=tokenizer,
                 end_tokens=end_tokens(backbone),
                 tells=settings.tells,
                 timeout=settings.seconds,
@@ -83,6 +86,11 @@ class RolloutServers:
         for server in self._servers:
             server.remote.close()
             server.control.close()
+
+    def abort(self) -> None:
+        """Break off all drawing, also from another thread: a server that sees it stops, too."""
+        for server in self._servers:
+            server.remote.abort()
 
     def use(self, name: str, folder: Path) -> None:
         """Have every server answer with an adapter. Raises `ServerError` where none of them loads it."""

@@ -74,7 +74,9 @@ def _line(
             trainer = episodes.trainer_logp
             columns["kl"] = (drawn if trainer is None else trainer) - reference
     numbers = {name: values[row].tolist() for name, values in columns.items()}
+    version = {"version": sampled.versions[row]} if sampled.versions else {}
     return {
+        **version,
         "prompt": prompt.id,
         "message": prompt.chat[-1].content,
         "text": sample.text,

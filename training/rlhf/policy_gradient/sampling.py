@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,12 +107,22 @@ class Sampled:
     """(B) number of that prompt in the step."""
     samples: list[Sample]
     """(B)"""
+    versions: list[int] = field(default_factory=list)
+    """(B) optimiser steps that the policy which drew each had taken; empty where the trainer draws."""
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt], samples: Sequence[Sequence[Sample]]) -> Sampled:
+    def of(
+        cls,
+        prompts: Sequence[Prompt],
+        samples: Sequence[Sequence[Sample]],
+        *,
+        version: int | None = None,
+    ) -> Sampled:
         """From samples by prompt, as `rollout` gives them."""
         group = [index for index, some in enumerate(samples) for _ in some]
-        return cls([prompts[index] for index in group], group, [one for some in samples for one in some])
+        drawn = [one for some in samples for one in some]
+        versions = [] if version is None else [version] * len(drawn)
+        return cls([prompts[index] for index in group], group, drawn, versions)
 
     @property
     def answers(self) -> list[Answered]:
@@ -141,6 +151,17 @@ class Sampled:
             [self.prompts[row].reference for row in rows],
         )
         return rewards.combined({name: share.merged(rows, scores) for name, scores in mine.items()})
+
+
+def staleness_figures(sampled: Sampled, step: int) -> dict[str, float]:
+    """Return by how many steps the policies that drew were behind the one that learns; none without servers.
+
+    step: optimiser steps that the learning policy has taken.
+    """
+    behind = [step - version for version in sampled.versions]
+    if not behind:
+        return {}
+    return {"staleness": sum(behind) / len(behind), "staleness_max": float(max(behind))}
 
 
 def episodes_of(

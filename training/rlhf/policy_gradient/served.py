@@ -11,14 +11,16 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
 from training.contract import ContractError, RolloutServerSettings, RunSpec
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.ahead import Ahead
 from training.rlhf.policy_gradient.rollout_servers import RolloutServers
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.runtime.run_folder import log
@@ -36,8 +38,28 @@ _GAP_TOLD = 0.5
 """Nats between trainer and server, per token, that no rounding explains."""
 
 
+class Asked(NamedTuple):
+    """A batch to be drawn: `n` samples of every prompt, by seeds of the prompts' first ones."""
+
+    prompts: Sequence[Sequence[int]]
+    parameters: SamplingParameters
+    n: int
+    seeds: Sequence[int]
+
+
+class Drawn(NamedTuple):
+    """Samples of a batch by prompt, and the policy that drew them."""
+
+    samples: list[list[Sample]]
+    version: int
+    """Optimiser steps that this policy had taken."""
+
+
 class ServedPolicy:
-    """Answers of an adapter by a server, which is given it every so many steps. Close it after use."""
+    """Answers of an adapter by servers, which are given it every so many steps. Close it after use.
+
+    With `max_staleness` above 0 the batches of that many later steps are drawn while the trainer learns.
+    """
 
     def __init__(
         self,
@@ -66,7 +88,12 @@ class ServedPolicy:
         self._prefix = f"rollout-{hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:10]}-"
         # vLLM keeps a name until it is unloaded: a trainer that was killed must not meet its own.
         self._start = secrets.token_hex(4)
-        self._loaded: str | None = None
+        self._written: dict[int, str] = {}
+        """Names of the adapters in the folder by version."""
+        self._newest = 0
+        self._loaded: int | None = None
+        self._is_first = True
+        self._ahead: Ahead[Asked, Drawn] = Ahead(self._draw, most=settings.max_staleness)
         self._servers = RolloutServers(
             urls, backbone, settings, key=key, attempts=_ATTEMPTS, pause=_PAUSE, transport=transport
         )
@@ -74,32 +101,33 @@ class ServedPolicy:
         self._remove_leftovers()
 
     def close(self) -> None:
-        """Take the adapter away from the server, and give the connections back."""
-        self._drop(self._loaded)
-        self._loaded = None
+        """Break off what is being drawn, take the adapters away, and give the connections back."""
+        self._ahead.give_up()
+        self._servers.abort()
+        self._ahead.close()
+        self._drop(self._written)
         self._servers.close()
 
-    def rollout(
-        self,
-        step: int,
-        prompts: Sequence[Sequence[int]],
-        parameters: SamplingParameters,
-        *,
-        n: int,
-        seeds: Sequence[int],
-    ) -> list[list[Sample]]:
-        """`n` answers to every prompt, by the policy as it is or, between two adapters, as it was.
+    def drawn(
+        self, step: int, asked: Callable[[int], Asked], *, last: int, stopped: Callable[[], bool]
+    ) -> Drawn | None:
+        """Return the batch of a step, drawn by the policy as it is or, within the bound, as it was.
 
+        asked: returns the batch of any step. last: number of steps of the run. None once `stopped` holds.
         Raises `ServerError` where no server loads the adapter, or none gives answers.
         """
-        if self._loaded is None or step % self._settings.every == 0:
-            self._hand_over(step)
-        return self._servers.rollout(prompts, parameters, n=n, seeds=seeds)
+        if self._is_first and step and self._settings.max_staleness:
+            log.info("What was being sampled for later steps when the run ended is sampled again")
+        self._is_first = False
+        if not self._written or step % self._settings.every == 0:
+            self._write(step)
+        return self._ahead.take(step, asked, policy=self._newest, last=last, stopped=stopped)
 
     def check(self, gap: float) -> None:
         """Warn, once, where the trainer finds the answers much more or less likely than the server did: gap
         is the mean of |log π − log μ| over drawn tokens."""
-        if self._settings.every == 1 and gap > _GAP_TOLD and not self._warned:
+        is_current = self._settings.every == 1 and not self._settings.max_staleness
+        if is_current and gap > _GAP_TOLD and not self._warned:
             self._warned = True
             log.warning(
                 "The server's log-probabilities are %.2f nats per token from the trainer's: it has another "
@@ -107,15 +135,14 @@ class ServedPolicy:
                 gap,
             )
 
-    def _hand_over(self, step: int) -> None:
-        """Write the adapter down and have it loaded; then the one before is taken away."""
-        name = f"{self._prefix}{self._start}-{step}"
+    def _write(self, step: int) -> None:
+        """Write the adapter down as it is after `step` steps."""
         # A step that was given up is taken again: it is the same adapter.
-        if name == self._loaded:
+        if step in self._written:
             return
-        place = self._folder / name
+        name = f"{self._prefix}{self._start}-{step}"
         save_checkpoint(
-            place,
+            self._folder / name,
             backbone=self._backbone,
             adapter=self._adapter,
             kind="policy",
@@ -124,15 +151,29 @@ class ServedPolicy:
             metrics={},
             dropped=[],
         )
-        before, self._loaded = self._loaded, name
-        self._servers.use(name, place)
-        self._drop(before)
+        self._written[step] = name
+        self._newest = step
 
-    def _drop(self, name: str | None) -> None:
-        if name is None:
-            return
-        self._servers.drop(name)
-        shutil.rmtree(self._folder / name, ignore_errors=True)
+    def _draw(self, asked: Asked, version: int) -> Drawn:
+        """Draw a batch, in the thread of `Ahead`."""
+        if version != self._loaded:
+            older = [written for written in list(self._written) if written < version]
+            try:
+                self._servers.use(self._written[version], self._folder / self._written[version])
+            finally:
+                self._drop(older)
+            self._loaded = version
+        samples = self._servers.rollout(asked.prompts, asked.parameters, n=asked.n, seeds=asked.seeds)
+        return Drawn(samples, version)
+
+    def _drop(self, versions: Iterable[int]) -> None:
+        """Take adapters away from servers and folder."""
+        for version in list(versions):
+            name = self._written.pop(version)
+            if version == self._loaded:
+                self._servers.drop(name)
+                self._loaded = None
+            shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
         """Adapters of a trainer of this run that was killed."""

@@ -116,6 +116,7 @@ def update_policy(
         approximate_kl                     k3 of KL(π_old ‖ π), in the last epoch
         entropy                            of the next token, nats
         sampler_gap, importance_weight     |log π_old − log μ|, and what was made of it
+        importance_truncated               share of tokens whose weight was cut at `truncate`
         gradient_norm                      before clipping
         policy_loss, kl_loss, entropy_loss, value_loss   as they enter the sum, with their weights
         updates, skipped                   optimiser steps taken; refused as something was not finite

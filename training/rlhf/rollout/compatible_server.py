@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import socket
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -34,6 +36,9 @@ class CompatibleServer:
         attempts: how often a request is sent in all, after `pause` seconds, then twice that and so on.
         """
         self._name, self._attempts, self._pause = name, attempts, pause
+        self._aborted = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
         self._client = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -45,13 +50,23 @@ class CompatibleServer:
         """Give the connections back."""
         self._client.close()
 
+    def abort(self) -> None:
+        """End the requests of other threads at once; they and all later ones raise `ServerError`."""
+        self._aborted.set()
+        with self._lock:
+            for connection in self._sockets:
+                # To close it would leave who reads from it waiting.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """Return the server's answer, which is a success. Raises `ServerError`."""
-        problem = ""
+        problem = f"the request to {self._name} was broken off"
         for attempt in range(self._attempts):
-            time.sleep(self._pause * 2 ** (attempt - 1) if attempt else 0.0)
+            if self._aborted.wait(self._pause * 2 ** (attempt - 1) if attempt else 0.0):
+                break
             try:
-                response = self._client.post(path, json=body)
+                response = self._client.post(path, json=body, extensions={"trace": self._note_socket})
             except httpx.HTTPError as error:
                 problem = f"{self._name} at {self._client.base_url} does not answer ({type(error).__name__})"
                 continue
@@ -61,6 +76,16 @@ class CompatibleServer:
             if response.status_code not in _AGAIN:
                 break
         raise ServerError(problem)
+
+    def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
+        """Keep the socket of each connection, which httpx hands over when it is made (its `trace`)."""
+        if event not in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            return
+        connection = info["return_value"].get_extra_info("socket")
+        with self._lock:
+            self._sockets = {known for known in self._sockets if known.fileno() >= 0} | {connection}
+        if self._aborted.is_set():
+            self.abort()
 
 
 def _reason(response: httpx.Response) -> str:

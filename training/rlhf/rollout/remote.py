@@ -80,6 +80,10 @@ class RemoteRollout:
         """Give the connections back."""
         self._server.close()
 
+    def abort(self) -> None:
+        """Break off the requests of other threads, which raise `ServerError`; none succeeds any more."""
+        self._server.abort()
+
     def rollout(
         self,
         prompts: Sequence[Sequence[int]],

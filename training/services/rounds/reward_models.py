@@ -23,6 +23,7 @@ from training.contract import (
 from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors.projects import checkpoints_of
+from training.services.registry.checkpoints import register_checkpoint
 from training.services.registry.verification import require_registered
 from training.services.rounds.base_choice import other_base, refuse_other_base
 from training.services.rounds.rubric_rewards import with_rubric
@@ -31,10 +32,12 @@ from training.services.runs.run_files import of_finished
 _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
 
 
-def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
+def with_reward_models(round_: Round, policy: PolicySettings, *, served: bool = False) -> PolicySettings:
     """Return the settings with folder and digest of the reference and of each reward model in place of the
     name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
     reward model is not trained yet, and a name that the project does not have.
+
+    served: the round's own reward model is registered first, so that the model server has it.
     """
     if not isinstance(policy, SftSettings):
         policy = _with_reference(round_, policy)
@@ -43,7 +46,7 @@ def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     watch = dataclasses.replace(
         policy.watch, held_out=tuple(_placed(round_, part) for part in policy.watch.held_out)
     )
-    rewards = tuple(_placed(round_, part) for part in policy.rewards)
+    rewards = tuple(_placed(round_, part, served=served) for part in policy.rewards)
     return dataclasses.replace(policy, rewards=rewards, watch=watch)
 
 
@@ -78,10 +81,10 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(found.path))
 
 
-def _placed(round_: Round, part: RewardPart) -> RewardPart:
+def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardPart:
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
-    folder = _folder(round_, part.checkpoint, part.name)
+    folder = _folder(round_, part.checkpoint, part.name, served=served)
     return dataclasses.replace(
         part,
         # Relative to any run's folder, so that the folder of all of them can be moved as one.
@@ -90,7 +93,7 @@ def _placed(round_: Round, part: RewardPart) -> RewardPart:
     )
 
 
-def _folder(round_: Round, name: str, part: str) -> Path:
+def _folder(round_: Round, name: str, part: str, *, served: bool) -> Path:
     if name == ROUND_REWARD_MODEL:
         run = Run.objects.filter(
             round_step__round=round_,
@@ -102,7 +105,7 @@ def _folder(round_: Round, name: str, part: str) -> Path:
                 f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
                 "round again."
             )
-        return of_finished(run)
+        return register_checkpoint(run=run).path if served else of_finished(run)
     found = (
         checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
     )

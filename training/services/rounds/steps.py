@@ -7,6 +7,7 @@ from annotation.errors import Refusal
 from annotation.services.jobs.claims import still_held
 from training.choices import CheckpointKind, RoundState, StepKind, Verdict
 from training.contract import Settings, log_lines
+from training.contract.external import TrlSettings
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.evaluation.evaluations import evaluate_round
@@ -60,8 +61,10 @@ def _train_policy(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Train the round's policy further; a starter model has no adapter to continue."""
     policy = step.round.policy
     parent = policy if policy.kind == CheckpointKind.POLICY else None
-    settings = with_reward_models(step.round, step.round.parsed_recipe.policy)
-    return _train(step, heartbeat, "policy", settings, parent=parent)
+    recipe = step.round.parsed_recipe
+    settings = with_reward_models(step.round, recipe.policy, served=recipe.trainer == "trl")
+    trl = recipe.trl if recipe.trainer == "trl" else None
+    return _train(step, heartbeat, "policy", settings, parent=parent, trl=trl)
 
 
 def _train(
@@ -71,8 +74,9 @@ def _train(
     settings: Settings,
     *,
     parent: Checkpoint | None = None,
+    trl: TrlSettings | None = None,
 ) -> str:
-    run = step.run or _create_run(step, role, settings, parent=parent)
+    run = step.run or _create_run(step, role, settings, parent=parent, trl=trl)
     with log_lines.bearing(run=run.pk):
         drive_run(run, heartbeat=heartbeat)
     return f"{run.step} steps"
@@ -141,7 +145,9 @@ _STEPS: dict[StepKind, Callable[[RoundStep, StepHeartbeat], str]] = {
 }
 
 
-def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None) -> Run:
+def _create_run(
+    step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None, trl: TrlSettings | None
+) -> Run:
     round_ = step.round
     with still_held(step):
         step.run = create_run(
@@ -153,6 +159,7 @@ def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Check
             seed=_seed_of(step),
             judgments=_judgments_of(step),
             compute=round_.parsed_recipe.compute,
+            trl=trl,
         )
         step.save(update_fields=["run"])
     return step.run

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.conf import settings
 from django.db.models.functions import Coalesce, Now
@@ -124,6 +124,9 @@ def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
     """Write the row, then submit: whoever comes after a crash in between finds the job by its name."""
     name = f"rondo-{run.pk}-{run.launches.count() + 1}-{uuid.uuid4().hex[:6]}"
     resources = cluster_resources(run.resources, processes=run.spec.get("processes", 1))
+    if run.spec.get("trl") is not None:
+        # It starts the others itself.
+        resources = replace(resources, processes=1)
     job = job_of(run.name, resources, name=name)
     beat = functools.partial(heartbeat, message=_("sending what the job needs"))
     # The thread has no connection to the database.

@@ -24,10 +24,12 @@ from training.contract import (
     EXIT_STOPPED,
     OUTPUT_FILE,
     ContractError,
+    RunSpec,
     RunStatus,
     read_spec,
     read_status,
 )
+from training.contract.external import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE, TRL_VARIABLE
 from training.contract.log_lines import tail
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 """What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
 """What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
+_OF_TRL = (TRL_VARIABLE, REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
+"""What `training.rlhf.external` asks of them, one key among it."""
+_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS, *_OF_TRL})
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
@@ -152,7 +157,8 @@ def _run_once(
     folder: Path, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None
 ) -> tuple[TrainerExit, bool]:
     """Run one trainer to its end; return its exit, and whether it was asked to stop."""
-    processes = read_spec(folder).processes
+    spec = read_spec(folder)
+    processes = spec.launched
     started_at = time.time()
     asked_to_stop: float | None = None
     with (folder / OUTPUT_FILE).open("wb") as output:
@@ -167,7 +173,7 @@ def _run_once(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
-            env=trainer_environment(os.environ) | devices_of(gpus),
+            env=_reward_server(spec) | trainer_environment(os.environ) | devices_of(gpus),
             # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
             start_new_session=True,
         )
@@ -235,9 +241,19 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in environment.items()
-        if name in (*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS) or name.startswith(_INHERITED_PREFIXES)
+        if name in _NAMED or name.startswith(_INHERITED_PREFIXES)
     }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def _reward_server(spec: RunSpec) -> dict[str, str]:
+    """Return the variables by which TRL asks this installation's model server for scores, where it does."""
+    if spec.trl is None or spec.method != "policy_gradient":
+        return {}
+    return {
+        REWARD_URL_VARIABLE: settings.RONDO_MODEL_SERVER_URL,
+        REWARD_KEY_VARIABLE: settings.RONDO_MODEL_SERVER_KEY,
+    }
 
 
 def devices_of(gpus: Sequence[int] | None) -> dict[str, str]:

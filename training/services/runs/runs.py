@@ -16,6 +16,7 @@ from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
+from training.contract.external import TrlSettings
 from training.models import Checkpoint, Run, Snapshot
 from training.recipe.parts import ComputeSettings
 from training.services.jobs.events import tell_of_run
@@ -40,11 +41,12 @@ def create_run(
     seed: int,
     judgments: Literal["all", "policy", "evaluator"] = "all",
     compute: ComputeSettings | None = None,
+    trl: TrlSettings | None = None,
 ) -> Run:
     """Write down a run that waits for its trainer. The name must be unused: see `unused_name`.
 
     judgments: the part of the training judgments that it learns from (`RunSpec.judgments`). compute:
-    processes, precision and sharding; None is one process.
+    processes, precision and sharding; None is one process. trl: TRL trains it; None is Rondo's trainer.
     """
     if parent is not None and parent.base_model != base_model:
         raise Refusal(
@@ -67,8 +69,9 @@ def create_run(
         commit=version_of_rondo(),
         judgments=judgments,
         dtype=compute.dtype,
-        sharding=compute.sharding,
+        sharding="none" if trl else compute.sharding,
         processes=compute.processes,
+        trl=trl,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
     with transaction.atomic():

@@ -1,0 +1,1 @@
+"""Tests of TRL as the trainer of a run."""
