@@ -12,7 +12,7 @@ annotator's coordinates in them (PReF: Shenfeld et al. 2025, arXiv 2503.06358; L
 Every deviation is penalised, so that who judged little has the score of their group, and a group that judged
 little the common one. The penalty is ½ λ ‖δ‖² for groups, ½ λ (‖u‖² + ‖v‖²) for annotators, which is the
 nuclear norm of their deviations (Srebro et al. 2005). λ is chosen by cross-validation grouped by prompt, and
-infinite, which leaves no deviation, unless another one costs less by more than a standard error.
+infinite, which leaves no deviation, unless another one costs less by more than two standard errors.
 
 Everything is deterministic: directions begin at the singular vectors of a ridge fit.
 """
@@ -39,7 +39,10 @@ ANNOTATOR_STRENGTHS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Penalties that cross-validation chooses from, strongest first; infinite comes before both."""
 POSITION_PRECISION = 4.0
 """Precision of the prior of a place's lead: half a logit is one standard deviation."""
-_CLEARLY = 1.0
+_CLEARLY = 2.0
+"""Standard errors by which deviations have to cost less than none."""
+_WORSE = 1.02
+"""Weaker penalties are not tried once one costs so much more than none."""
 _NOBODY = -1
 
 
@@ -229,11 +232,11 @@ def _chosen(table: _Table, choices: Choices, fitting: Fitting, penalties: Sequen
     folds = choices.prompt % FOLDS
     best = math.inf
     if penalties and len(np.unique(folds)) > 1:
-        costs = {penalty: _held_out_costs(table, choices, folds, fitting, penalty) for penalty in (math.inf,)}
+        costs = {math.inf: _held_out_costs(table, choices, folds, fitting, math.inf)}
         for penalty in penalties:
             costs[penalty] = _held_out_costs(table, choices, folds, fitting, penalty)
             # Past the lowest cost weaker penalties cost more and more.
-            if choices.mean(costs[penalty]) > choices.mean(costs[math.inf]) * 1.02:
+            if choices.mean(costs[penalty]) > _WORSE * choices.mean(costs[math.inf]):
                 break
         lowest = min(costs, key=lambda penalty: choices.mean(costs[penalty]))
         saved = costs[math.inf] - costs[lowest]
