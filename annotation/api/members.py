@@ -97,7 +97,7 @@ class MemberView(ProjectView):
         operation_id="members_set", tags=["projects"], request=RoleSerializer, responses=MemberSerializer
     )
     def put(self, request: Request, slug: str, username: str) -> Response:
-        """Change a member's role, limits, skills and group. Superusers may add people; managers invite them."""
+        """Change a member's role, limits, skills and group. Superusers may add people, managers invite."""
         values = read_body(RoleSerializer, request)
         member = self._member(username)
         if member is not None:

@@ -18,7 +18,7 @@ def membership_of(user: User | AnonymousUser, project: Project) -> Membership | 
 
 
 FEWEST_IN_GROUP = 3
-"""Annotators below which a group is not named in training data: its preferences would be those of a person."""
+"""Annotators of a group from which on training data name it: of fewer it would be a person's taste."""
 
 
 def groups_of_annotators(project: Project, annotators: Iterable[int]) -> dict[int, str]:

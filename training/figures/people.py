@@ -89,28 +89,22 @@ def _drift(drift: DriftFigures | None, half_life: float | None) -> str:
     if half_life is None:
         return _("No significant drift (%(p)s): all annotations count alike.") % {"p": p_value}
     return _(
-        "Preferences drift (%(p)s): an annotation counts half after %(rounds)s rounds. To switch this off, set "
-        "discount_drift to off in the recipe."
+        "Preferences drift (%(p)s): an annotation counts half after %(rounds)s rounds. To switch this off, "
+        "set discount_drift to off in the recipe."
     ) % {"p": p_value, "rounds": number_format(half_life, 1)}
 
 
 def _reliability(found: ReliabilityFigures) -> str:
-    values = {
+    if found.gain.low is not None and found.gain.low > 0:
+        text = _("Reliability weights help: held-out log-loss %(with)s with them, %(without)s without.")
+    elif found.gain.high is not None and found.gain.high < 0:
+        text = _("Reliability weights harm: held-out log-loss %(with)s with them, %(without)s without.")
+    else:
+        text = _(
+            "Reliability weights make no clear difference: held-out log-loss %(with)s with them, "
+            "%(without)s without."
+        )
+    return text % {
         "with": number_format(found.log_loss.value, 3),
         "without": number_format(found.unweighted_log_loss.value, 3),
     }
-    low, high = found.gain.low, found.gain.high
-    if low is not None and low > 0:
-        return (
-            _("Reliability weights help: held-out log-loss %(with)s with them, %(without)s without.") % values
-        )
-    if high is not None and high < 0:
-        return (
-            _("Reliability weights harm: held-out log-loss %(with)s with them, %(without)s without.") % values
-        )
-    return (
-        _(
-            "Reliability weights make no clear difference: held-out log-loss %(with)s with them, %(without)s without."
-        )
-        % values
-    )

@@ -171,10 +171,7 @@ def test_a_reward_model_that_reads_the_last_token_is_encoded_as_before(backbone:
         (FROZEN | {"loss": "none"}, "loss: features 'frozen' are fitted by"),
         (FROZEN | {"annotator_heads": True, "ensemble": 3}, "ensemble: features 'frozen' fit heads of"),
         ({"head_from": "frozen", "group_heads": True}, "group_heads: head_from 'frozen' serves the score"),
-        (
-            {"loss": "none", "ratings": [{"name": "a", "criterion": "b"}], "group_heads": True},
-            "group_heads: bel",
-        ),
+        ({"loss": "none", "completeness": {}, "group_heads": True}, "group_heads: belong to the head"),
         (FROZEN | {"completeness": {}}, "completeness: features 'frozen' serves the score alone"),
         (FROZEN | {"label_smoothing": 0.1}, "label_smoothing: serves features 'adapted' alone"),
         (FROZEN | {"head_from": "frozen"}, "head_from: serves features 'adapted' alone"),
