@@ -130,7 +130,7 @@ def test_the_page_of_a_run_shows_groups_with_intervals(run: Run, carol: User, cl
 @pytest.mark.django_db
 def test_the_api_of_a_run_gives_them_too(run: Run, carol: User, client: Client):
     client.force_login(carol)
-    told = client.get(f"/api/v1/runs/{run.pk}").json()["people"]
+    told = client.get(f"/api/v1/runs/{run.pk}/").json()["people"]
     (group,) = told["groups"]
     assert (group["disagreement"], group["own_accuracy"]["value"]) == ("disagrees", 0.75)
     assert group["summary"].startswith("nurses disagrees")
