@@ -56,7 +56,16 @@ class UserAdmin(_UserAdmin):
 
 @admin.register(Membership)
 class MembershipAdmin(BoundedAdmin):
-    list_display = ["user", "project", "role", "daily_limit", "total_limit", "qualified_at", "joined_at"]
+    list_display = [
+        "user",
+        "project",
+        "role",
+        "group",
+        "daily_limit",
+        "total_limit",
+        "qualified_at",
+        "joined_at",
+    ]
     list_filter = ["role", "project"]
     list_select_related = ["user", "project"]
     search_fields = [

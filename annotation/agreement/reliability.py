@@ -27,7 +27,7 @@ fit that turns all signs around is never the better one; the spread has one arou
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -102,6 +102,24 @@ def annotator_reliability(preferences: Sequence[Preference]) -> dict[Hashable, R
         )
         for place, name in enumerate(votes.names)
     }
+
+
+def reliability_in_groups(
+    preferences: Sequence[Preference], groups: Mapping[Hashable, str]
+) -> dict[Hashable, Reliability]:
+    """Return η of every annotator among all others, or among their group where it is higher there.
+
+    A minority that is consistent with itself is not unreliable, and would weigh nothing by its agreement
+    with all. groups: name by annotator; who is in none is compared with everyone. η within a group counts
+    only where its members share pairs.
+    """
+    found = annotator_reliability(preferences)
+    for group in sorted(set(groups.values())):
+        within = [one for one in preferences if groups.get(one.annotator) == group]
+        for name, reliability in annotator_reliability(within).items():
+            if reliability.shared_pairs and reliability.value > found[name].value:
+                found[name] = reliability
+    return found
 
 
 class _Votes:

@@ -1,4 +1,4 @@
-"""Members of a project: their roles, limits and skills."""
+"""Members of a project: their roles, limits, skills and groups."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from annotation.api.base import ListView, ProjectView, read_body
 from annotation.choices import Role
 from annotation.models import Membership, User
-from annotation.models.allocation import LONGEST_SKILL, MOST_SKILLS
+from annotation.models.allocation import LONGEST_GROUP, LONGEST_SKILL, MOST_SKILLS
 from annotation.services.projects.members import ALLOTMENT, change_allotment, change_role, remove_member
 from annotation.services.projects.projects import add_member
 
@@ -28,13 +28,13 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
     class Meta:
         model = Membership
         fields = (
-            *("username", "name", "role", "daily_limit", "total_limit", "skills"),
+            *("username", "name", "role", "daily_limit", "total_limit", "skills", "group"),
             *("guideline_seen", "qualified_at", "joined_at"),
         )
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """The role, the limits and the skills to give a member."""
+    """The role, the limits, the skills and the group to give a member."""
 
     role = serializers.ChoiceField(choices=Role.choices)
     daily_limit = serializers.IntegerField(
@@ -58,6 +58,17 @@ class RoleSerializer(serializers.Serializer[Any]):
         help_text="What this person can judge, in the words of the project's allocation rules. Left out, it "
         "stays as it is.",
     )
+    group = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=LONGEST_GROUP,
+        help_text="Group of annotators whose preferences reward models can learn; empty for none. Left out, "
+        "it stays as it is.",
+    )
+
+    def validate_group(self, group: str) -> str:
+        """Write a name with single spaces, so that a group has one spelling."""
+        return " ".join(group.split())
 
     def validate_skills(self, skills: list[str]) -> list[str]:
         """Keep each skill once."""
@@ -86,7 +97,7 @@ class MemberView(ProjectView):
         operation_id="members_set", tags=["projects"], request=RoleSerializer, responses=MemberSerializer
     )
     def put(self, request: Request, slug: str, username: str) -> Response:
-        """Change a member's role, limits and skills. Superusers may add people; managers invite them."""
+        """Change a member's role, limits, skills and group. Superusers may add people, managers invite."""
         values = read_body(RoleSerializer, request)
         member = self._member(username)
         if member is not None:

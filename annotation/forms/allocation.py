@@ -3,7 +3,7 @@
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
+from annotation.models.allocation import ALL, LONGEST_GROUP, LONGEST_SKILL, LONGEST_TAG
 
 _MOST = 2**31 - 1
 
@@ -32,11 +32,16 @@ class RuleForm(forms.Form):
 
 
 class AllotmentForm(forms.Form):
-    """The skills and the limits of a member."""
+    """The skills, the limits and the group of a member."""
 
     skills = forms.CharField(required=False, max_length=5_000)
     daily_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
     total_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
+    group = forms.CharField(required=False, max_length=LONGEST_GROUP)
+
+    def clean_group(self) -> str:
+        """Return the name with single spaces."""
+        return " ".join(self.cleaned_data["group"].split())
 
     def clean_skills(self) -> list[str]:
         """Return the names between the commas, each once."""

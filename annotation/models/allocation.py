@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 MOST_RULES = 50
 MOST_SKILLS = 50
 LONGEST_SKILL = 60
+LONGEST_GROUP = 60
 LONGEST_TAG = 200
 ALL = 100
 """Percent: the share of a rule that reserves every comparison with its tag."""

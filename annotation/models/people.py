@@ -8,7 +8,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 
 from annotation.choices import MailState, Role
-from annotation.models.allocation import check_skills
+from annotation.models.allocation import LONGEST_GROUP, check_skills
 
 
 class User(AbstractUser):
@@ -84,6 +84,14 @@ class Membership(models.Model):
         blank=True,
         validators=[check_skills],
         help_text="What this person can judge, such as languages, in the words of the project's rules.",
+    )
+    group = models.CharField(
+        max_length=LONGEST_GROUP,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Group of annotators, such as a profession or a region; reward models can learn what each "
+        "group prefers. Empty for none.",
     )
     joined_at = models.DateTimeField(auto_now_add=True)
 

@@ -3,20 +3,27 @@
 Snapshots import this in web workers, too, so NumPy and SciPy come with the first call and not before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from annotation.agreement.records import Judged
 from annotation.models import Project
 from annotation.selectors.judged import judged_in
+from annotation.selectors.membership import groups_of_annotators
 
 if TYPE_CHECKING:
     from annotation.agreement.reliability import Reliability
 
 
-def project_reliability(judged: Iterable[Judged]) -> "dict[int, Reliability]":
-    """η of every annotator, by their id, from what was said of every pair in real work."""
-    from annotation.agreement.reliability import Preference, annotator_reliability
+def project_reliability(
+    judged: Iterable[Judged], groups: Mapping[int, str] = MappingProxyType({})
+) -> "dict[int, Reliability]":
+    """Return η of every annotator, by their id, from their preferences between all pairs in real work.
+
+    groups: group by annotator; η within a group counts where it is higher.
+    """
+    from annotation.agreement.reliability import Preference, reliability_in_groups
 
     preferences = [
         Preference(item=one.comparison, annotator=one.annotator, left=left, right=right, outcome=outcome)
@@ -24,7 +31,7 @@ def project_reliability(judged: Iterable[Judged]) -> "dict[int, Reliability]":
         if one.is_first_work
         for left, right, outcome in one.outcomes()
     ]
-    found = annotator_reliability(preferences)
+    found = reliability_in_groups(preferences, dict(groups))
     return {int(str(annotator)): reliability for annotator, reliability in found.items()}
 
 
@@ -33,7 +40,10 @@ def reliability_weights(project: Project, rounds: Sequence[int] | None = None) -
 
     The weight is max(0, 2 η − 1): the share of judgments that carry the texts' quality rather than a
     tossed coin. 1 for who is never off, 0 for who answers at random or against everyone. Who shared
-    no pair with anyone weighs as a newcomer does, 0.6. Everyone who judged a pair is in it.
+    no pair with anyone weighs as a newcomer does, 0.6. Everyone who judged a pair is in it. A group of
+    annotators that is consistent with itself keeps its weight where it disagrees with the majority.
     """
-    found = project_reliability(judged_in(project, rounds))
+    judged = list(judged_in(project, rounds))
+    groups = groups_of_annotators(project, {one.annotator for one in judged})
+    found = project_reliability(judged, groups)
     return {annotator: max(0.0, 2 * reliability.value - 1) for annotator, reliability in found.items()}

@@ -1,4 +1,4 @@
-"""Work allocation: rules of who gets what, and the skills and limits of members. For managers."""
+"""Work allocation: rules of who gets what, and the skills, limits and groups of members. For managers."""
 
 from django.contrib import messages
 from django.db import transaction
@@ -52,7 +52,7 @@ def change_rules(request: Request, project: Project) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def change_member(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Change the skills and limits of a member. For managers."""
+    """Change the skills, the limits and the group of a member. For managers."""
     membership = get_object_or_404(
         Membership.objects.select_related("user", "project"), pk=pk, project=project
     )
@@ -61,7 +61,9 @@ def change_member(request: Request, project: Project, pk: int) -> HttpResponse:
         messages.error(request, _("A limit is 1 or more. Leave it empty for no limit."))
         return redirect("allocation", project.slug)
     try:
-        change_allotment(membership=membership, changes=form.cleaned_data, changed_by=request.user)
+        # A form without the group leaves it as it is.
+        changes = {name: value for name, value in form.cleaned_data.items() if name in form.data}
+        change_allotment(membership=membership, changes=changes, changed_by=request.user)
     except Refusal as refusal:
         messages.error(request, refusal.message)
     else:
@@ -83,6 +85,7 @@ def _page(request: Request, project: Project, form: RuleForm) -> HttpResponse:
         "members": [(membership, submitted.get(membership.user_id, 0)) for membership in memberships],
         "has_counts": has_counts,
         "tags": tags_of(project),
+        "groups": sorted({membership.group for membership in memberships} - {""}),
         "skills": sorted(named.union(*(membership.skills for membership in memberships))),
     }
     status = 422 if form.is_bound else 200

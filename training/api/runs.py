@@ -25,7 +25,9 @@ from training.figures.folded_metrics import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
+from training.selectors.lists import evaluation_of
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
+from training.selectors.validation import run_baselines, run_people
 from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
 from training.views.access import require_manager
 
@@ -74,9 +76,41 @@ class WholeRunSerializer(RunSerializer):
 
     spec = serializers.DictField(help_text="What the trainer was told, every default written out.")
     machine = serializers.SerializerMethodField(help_text="What it last said that it uses; null before.")
+    baselines = serializers.SerializerMethodField(
+        help_text="A reward model and its baselines on the same held-out judgments, with 95 % intervals, the "
+        "agreement of people as ceilings, and a summary; null for another method and before the evaluation."
+    )
+    people = serializers.SerializerMethodField(
+        help_text="Agreement of each group of annotators with the common and its own score, and on what "
+        "groups disagree; the test for drift; the effect of reliability weights. Null without any."
+    )
 
     class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "spec", "machine")
+        fields = (*RunSerializer.Meta.fields, "spec", "machine", "baselines", "people")
+
+    def get_baselines(self, run: Run) -> dict[str, Any] | None:
+        """As the trainer compared them."""
+        found = run_baselines(run, evaluation_of(run))
+        if found is None:
+            return None
+        ceilings = {one.key: dataclasses.asdict(one.estimate) for one in found.ceilings}
+        values = {**dataclasses.asdict(found.report), "summary": found.summary, "ceilings": ceilings}
+        for baseline, row in zip(values["baselines"], found.rows, strict=True):
+            baseline["comparison"] = row.comparison
+        return _finite(values)
+
+    def get_people(self, run: Run) -> dict[str, Any] | None:
+        """As the trainer reported them, with a sentence for each group."""
+        found = run_people(run, evaluation_of(run))
+        if found is None:
+            return None
+        values = {**dataclasses.asdict(found.report), "drift_summary": found.drift}
+        values["reliability_summary"] = found.reliability
+        for group, figures, summary in zip(
+            values["groups"], found.report.groups, found.summaries, strict=True
+        ):
+            group |= {"disagreement": figures.disagreement, "summary": summary}
+        return _finite(values)
 
     def get_machine(self, run: Run) -> dict[str, Any] | None:
         """As it said itself."""

@@ -80,6 +80,17 @@ from training.contract.methods.policy_gradient import (
 )
 from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
 from training.contract.parts import JudgmentPart, part_of_prompt
+from training.contract.people import (
+    PEOPLE_KEY,
+    SIGNIFICANT,
+    DriftFigures,
+    GroupDifference,
+    GroupFigures,
+    PeopleReport,
+    Population,
+    ReliabilityFigures,
+    people_from_details,
+)
 from training.contract.prompts import SnapshotPrompt
 from training.contract.record import ContractError
 from training.contract.run import (
@@ -171,8 +182,10 @@ __all__ = [
     "METRICS_FILE",
     "OUTPUT_FILE",
     "PARENT",
+    "PEOPLE_KEY",
     "SAMPLES_FILE",
     "SETTINGS",
+    "SIGNIFICANT",
     "SNAPSHOT_HEADER_FILE",
     "SNAPSHOT_PROMPTS_FILE",
     "SNAPSHOT_ROWS_FILE",
@@ -188,8 +201,11 @@ __all__ = [
     "Comparison",
     "CompletenessHead",
     "ContractError",
+    "DriftFigures",
     "EvaluationReport",
     "FolderReport",
+    "GroupDifference",
+    "GroupFigures",
     "Interval",
     "JudgedSettings",
     "JudgmentPart",
@@ -203,9 +219,12 @@ __all__ = [
     "MethodSettings",
     "OptimiserSettings",
     "Passage",
+    "PeopleReport",
     "PolicyGradientSettings",
+    "Population",
     "PreferenceSettings",
     "RatingHead",
+    "ReliabilityFigures",
     "RewardModelValidation",
     "RewardPart",
     "RewardSettings",
@@ -247,6 +266,7 @@ __all__ = [
     "lock_content",
     "manifest_digest",
     "part_of_prompt",
+    "people_from_details",
     "read_evaluation",
     "read_holder",
     "read_machine_use",

@@ -15,7 +15,7 @@ BASELINES_KEY = "baselines"
 
 BaselineName = Literal["position", "length", "surface", "frozen"]
 BASELINE_NAMES: tuple[BaselineName, ...] = ("position", "length", "surface", "frozen")
-"""Place among the completions; log length; surface features; a linear head on frozen features of the base."""
+"""Place on the annotator's screen; log length; surface features; a linear head on frozen features."""
 
 Comparison = Literal["better", "level", "worse", "unknown"]
 FEWEST_PROMPTS = 20

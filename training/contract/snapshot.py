@@ -151,6 +151,8 @@ _READ = ("read_for_spans", "read_for_missing")
 """Fields that may be unknown, None."""
 _STEPS = ("steps", "step_labels")
 """Fields that rows without traces do not have."""
+_UNKNOWN = ("shown", "group")
+"""Fields that are empty where nothing is known."""
 _OMITTED = (*_READ, "feedback")
 """Fields that are not written where they are None: rows without them keep their bytes."""
 
@@ -196,11 +198,20 @@ class SnapshotRow:
     """The same of what completions leave out."""
     feedback: Literal["thumb", "rating", "rewrite", "alternative"] | None = None
     """Kind of feedback of an application's end user; None for a judgment of an annotator."""
+    shown: tuple[str, ...] = ()
+    """Ids of the completions as the annotator saw them, first to last; empty where no order is known."""
+    group: str = ""
+    """The annotator's group; empty for none, and for a group of too few annotators to be named."""
 
     def __post_init__(self) -> None:
         where = f"judgment {self.judgment}"
         texts = {completion.id: completion.text for completion in self.completions}
         require(len(texts) == len(self.completions), where, "field 'completions' names one id twice")
+        require(
+            not self.shown or sorted(self.shown) == sorted(texts),
+            where,
+            "field 'shown' must name every completion of the row once",
+        )
         self._check_ranks(self.ranks, texts, f"{where}: field 'ranks'")
         if self.review is not None:
             self._check_ranks(self.review.ranks, texts, f"{where}: field 'review', ranks")
@@ -250,9 +261,13 @@ class SnapshotRow:
     def to_json(self) -> str:
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
-        Omits what is None of `_OMITTED`, and steps where there are none: older rows keep their digest.
+        Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN`, and steps where there are none: older
+        rows keep their digest.
         """
         values = dataclasses.asdict(self)
+        for name in _UNKNOWN:
+            if not values[name]:
+                del values[name]
         for part in (values, *values["completions"]):
             for name in _STEPS:
                 if not part.get(name, True):

@@ -72,6 +72,7 @@ class CorrelationRow:
 class Ceiling:
     """How far people agree with each other, or each with themselves."""
 
+    key: str
     name: str
     estimate: Estimate
 
@@ -142,7 +143,7 @@ def _summary(report: BaselineReport, rows: Sequence[BaselineRow]) -> str:
 def _ceilings(agreement: Report | None) -> list[Ceiling]:
     figures = {} if agreement is None else {figure.key: figure.estimate for figure in agreement.figures}
     return [
-        Ceiling(name=str(FIGURES[key][0]), estimate=figures[key])
+        Ceiling(key=key, name=str(FIGURES[key][0]), estimate=figures[key])
         for key in CEILINGS
         if key in figures and figures[key].value is not None
     ]

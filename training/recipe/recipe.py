@@ -79,7 +79,11 @@ class Recipe:
 
     reward: Annotated[RewardSettings, BeforeValidator(_reward_settings)] = field(
         default_factory=lambda: RewardSettings(
-            lora=_LORA, optimiser=_few_steps(), context=True, use_corrections=True
+            lora=_LORA,
+            optimiser=_few_steps(),
+            context=True,
+            use_corrections=True,
+            discount_drift="auto",
         )
     )
     """Settings of the reward model."""
@@ -182,6 +186,12 @@ class Recipe:
                 "policy, context",
                 f"the reward {part.name!r} is the round's reward model, trained with context "
                 f"{str(self.reward.context).lower()}; set both alike",
+            )
+            require(
+                part.population.reward == "common" or self.reward.group_heads,
+                "policy, rewards",
+                f"the reward {part.name!r} is one of groups, which the round's reward model will not have; "
+                "set reward, group_heads to true",
             )
             odd = sorted(set(part.heads or ()) - set(self.reward.head_names))
             require(

@@ -348,9 +348,22 @@ class _Building:
         encoded = shorten(answers, self._max_tokens, self._encoder)
         self.shortened += encoded != tuple(answers)
         into = self.train if row.split == "train" else self.held_out
-        who = (row.prompt, annotator)
+        shown = row.shown if annotator and completions else ()
         into.append(
-            Example(row.judgment, encoded, ranks, strength, weight, *who, labels or Labels(), completions)
+            Example(
+                row.judgment,
+                encoded,
+                ranks,
+                strength,
+                weight,
+                row.prompt,
+                annotator,
+                labels or Labels(),
+                completions,
+                places=tuple(shown.index(name) for name in completions) if shown else (),
+                group=row.group if annotator else "",
+                round=row.round,
+            )
         )
 
     def _drop(self, row: SnapshotRow, reason: str, completion: str = "") -> None:

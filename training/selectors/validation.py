@@ -12,6 +12,7 @@ from training.contract import (
     validation_from_figures,
 )
 from training.figures.baselines import Baselines, baselines_of
+from training.figures.people import People, people_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.evaluations import evaluator_of
 
@@ -35,6 +36,11 @@ def run_baselines(run: Run, report: EvaluationReport | None) -> Baselines | None
     if run.method != Method.REWARD or report is None or BASELINES_KEY not in report.details:
         return None
     return baselines_of(report, last_report_of(run.snapshot.project, Selection()))
+
+
+def run_people(run: Run, report: EvaluationReport | None) -> People | None:
+    """Return groups, drift and reliability of a reward model's run; None for another method."""
+    return people_of(report) if run.method == Method.REWARD else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,6 +30,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.access import judgments_current
+from annotation.selectors.membership import groups_of_annotators
 from annotation.selectors.reliability import reliability_weights
 from training.contract import (
     Message,
@@ -168,12 +169,13 @@ def freeze_snapshot(
     ids = list(by_machine)
     before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
+    groups = groups_of_annotators(project, judgments.values_list("annotator", flat=True))
     read_by = readers(project, rounds, first_passes=first_passes)
     given = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
     tally = _Tally()
 
     def rows() -> Iterator[SnapshotRow]:
-        for row in snapshot_rows(ids, weights=weights, read_by=read_by):
+        for row in snapshot_rows(ids, weights=weights, read_by=read_by, groups=groups):
             tally.add(row)
             on_row(tally.judgments, len(ids))
             yield row
@@ -225,16 +227,18 @@ def snapshot_rows(
     *,
     weights: Mapping[int, float] = MappingProxyType({}),
     read_by: Readers = _NOBODY,
+    groups: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[SnapshotRow]:
     """Yield the rows of these judgments, in their order, read some hundred at a time.
 
     `weights`: what the judgments of an annotator weigh, by the annotator's id; 1 for who is not in it.
-    `read_by`: whose unmarked answers are faultless.
+    `read_by`: whose unmarked answers are faultless. `groups`: group by the annotator's id.
     """
     for first in range(0, len(judgment_ids), _ROWS_AT_ONCE):
         some = judgment_ids[first : first + _ROWS_AT_ONCE]
         for judgment in _with_all_that_a_row_needs(some):
-            yield _row(judgment, weights.get(judgment.annotator_id, 1.0), read_by)
+            weight, group = weights.get(judgment.annotator_id, 1.0), groups.get(judgment.annotator_id, "")
+            yield _row(judgment, weight, read_by, group)
 
 
 def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
@@ -244,7 +248,8 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
     return (
         Judgment.objects.filter(pk__in=ids)
         .select_related(
-            *("annotator", "guideline", "comparison__prompt", "comparison__review", "demonstration")
+            *("annotator", "assignment", "guideline", "comparison__prompt", "comparison__review"),
+            "demonstration",
         )
         .prefetch_related(
             Prefetch("comparison__candidates", queryset=candidates),
@@ -261,7 +266,7 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
     )
 
 
-def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
+def _row(judgment: Judgment, weight: float, read_by: Readers, group: str) -> SnapshotRow:
     comparison = judgment.comparison
     prompt = comparison.prompt
     completions = [candidate.completion for candidate in comparison.candidates.all()]
@@ -294,7 +299,18 @@ def _row(judgment: Judgment, weight: float, read_by: Readers) -> SnapshotRow:
         weight=weight,
         read_for_spans=_read(judgment, completions, judgment.span_flags.all(), read_by.spans),
         read_for_missing=_read(judgment, completions, judgment.missing_info.all(), read_by.missing),
+        shown=_shown(judgment, completions),
+        group=group,
     )
+
+
+def _shown(judgment: Judgment, completions: Sequence[Completion]) -> tuple[str, ...]:
+    """Return the order on the annotator's screen; nothing of an imported judgment that did not say it."""
+    order = judgment.assignment.display_order
+    unknown = (judgment.imported_from or {}).get("display_order") == "unknown"
+    if unknown or sorted(order) != sorted(completion.pk for completion in completions):
+        return ()
+    return tuple(map(str, order))
 
 
 def snapshot_prompts(project: Project) -> Iterator[SnapshotPrompt]:

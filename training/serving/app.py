@@ -104,6 +104,8 @@ class Server:
                 answer = {"object": "list", "model": body.model, "scores": scored.scores}
                 if body.heads:
                     answer["heads"] = scored.heads
+                    if scored.groups:
+                        answer["groups"] = scored.groups
                     answer["segments"] = {
                         head: [[one._asdict() for one in rewards] for rewards in of_completions]
                         for head, of_completions in scored.segments.items()

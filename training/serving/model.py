@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from training.contract import RewardSettings, RunSpec, SegmentHead, with_context
+from training.contract import ContractError, Population, RewardSettings, RunSpec, SegmentHead, with_context
 from training.rlhf.loop.log_probabilities import answer_token_log_probabilities
+from training.rlhf.methods.objectives.people import check_population, group_scores, population_scores
 from training.rlhf.methods.objectives.reading import read_heads
 from training.rlhf.methods.objectives.segment_scores import SegmentReward, segment_rewards
 from training.rlhf.methods.reward import encode
@@ -76,6 +77,8 @@ class Scored:
     """By head, for each completion the head's outputs, as `objectives.reading.read_heads` gives them."""
     segments: dict[str, list[list[SegmentReward]]]
     """By segment head, for each completion its segments in order; empty unless every head was asked for."""
+    groups: dict[str, list[float]]
+    """By group of annotators, its reward of each completion; empty as above."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,6 +191,7 @@ class Model:
                     code="no_score_head",
                     param="model",
                 )
+            self._check_population(held, request.population())
             # Read as in training: with context only if trained with it, and cut at the same length.
             messages = request.chat()
             if settings.context:
@@ -201,18 +205,39 @@ class Model:
                 thinking=settings.thinking,
             )
             by_head: dict[str, list[list[float]]] = {}
+            scores: list[float] = []
+            groups: dict[str, list[float]] = {}
             dense: dict[str, list[list[SegmentReward]]] = {head.name: [] for head in segments}
             for start in range(0, len(rows), _SCORED_AT_ONCE):
                 yield
                 some = slice(start, start + _SCORED_AT_ONCE)
                 texts = request.completions[some]
-                read, rewards = self._read(held, settings, rows[some], texts, segments=segments)
+                read, rewards, states = self._read(held, settings, rows[some], texts, segments=segments)
+                if SCORE in read:
+                    scores += self._population_scores(held, states, request.population())
+                    for name, values in self._group_scores(held, states).items() if request.heads else ():
+                        groups.setdefault(name, []).extend(values)
                 for head, outputs in read.items():
                     by_head.setdefault(head, []).extend(outputs.tolist())
                 for head in dense:
                     dense[head] += [of_heads[head] for of_heads in rewards]
-            scores = [sum(outputs) / len(outputs) for outputs in by_head.get(SCORE, [])]
-            emit(Scored(scores=scores, heads=by_head, segments=dense))
+            emit(Scored(scores=scores, heads=by_head, segments=dense, groups=groups))
+
+    def _check_population(self, held: Held, population: Population) -> None:
+        try:
+            check_population(self.backbone, str(held.adapter), population)
+        except ContractError as error:
+            raise RequestError(400, f"{error}.", code="no_such_group", param="groups") from None
+
+    @torch.inference_mode()
+    def _population_scores(self, held: Held, states: torch.Tensor, population: Population) -> list[float]:
+        scores = population_scores(self.backbone, str(held.adapter), states, population)
+        return [float(score) for score in scores]
+
+    @torch.inference_mode()
+    def _group_scores(self, held: Held, states: torch.Tensor) -> dict[str, list[float]]:
+        by_group = group_scores(self.backbone, str(held.adapter), states)
+        return {name: [float(score) for score in scores] for name, scores in by_group.items()}
 
     @torch.inference_mode()
     def _read(
@@ -223,14 +248,15 @@ class Model:
         texts: Sequence[str],
         *,
         segments: Sequence[SegmentHead],
-    ) -> tuple[dict[str, torch.Tensor], list[Mapping[str, list[SegmentReward]]]]:
-        """Return scores of completions by head, and of segments by completion, from one forward pass."""
+    ) -> tuple[dict[str, torch.Tensor], list[Mapping[str, list[SegmentReward]]], torch.Tensor]:
+        """Return scores by head, rewards of segments by completion, and the states read, from one pass."""
         adapter = str(held.adapter)
         batch = self._packed(rows)
         states = encode(self.backbone, adapter, batch)
         return (
             read_heads(self.backbone, adapter, states[batch.last], settings),
             segment_rewards(self.backbone, adapter, segments, states, batch, answers=rows, texts=texts),
+            states[batch.last],
         )
 
     def _packed(self, rows: Sequence[Answered]) -> Batch:

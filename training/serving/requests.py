@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from training.contract import Message, Passage
+from training.contract import ContractError, Message, Passage, Population
 from training.rlhf.sampling import (
     MAX_ALTERNATIVES,
     MAX_SEED,
@@ -265,7 +265,24 @@ class ScoreRequest(_ChatRead):
     """Read only by reward models that were trained with context."""
     heads: bool | None = None
     """Tell what every head says, not the score alone: the members of an ensemble, ratings; of segments
-    {start, end, reward}, places in code points and the log-odds that the segment is faultless."""
+    {start, end, reward}, places in code points and the log-odds that the segment is faultless; of groups of
+    annotators each one's reward."""
+    reward: Literal["common", "groups", "worst_group"] = "common"
+    """Whose reward the scores are: that of all annotators, the mean of groups, or the worst-off group's."""
+    groups: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Weight of each group that counts; empty counts all alike."""
+
+    @model_validator(mode="after")
+    def _has_population(self) -> Self:
+        try:
+            self.population()
+        except ContractError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def population(self) -> Population:
+        """Return whose reward is asked for."""
+        return Population(reward=self.reward, groups=self.groups)
 
     def passages(self) -> list[Passage]:
         """Return the context as the contract names it."""

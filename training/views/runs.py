@@ -39,7 +39,7 @@ from training.selectors.runs import (
     state_mark,
     watch_warnings_of,
 )
-from training.selectors.validation import run_baselines, run_validation
+from training.selectors.validation import run_baselines, run_people, run_validation
 from training.services.registry.descriptions import describe_run
 from training.services.runs.run_downloads import archive_of, events_of
 from training.views.access import require_manager
@@ -71,6 +71,7 @@ def _page(request: Request, found: Run, *, status: int = 200, **more: object) ->
         "held_out": held_out_of(report),
         "validation": run_validation(found, report),
         "baselines": run_baselines(found, report),
+        "people": run_people(found, report),
         "dropped": dropped_of(found),
         "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
         "entered": {"tags": ", ".join(found.tags), "notes": found.notes},

@@ -25,15 +25,15 @@ def change_role(*, membership: Membership, role: Role, changed_by: User) -> Memb
     return membership
 
 
-ALLOTMENT = ("daily_limit", "total_limit", "skills")
-"""Fields of a membership that say how much work its member gets, and of what kind."""
+ALLOTMENT = ("daily_limit", "total_limit", "skills", "group")
+"""Fields of a membership that say how much work its member gets, of what kind, and as one of which group."""
 
 
 @transaction.atomic
 def change_allotment(
     *, membership: Membership, changes: Mapping[str, object], changed_by: User
 ) -> Membership:
-    """Set how many comparisons a member may submit a day and in all, and what they can judge.
+    """Set how many comparisons a member may submit a day and in all, what they can judge, and their group.
 
     Fields that are not named stay. Refuses a value that a field does not accept, naming the field.
     """

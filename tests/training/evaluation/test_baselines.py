@@ -168,3 +168,14 @@ def test_people_who_agree_on_half_of_the_pairs_are_a_ceiling_of_one_half(
     page = client.get(run.get_absolute_url()).content.decode()
     assert "Percent agreement on pairs" in page
     assert "Open the statistics to compute it" not in page
+
+
+@pytest.mark.django_db
+def test_the_api_of_a_run_gives_its_baselines_with_comparisons(run: Run, carol: User, client: Client):
+    client.force_login(carol)
+    told = client.get(f"/api/v1/runs/{run.pk}/").json()
+    comparisons = {one["name"]: one["comparison"] for one in told["baselines"]["baselines"]}
+    assert comparisons == {"position": "better", "length": "level", "surface": "level", "frozen": "worse"}
+    assert told["baselines"]["summary"].startswith("By log-loss the model is: better than position alone")
+    assert told["baselines"]["ceilings"] == {}
+    assert told["people"] is None

@@ -347,7 +347,7 @@ def test_few_decided_annotations_suggest_a_head_on_frozen_features(
     (suggestion,) = dry_run(round_=round_).suggestions
     assert suggestion.startswith("Few annotations decide a preference so far: 1. Below 500 consider a head")
     frozen = {"adapter": "none", "features": "frozen"}
-    for reward in (frozen, {"loss": "davidson"}, {"annotator_heads": True}):
+    for reward in (frozen, {"loss": "davidson"}, {"annotator_heads": True, "ensemble": 2}):
         Round.objects.update(recipe={"reward": reward})
         round_.refresh_from_db()
         assert dry_run(round_=round_).suggestions == []

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
+from training.contract.people import Population
 from training.contract.record import (
     AS_WRITTEN,
     Count,
@@ -73,6 +74,9 @@ class RewardPart:
     """Digest of that checkpoint's manifest; the run refuses another. Null takes what is there."""
     heads: dict[str, Number] | None = None
     """Weight of each of the model's heads; null counts all of them, once each."""
+    population: Population = field(default_factory=Population)
+    """Whose reward the model's head score gives: that of all annotators, of groups or of the worst-off
+    group."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the rule, metric, judge, rubric or function, by name; see `training.rlhf.rewards`."""
 
@@ -84,6 +88,11 @@ class RewardPart:
         )
         for name in ("checkpoint_digest", "heads"):
             require(getattr(self, name) is None or self.kind == "model", name, "only a reward model has one")
+        require(
+            self.population.reward == "common" or self.kind == "model",
+            "population",
+            "only a reward model has heads of groups",
+        )
         require(not self.options or self.kind != "model", "options", "a reward model takes none")
 
 

@@ -113,8 +113,19 @@ class RewardSettings(JudgedSettings):
     uncertainty."""
     annotator_heads: bool = False
     """Give every annotator an offset to the score's head, so that the shared head learns what is common."""
+    group_heads: bool = False
+    """Give every group of annotators an offset to the score's head, so that a policy can be trained for one
+    group's reward, a weighted one or that of the worst-off group."""
     annotator_penalty: NotNegative = 0.01
-    """Weight of the squared norm of those offsets; the larger, the closer annotators stay to each other."""
+    """Weight of the squared norm of those offsets; the larger, the closer annotators and groups stay to each
+    other. With features frozen it is chosen by cross-validation."""
+    annotator_rank: Annotated[int, Field(ge=1, le=16)] = 2
+    """Directions in which annotators may differ with annotator_heads on frozen features."""
+    discount_drift: Literal["auto", "off", "half_life"] = "off"
+    """Discount of older annotations: auto, if that predicts the newest round significantly better
+    (p < 0.05); half_life, always; off, never."""
+    drift_half_life: Positive = 2.0
+    """Rounds after which an annotation counts half with discount_drift half_life."""
     ratings: tuple[RatingHead, ...] = ()
     """Heads fitted to ratings."""
     segments: tuple[SegmentHead, ...] = ()
@@ -137,6 +148,8 @@ class RewardSettings(JudgedSettings):
         if self.head_from == "frozen":
             require(self.features == "adapted", "head_from", "serves features 'adapted' alone")
             self._check_score_alone("head_from")
+            for name in ("annotator_heads", "group_heads"):
+                require(not getattr(self, name), name, "head_from 'frozen' serves the score alone")
         if self.loss != "bradley_terry":
             for name in ("margin_per_strength", "label_smoothing"):
                 require(not getattr(self, name), name, "serves loss 'bradley_terry' alone; set it to 0")
@@ -159,7 +172,8 @@ class RewardSettings(JudgedSettings):
             self.features == "adapted"
             and self.loss in ("bradley_terry", "plackett_luce")
             and self.ties == "exact"
-            and not (self.ratings or self.segments or self.completeness or self.annotator_heads)
+            and not (self.ratings or self.segments or self.completeness)
+            and (self.ensemble == 1 or not (self.annotator_heads or self.group_heads))
         )
 
     @property
@@ -184,11 +198,16 @@ class RewardSettings(JudgedSettings):
         for name in ("margin_per_strength", "label_smoothing"):
             require(not getattr(self, name), name, "serves features 'adapted' alone; set it to 0")
         self._check_score_alone("features")
+        require(
+            self.ensemble == 1 or not (self.annotator_heads or self.group_heads),
+            "ensemble",
+            "features 'frozen' fit heads of annotators and groups to one score; set it to 1",
+        )
 
     def _check_score_alone(self, setting: str) -> None:
-        """Raise `ContractError` unless the head `score` is the only one, for all annotators."""
+        """Raise `ContractError` unless the head `score` is the only one."""
         value = getattr(self, setting)
-        for name in ("ratings", "segments", "completeness", "annotator_heads"):
+        for name in ("ratings", "segments", "completeness"):
             require(not getattr(self, name), name, f"{setting} {value!r} serves the score alone")
         require(self.loss != "none", "loss", f"{setting} {value!r} needs a score to fit")
 
@@ -200,4 +219,6 @@ class RewardSettings(JudgedSettings):
         if self.loss == "none":
             require(bool(names), "loss", "'none' leaves nothing to learn; add another head")
             require(self.ensemble == 1, "ensemble", "belongs to the head 'score', which loss 'none' drops")
-            require(not self.annotator_heads, "annotator_heads", "belong to the head 'score'")
+            for name in ("annotator_heads", "group_heads"):
+                require(not getattr(self, name), name, "belong to the head 'score'")
+            require(self.discount_drift == "off", "discount_drift", "serves the head 'score' alone")

@@ -183,11 +183,14 @@ def _surprise(margins: Floats) -> Floats:
 
 
 def score_by_position(train: Sequence[Example], held_out: Sequence[Example], *, whole: bool) -> Scored:
-    """Score held-out completions by their place among the others alone."""
-    most = max(len(example.answers) for example in (*train, *held_out))
+    """Score held-out completions by their place on the annotator's screen alone.
+
+    Where no order is known, by their place in the snapshot, which imported sets keep.
+    """
+    most = 1 + max(place for one in (*train, *held_out) for place in (*one.places, len(one.answers) - 1))
 
     def table(examples: Sequence[Example]) -> Floats:
-        places = [place for example in examples for place in range(len(example.answers))]
+        places = [place for example in examples for place in example.places or range(len(example.answers))]
         return np.eye(most)[places]
 
     score = fit_cross_validated(table(train), choices_of(train, whole=whole))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from training.contract import (
     BASELINES_KEY,
+    PEOPLE_KEY,
     CheckpointKind,
     ContractError,
     LoraSettings,
@@ -22,23 +23,37 @@ from training.contract.methods.reward import STEPS
 from training.rlhf.data import Wanted
 from training.rlhf.loop.method import Outcome, Trained, TrainingMethod, start_adapter
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import FeatureCache, pooled
+from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
 from training.rlhf.measures.linear_choice import choices_of
+from training.rlhf.measures.pooled_choice import PooledScore
 from training.rlhf.measures.validation import log_validation
 from training.rlhf.methods.baselines import (
+    MOST_HELD_OUT,
     MOST_TRAINED_ON_FEATURES,
     comparable,
     compare_with_baselines,
     figures_of_baselines,
     report_to_json,
+    surface_tables,
 )
 from training.rlhf.methods.frozen_head import FrozenHead, fit_frozen_head, fit_members, install_head
 from training.rlhf.methods.objectives import Objective
 from training.rlhf.methods.objectives.completeness import CompletenessObjective
+from training.rlhf.methods.objectives.people import group_names, group_scores
 from training.rlhf.methods.objectives.preference import PreferenceObjective
 from training.rlhf.methods.objectives.ratings import RatingObjective
 from training.rlhf.methods.objectives.segments import SegmentObjective
 from training.rlhf.methods.objectives.steps import StepObjective
+from training.rlhf.methods.people import (
+    NO_DISCOUNT,
+    Scores,
+    discount_of,
+    fit_people,
+    install_people,
+    people_to_json,
+    report_people,
+    says_of_people,
+)
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.places import Place
 from training.rlhf.runtime.run_folder import log
@@ -61,11 +76,21 @@ class RewardModelling(TrainingMethod):
         self._cache = cache
         self._continues = spec.parent is not None
         start_adapter(backbone, self.adapter, spec, _lora(settings))
+        self._discount = NO_DISCOUNT
+        self._pooled: PooledScore | None = None
+        self._trained: frozenset[str] = frozenset()
         self._objectives = _objectives(backbone, self.adapter, spec, settings)
         self.wanted = _wanted(settings)
 
     def begin(self, train: Sequence[Example]) -> None:
         """Let every objective see what it will learn from; fit the head that begins on frozen features."""
+        self._trained = frozenset(example.judgment for example in train)
+        self._discount = discount_of(
+            self._settings,
+            comparable(train, MOST_TRAINED_ON_FEATURES),
+            self._preferred_features,
+            whole=self._settings.loss == "plackett_luce",
+        )
         if self._settings.head_from == "frozen" and not self._continues:
             self.fit_to_frozen_features(comparable(train, MOST_TRAINED_ON_FEATURES))
         for objective in self._objectives:
@@ -81,7 +106,13 @@ class RewardModelling(TrainingMethod):
         finally:
             features.save()
         whole = self._settings.loss == "plackett_luce"
+        train = self._discount.weighed(train)
         head = fit_frozen_head(table, choices_of(train, whole=whole), features.places)
+        if self._settings.group_heads or self._settings.annotator_heads:
+            head, self._pooled = fit_people(head, table, train, self._settings, whole=whole)
+            install_people(
+                self._backbone, self.adapter, self._pooled, table[:, head.column].mean(0, dtype=np.float64)
+            )
         members = [head.score]
         if (count := self._settings.ensemble) > 1:
             members = fit_members(head, table, train, whole=whole, count=count, seed=self._seed)
@@ -103,18 +134,48 @@ class RewardModelling(TrainingMethod):
             return {}, {}
         trained.tell("comparing with baselines")
         on_features = self._settings.features == "adapted" and self._cache is not None
+        details = self._people(trained)
         report = compare_with_baselines(
             train=trained.examples.train,
             held_out=trained.examples.held_out,
             rows=trained.rows,
-            scores=lambda examples: self._scores(examples, trained.check),
+            scores=lambda examples: self._scores(examples, trained.check)[0],
             features=self._features(writes=trained.writes) if on_features else None,
             whole=self._settings.loss == "plackett_luce",
             check=trained.check,
         )
         if report is None:
-            return {}, {}
-        return figures_of_baselines(report), {BASELINES_KEY: report_to_json(report)}
+            return {}, details
+        return figures_of_baselines(report), details | {BASELINES_KEY: report_to_json(report)}
+
+    def _people(self, trained: Trained) -> dict[str, Any]:
+        """Return what groups, drift and reliability change, on the same held-out judgments."""
+        train = comparable(trained.examples.train)
+        held_out = comparable(trained.examples.held_out, MOST_HELD_OUT)
+        learned = self._pooled is not None or self._discount is not NO_DISCOUNT
+        if not train or not held_out or not (learned or says_of_people(train)):
+            return {}
+        report = report_people(
+            train=train,
+            held_out=held_out,
+            scores=self._scores(held_out, trained.check),
+            surface=surface_tables(trained.rows(), (train, held_out)),
+            discount=self._discount,
+            pooled=self._pooled,
+        )
+        return {} if report is None else {PEOPLE_KEY: people_to_json(report)}
+
+    def _preferred_features(self, examples: Sequence[Example]) -> Floats | None:
+        """Return the frozen features of judgments at the preferred place; None without a cache."""
+        if self._cache is None:
+            return None
+        features = self._features(writes=True)
+        try:
+            table = features.features(examples)
+        finally:
+            features.save()
+        column = features.places.index(preferred_place(features.places))
+        return table[:, column].astype(np.float64)
 
     def _features(self, *, writes: bool) -> FeatureCache:
         if self._cache is None:
@@ -122,22 +183,27 @@ class RewardModelling(TrainingMethod):
         return FeatureCache(self._cache, self._backbone, writes=writes)
 
     @torch.no_grad()
-    def _scores(self, examples: Sequence[Example], check: Callable[[], None]) -> Floats:
-        """Return the scores of all completions of judgments, in order."""
+    def _scores(self, examples: Sequence[Example], check: Callable[[], None]) -> Scores:
+        """Return the scores of all completions of judgments, in order, and each group's."""
         scores: list[float] = []
+        by_group: dict[str, list[float]] = {name: [] for name in group_names(self._backbone, self.adapter)}
         for group in passes(examples, tokens=self._settings.optimiser.micro_batch_tokens):
             check()
             batch = pack(group, device=self._backbone.device)
-            scores += read_rewards(self._backbone, self.adapter, batch).tolist()
-        return np.array(scores)
+            states = encode(self._backbone, self.adapter, batch)[batch.last]
+            scores += self._backbone.score(self.adapter, states).tolist()
+            for name, values in group_scores(self._backbone, self.adapter, states).items():
+                by_group[name] += values.tolist()
+        return np.array(scores), {name: np.array(values) for name, values in by_group.items()}
 
     def held_out_warnings(self, figures: Mapping[str, float]) -> list[str]:
         """Log the validation; warn where a constant or length alone does better."""
         return log_validation(figures)
 
     def weights(self, example: Example) -> Mapping[str, float]:
-        """By objective: the example's weight where it says something of it, else 0."""
-        return {objective.name: objective.weight(example) for objective in self._objectives}
+        """Return by objective the weight of an example that labels it, discounted in training; else 0."""
+        factor = self._discount.factor(example) if example.judgment in self._trained else 1.0
+        return {objective.name: factor * objective.weight(example) for objective in self._objectives}
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
         """Return all objectives on the states of one forward pass."""

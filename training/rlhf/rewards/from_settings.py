@@ -13,7 +13,7 @@
 | judge | `judge.Judge` | its arguments but key and transport |
 | rubric | `rubric.RubricReward` | its arguments but key and transport |
 | function | `functions.FunctionReward` | `path` |
-| model | `learned.LearnedReward` | none; see `RewardPart.checkpoint` and `heads` |
+| model | `learned.LearnedReward` | none; see `RewardPart.checkpoint`, `heads` and `population` |
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from training.contract import (
     ContractError,
+    Population,
     RewardPart,
     RewardSettings,
     RunSpec,
@@ -139,7 +140,7 @@ def _model(part: RewardPart, folder: Path, backbone: Backbone, context: bool | N
             f"set context to {str(settings.context).lower()}, or take another reward model"
         )
     try:
-        return learned_reward(folder, backbone, settings, weights=part.heads)
+        return learned_reward(folder, backbone, settings, weights=part.heads, population=part.population)
     except ContractError as error:
         raise ContractError(f"{where}: {error}") from None
 
@@ -164,9 +165,10 @@ def learned_reward(
     settings: RewardSettings,
     *,
     weights: Mapping[str, float] | None = None,
+    population: Population | None = None,
 ) -> LearnedReward:
     """Return a checkpoint as a reward, its adapter loaded into the backbone where it is not there yet."""
     adapter = f"reward {manifest_digest(folder)}"
     if adapter not in backbone.adapters:
         backbone.load_adapter(adapter, folder)
-    return LearnedReward(backbone, adapter, settings, weights=weights)
+    return LearnedReward(backbone, adapter, settings, weights=weights, population=population or Population())

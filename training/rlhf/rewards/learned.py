@@ -9,15 +9,18 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from training.contract import ContractError, RewardSettings
+from training.contract import ContractError, Population, RewardSettings
+from training.rlhf.methods.objectives.people import check_population, population_scores
 from training.rlhf.methods.objectives.reading import read_heads
 from training.rlhf.methods.objectives.segment_scores import SegmentReward, segment_rewards
 from training.rlhf.methods.reward import encode
-from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
+
+_ALL = Population()
 
 
 class LearnedReward:
@@ -37,16 +40,19 @@ class LearnedReward:
         settings: RewardSettings,
         *,
         weights: Mapping[str, float] | None = None,
+        population: Population = _ALL,
         micro_batch_tokens: int = 8192,
     ) -> None:
         """`settings` are those that the adapter was trained with. `weights`: w_k by head; 0 for a head that
-        it does not name, and 1 for all heads where it is left out. Raises `ContractError` for a head that is
-        not there."""
+        it does not name, and 1 for all heads where it is left out. `population`: whose reward the head
+        `score` gives. Raises `ContractError` for a head or a group that is not there."""
         self._backbone = backbone
         self._adapter = adapter
         self._settings = settings
         self._tokens = micro_batch_tokens
         self._encoder = Encoder(backbone.tokenizer, thinking=settings.thinking)
+        self._population = population
+        check_population(backbone, adapter, population)
         heads = settings.head_names
         self._weights = dict.fromkeys(heads, 1.0) if weights is None else dict(weights)
         if odd := sorted(set(self._weights) - set(heads)):
@@ -112,7 +118,10 @@ class LearnedReward:
         """(N,) weighted sum of the heads on whole answers; the mean of an ensemble."""
         values = torch.zeros(len(states), device=states.device)
         for name, outputs in read_heads(self._backbone, self._adapter, states, self._settings).items():
-            values += self._weights.get(name, 0.0) * outputs.mean(-1)
+            output = outputs.mean(-1)
+            if name == SCORE and self._population.reward != "common":
+                output = population_scores(self._backbone, self._adapter, states, self._population)
+            values += self._weights.get(name, 0.0) * output
         return values
 
     def _score(self, value: float, of_heads: Mapping[str, list[SegmentReward]]) -> Score:

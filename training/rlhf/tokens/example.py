@@ -29,6 +29,13 @@ class Example:
     completions: tuple[str, ...] = ()
     """Ids of the completions that `answers` are, in their order; empty for texts that are none, as corrected
     ones."""
+    places: tuple[int, ...] = ()
+    """Place of each answer on the annotator's screen, from 0; empty where no order is known, and of a
+    reviewer's decision."""
+    group: str = ""
+    """Group of the annotator; empty for none, and for a reviewer's decision."""
+    round: int = 0
+    """Round of the judgment."""
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

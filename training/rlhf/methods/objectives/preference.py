@@ -20,7 +20,7 @@ from training.rlhf.measures.pair_figures import (
     pair_figures,
     pair_observations,
 )
-from training.rlhf.methods.objectives.annotators import AnnotatorOffsets
+from training.rlhf.methods.objectives.people import Kind, PeopleOffsets
 from training.rlhf.methods.objectives.rankings import costs_of_rankings, surprise_of_rankings
 from training.rlhf.methods.resampling import resample
 from training.rlhf.model.backbone import SCORE, Backbone
@@ -37,14 +37,14 @@ class PreferenceObjective:
 
     With `ensemble` the head has several outputs and every one its own resample of the training judgments;
     the score is their mean. A judgment's cost is the mean of w · cost over the outputs, w ~ Poisson(1), and
-    1 for held-out judgments. With `annotator_heads` every judgment is costed at its annotator's own scores
-    (`objectives.annotators`); the score is what they have in common.
+    1 for held-out judgments. With `annotator_heads` or `group_heads` every judgment is costed at the scores
+    of its annotator and group (`objectives.people`); the score is what they have in common.
 
     Figures of the score: `accuracy`, `margin`, `log_loss` and more, see `pair_figures`; of held-out pairs
     `length_log_loss`, of the length predictor in `baselines`. Of models of ties and whole rankings
     `ranking_log_loss`, −log p of a whole ranking, of Davidson's model of one of its pairs; and `log_tie_2`,
     the log odds of two tying. Of ensembles `spread`, the standard deviation of a margin over the outputs.
-    With annotators' heads `own_accuracy` and `own_log_loss`, of their own scores.
+    With heads of annotators or groups `own_accuracy` and `own_log_loss`, of their own scores.
     """
 
     name = SCORE
@@ -67,7 +67,7 @@ class PreferenceObjective:
         self._continues_ties = LOG_TIE in backbone.extras(adapter)
         if self._models_ties and not self._continues_ties:
             backbone.add_extra(adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
-        self._annotators = AnnotatorOffsets(backbone, adapter, SCORE) if settings.annotator_heads else None
+        self._offsets = _offsets(backbone, adapter, settings)
         self._trained: frozenset[str] = frozenset()
         self._length_slope = 0.0
 
@@ -86,8 +86,8 @@ class PreferenceObjective:
             likeliest = likeliest_log_tie([ranks for one in teaching for ranks in self._choices(one)])
             with torch.no_grad():
                 self._backbone.extra(self._adapter, LOG_TIE).copy_(likeliest)  # noqa: S610 - not Django's
-        if self._annotators is not None:
-            self._annotators.begin(example.annotator for example in teaching)
+        for offsets in self._offsets:
+            offsets.begin(teaching)
 
     def weight(self, example: Example) -> float:
         """The judgment's weight where it decides a pair or, where ties are an outcome, ranks two answers."""
@@ -101,15 +101,16 @@ class PreferenceObjective:
         return example.weight if teaches else 0.0
 
     def outcome(self, states: Tensor, batch: Batch, examples: list[Example]) -> Outcome:
-        """Return the loss of every judgment, plus the penalty on annotators' offsets."""
+        """Return the loss of every judgment, plus the penalty on offsets of annotators and groups."""
         scores = self._backbone.outputs(self._adapter, states[batch.last])
-        adjusted, distance = scores, None
-        if self._annotators is not None:
-            offset, distance = self._annotators.offsets(states, batch, examples)
-            adjusted = scores + offset.unsqueeze(-1)
+        adjusted, penalty = scores, torch.zeros(len(examples), device=scores.device)
+        for offsets in self._offsets:
+            offset, distance = offsets.offsets(states, batch, examples)
+            adjusted = adjusted + offset.unsqueeze(-1)
+            penalty = penalty + self._settings.annotator_penalty * distance
         cost = (self._times(examples, batch) * self._costs(adjusted, batch)).mean(0)
-        if distance is not None:
-            cost = cost + self._settings.annotator_penalty * distance
+        if self._offsets:
+            cost = cost + penalty
         return Outcome({self.name: Part(1.0, cost)}, self._observed(scores, adjusted, batch, examples))
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
@@ -168,9 +169,21 @@ class PreferenceObjective:
             observed["log_tie_2"] = log_tie[:1].detach().clone()
         if self._settings.ensemble > 1:
             observed |= ensemble_observations(batch, scores)
-        if self._annotators is not None:
+        if self._offsets:
             margin = adjusted.mean(-1)[batch.winners] - adjusted.mean(-1)[batch.losers]
-            known = self._annotators.known(examples).to(margin.device)
+            heads = torch.stack([offsets.known(examples) for offsets in self._offsets])
+            known = heads.any(0).to(margin.device)
             # NaN where an annotator has no head of their own.
             observed["own_margin"] = margin.where(known[batch.pair_example], torch.nan)
         return observed
+
+
+def _offsets(backbone: Backbone, adapter: str, settings: RewardSettings) -> tuple[PeopleOffsets, ...]:
+    """Return the offsets that are learned step by step; those to frozen features are fitted at once."""
+    if settings.is_fitted_at_once:
+        return ()
+    kinds: tuple[tuple[Kind, bool], ...] = (
+        ("annotator", settings.annotator_heads),
+        ("group", settings.group_heads),
+    )
+    return tuple(PeopleOffsets(backbone, adapter, SCORE, kind) for kind, wanted in kinds if wanted)
