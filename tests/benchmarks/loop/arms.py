@@ -35,7 +35,7 @@ from annotation.acquisition.posterior import fit, sets_of, standardised, table_o
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel
 
-HOURS = (0.5, 1.0, 1.75)
+HOURS = (0.25, 0.5, 1.0, 1.75, 3.0)
 _TESTED = 600
 _STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}
 """97.5 % quantile of Student's t by the number of seeds."""
