@@ -339,7 +339,7 @@ def test_training_that_makes_it_worse_ends_as_the_head_that_it_began_as(
 def test_a_stopped_run_from_frozen_features_ends_as_one_that_was_not(base: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"settings": {"head_from": "frozen"}, "lora": {"layers": 1}}
     whole, halves = (
-        make_run(tmp_path / name, base, lengths_decide(), optimiser={"epochs": 1}, **more)
+        make_run(tmp_path / name / "run", base, lengths_decide(), optimiser={"epochs": 1}, **more)
         for name in ("whole", "halves")
     )
     assert train(whole) == EXIT_FINISHED
