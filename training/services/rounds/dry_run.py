@@ -321,7 +321,8 @@ def _more_held_out(round_: Round, held_out: int) -> Iterator[str]:
     if least is not None and evaluated < prompts_needed(_USUAL_EFFECT):
         yield _(
             "%(count)s held-out prompts show a win rate of %(least)s %% or more in four rounds of five. "
-            "For %(usual)s %% it takes %(needed)s: import more prompts, or raise the prompts of the evaluation."
+            "For %(usual)s %% it takes %(needed)s: import more prompts, or raise the prompts of the "
+            "evaluation."
         ) % {
             "count": evaluated,
             "least": math.ceil(100 * least),
