@@ -7,6 +7,15 @@ from random import Random
 
 import pytest
 
+from tests.benchmarks.loop.arms import (
+    Judged,
+    World,
+    affordable,
+    as_pairs,
+    as_rankings,
+    hours_to_reach,
+    interval,
+)
 from tests.benchmarks.loop.forge import ROOT
 from tests.benchmarks.loop.preferences import (
     SCENES,
@@ -108,3 +117,45 @@ def test_accuracy_leaves_out_what_the_truth_ties():
 )
 def test_a_decision_is_wrong_where_the_truth_clearly_says_the_opposite(verdict, low, high, agrees):
     assert decision_agrees(verdict, {"value": (low + high) / 2, "low": low, "high": high}) is agrees
+
+
+def test_an_hour_pays_for_as_many_judgments_as_the_cost_model_says():
+    # A pair: 5 s, two times 8 s and one bit of 4 s; four responses: 5 + 32 + 4 · log2(24) s.
+    assert affordable(1, 2) == 3600 // 25
+    assert affordable(1, 4) == int(3600 / (37 + 4 * math.log2(24))) == 65
+
+
+def test_a_ranking_is_read_as_its_pairs_or_as_choices_from_what_is_left():
+    ranking = Judged((10, 11, 12), (2, 1, 2))
+    # Three pairs share the weight of two; one of them ties.
+    assert as_pairs([ranking]) == [((11, 10), 2 / 3), ((11, 12), 2 / 3)]
+    assert as_pairs([ranking], ties=True)[1:3] == [((10, 12), 1 / 3), ((12, 10), 1 / 3)]
+    assert as_rankings([ranking]) == [((11, 10, 12), 1.0)]
+
+
+def test_more_pairs_teach_more_and_none_teach_nothing():
+    world = World("format", 0, comparisons=120)
+    assert world.accuracy([]) == 0.5
+    few, many = (world.accuracy(as_pairs(world.judged(count, 2))) for count in (8, 120))
+    assert few < many > 0.75
+
+
+def test_an_ai_annotator_is_right_as_often_as_stated():
+    world = World("format", 0, comparisons=120)
+    judged = [one for _ in range(20) for one in world.by_ai(0, 120, 0.8)]
+    right = [
+        (world.truth[one.rows[0]] > world.truth[one.rows[1]]) == (one.ranks[0] == 1)
+        for one in judged
+        if world.truth[one.rows[0]] != world.truth[one.rows[1]]
+    ]
+    # More than 1,000 draws: a standard error is below 0.013.
+    assert len(right) > 1_000
+    assert sum(right) / len(right) == pytest.approx(0.8, abs=0.05)
+
+
+def test_the_hours_to_an_accuracy_lie_on_the_line_between_two_points():
+    assert hours_to_reach([1, 2, 4], [0.6, 0.7, 0.9], 0.8) == pytest.approx(3)
+    assert hours_to_reach([1, 2], [0.6, 0.7], 0.8) is None
+    mean, low, high = interval([0.6, 0.7, 0.8])
+    # The deviation is 0.1, Student's t with two degrees of freedom 4.303.
+    assert (mean, low, high) == pytest.approx((0.7, 0.7 - 0.2484, 0.7 + 0.2484), abs=1e-3)

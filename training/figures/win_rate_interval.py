@@ -72,6 +72,24 @@ def prompts_needed(
 
 
 @lru_cache(maxsize=64)
+def win_rate_shown(prompts: int, *, level: float = LEVEL, power: float = 0.8) -> float | None:
+    """Return the least true win rate that so many deciding prompts show with a probability of `power`.
+
+    The inverse of `prompts_needed`. None where they are fewer than the minimum of a decision, or even winning
+    all of them shows nothing.
+    """
+    from scipy.special import bdtri
+
+    if prompts < MINIMUM or not _shows(prompts, 0, level):
+        return None
+    few, many = 0, prompts
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if _shows(prompts, middle, level) else (few, middle)
+    return 1 - float(bdtri(few, prompts, power))
+
+
+@lru_cache(maxsize=64)
 def _deciding_prompts(wins: float, level: float, power: float) -> int:
     from scipy.special import bdtr
 

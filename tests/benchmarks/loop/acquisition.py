@@ -28,8 +28,8 @@ import numpy as np
 
 from annotation.acquisition import bayesian, text_features
 from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit, standardised
+from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
-from tests.benchmarks.loop.writer import TOPICS, prompt_about, response_to
 
 DATA = Path(os.environ.get("RONDO_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data"
 RANDOM = "random"

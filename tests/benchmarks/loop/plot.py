@@ -2,6 +2,7 @@
 
 python -m tests.benchmarks.loop.plot loop FILE.svg RESULTS.json [RESULTS.json …]
 python -m tests.benchmarks.loop.plot acquisition FILE.svg RESULTS.json SET
+python -m tests.benchmarks.loop.plot arms FILE.svg RESULTS.json STUDY
 
 Colours follow the page: the lines have classes, and a style in the file for light and dark.
 """
@@ -117,18 +118,34 @@ def acquisition_lines(file: Path, name: str) -> list[Line]:
     ]
 
 
+def arm_lines(file: Path, name: str) -> list[Line]:
+    """Return the accuracy by annotators' hours with its interval, a line for each arm."""
+    found = json.loads(file.read_text())["studies"][name]
+    return [
+        Line(
+            arm,
+            [(hours, mean) for hours, (mean, _, _) in zip(found["hours"], rows, strict=True)],
+            [(hours, low, high) for hours, (_, low, high) in zip(found["hours"], rows, strict=True)],
+        )
+        for arm, rows in found["arms"].items()
+    ]
+
+
 def main() -> None:
     """Write one picture."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["loop", "acquisition"])
+    parser.add_argument("what", choices=["loop", "acquisition", "arms"])
     parser.add_argument("file", type=Path)
     parser.add_argument("results", nargs="+")
     options = parser.parse_args()
     if options.what == "loop":
         lines = loop_lines([Path(one) for one in options.results])
         svg = drawn(lines, across="round", up="True win rate against the base", low=0.4, high=1.0, even=0.5)
+    elif options.what == "arms":
+        lines = arm_lines(Path(options.results[0]), options.results[1])
+        svg = drawn(lines, across="annotators' hours", up="Accuracy against the truth", low=0.7, high=1.0)
     else:
         lines = acquisition_lines(Path(options.results[0]), options.results[1])
         svg = drawn(lines, across="labels", up="Accuracy on held-out pairs", low=0.5, high=1.0)

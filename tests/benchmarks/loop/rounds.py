@@ -11,10 +11,10 @@ from typing import Any
 
 from django.utils.text import slugify
 
+from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.machine import Api, Machine
 from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel, Spent
 from tests.benchmarks.loop.truth import Truth
-from tests.benchmarks.loop.writer import prompts as write_prompts
 
 _ADDED_AT_ONCE = 500
 

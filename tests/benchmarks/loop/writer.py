@@ -18,58 +18,16 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.benchmarks.loop.grammar import OPENERS, QUALITIES, TOPICS, VERBS, prompt_about, response_to
 from tests.tiny import BOS, CHAT_TEMPLATE, END, START
 
-TOPICS = (
-    *("tea", "rivers", "music", "bread", "rain", "chess", "trees", "birds", "ships", "paper"),
-    *("maps", "bees", "wool", "salt", "iron", "glass", "snow", "gardens", "bridges", "clocks"),
-    *("horses", "lamps", "wheat", "stars", "drums", "boats", "roses", "mills", "coins", "wolves"),
-    *("tents", "pipes"),
-)
-_VERBS = ("is", "seems", "stays", "looks", "feels", "was", "becomes", "remains")
-_QUALITIES = (
-    *("warm", "old", "quiet", "useful", "bright", "simple", "rare", "slow", "strong", "calm"),
-    *("green", "light", "deep", "cheap", "soft", "plain"),
-)
-_OPENERS = ("sure", "well", "gladly")
 _LENGTH = 96
-
-
-def prompt_about(first: str, second: str) -> str:
-    """Return a prompt about two topics."""
-    return f"write about {first} and {second}"
-
-
-def prompts(count: int, *, seed: int) -> list[str]:
-    """Return different prompts; other seeds give other ones, though some may be the same."""
-    pairs = [(first, second) for first in TOPICS for second in TOPICS if first != second]
-    wanted = Random(seed).sample(pairs, min(count, len(pairs)))
-    return [prompt_about(*pair) for pair in wanted]
-
-
-def response_to(first: str, second: str, random: Random) -> str:
-    """Return a response as chance has it."""
-    count = random.choice((1, 2, 3, 4, 5, 6, 7))
-    topics = [first if random.random() < 0.4 else second if random.random() < 0.4 else random.choice(TOPICS)]
-    topics += [
-        first if random.random() < 0.25 else second if random.random() < 0.33 else random.choice(TOPICS)
-        for _ in range(count - 1)
-    ]
-    sentences = [f"{topic} {random.choice(_VERBS)} {random.choice(_QUALITIES)} ." for topic in topics]
-    lines = random.random()
-    if lines < 0.35:
-        return "\n".join(f"- {sentence}" for sentence in sentences)
-    if lines < 0.55:
-        half = count // 2
-        return "\n".join([*sentences[:half], *(f"- {sentence}" for sentence in sentences[half:])])
-    opener = f"{random.choice(_OPENERS)} . " if random.random() < 0.3 else ""
-    return opener + " ".join(sentences)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """One token for each word, sign and line end; other characters become an unknown one."""
     words = ["write", "about", "and", "system", "user", "assistant", ".", "-", "\n"]
-    words += [*TOPICS, *_VERBS, *_QUALITIES, *_OPENERS]
+    words += [*TOPICS, *VERBS, *QUALITIES, *OPENERS]
     # A word carries the space before it, so that what is decoded is what was written.
     vocabulary = [BOS, START, END, "<unk>", *words, *(f" {word}" for word in words if word != "\n")]
     ids = {word: index for index, word in enumerate(vocabulary)}

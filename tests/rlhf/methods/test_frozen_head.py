@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,119 @@ def test_the_standard_error_is_that_of_prompts() -> None:
     error = choices_of(examples, whole=False).standard_error(np.array([0.0, 2.0, 3.0, 3.0]))
 
     assert error == pytest.approx(8**0.5 / 4)
+
+
+# ── An adapter that begins on frozen features ─────────────────────────────────────────
+
+
+def test_the_adapter_lies_on_the_blocks_that_the_score_reads_and_the_head_stays(
+    base: Path, frozen: Path, tmp_path: Path
+) -> None:
+    folder = make_run(
+        tmp_path / "run",
+        base,
+        lengths_decide(),
+        settings={"head_from": "frozen"},
+        lora={"layers": 1},
+        optimiser={"keep_best": False},
+    )
+
+    assert train(folder) == EXIT_FINISHED
+
+    heads, begun = (load_file(run / "checkpoint" / "heads.safetensors") for run in (folder, frozen))
+    assert torch.equal(heads["score"], begun["score"])
+    layer = int(begun["score.reads"][0])
+    adapter = load_file(folder / "checkpoint" / "adapter_model.safetensors")
+    assert {name.split("layers.")[1].split(".")[0] for name in adapter} == {str(layer - 1)}
+    assert any(value.abs().max() > 0 for name, value in adapter.items() if "lora_B" in name)
+
+
+def test_a_head_may_learn_with_the_adapter(base: Path, frozen: Path, tmp_path: Path) -> None:
+    settings = {"head_from": "frozen", "head_learns": True}
+    folder = make_run(
+        tmp_path / "run", base, lengths_decide(), settings=settings, optimiser={"keep_best": False}
+    )
+
+    assert train(folder) == EXIT_FINISHED
+
+    heads, begun = (load_file(run / "checkpoint" / "heads.safetensors") for run in (folder, frozen))
+    assert not torch.equal(heads["score"], begun["score"])
+
+
+def test_training_that_makes_it_worse_ends_as_the_head_that_it_began_as(
+    base: Path, frozen: Path, tmp_path: Path
+) -> None:
+    # Held-out annotators prefer the shorter one: the surer the model of the others, the worse it is there.
+    rows = [
+        replace(one, ranks={name: 3 - rank for name, rank in one.ranks.items()})
+        if one.split == "held-out"
+        else one
+        for one in lengths_decide()
+    ]
+    settings = {"head_from": "frozen", "centring": 0.0}
+    folder = make_run(tmp_path / "run", base, rows, settings=settings, optimiser={"epochs": 1})
+
+    assert train(folder) == EXIT_FINISHED
+
+    assert read_manifest(folder / "checkpoint").steps == 0
+    heads, begun = (load_file(run / "checkpoint" / "heads.safetensors") for run in (folder, frozen))
+    assert torch.equal(heads["score"], begun["score"])
+    adapter = load_file(folder / "checkpoint" / "adapter_model.safetensors")
+    assert all(value.abs().max() == 0 for name, value in adapter.items() if "lora_B" in name)
+    evaluation = read_evaluation(folder)
+    assert evaluation is not None
+    assert evaluation.step == 0
+
+
+def test_a_stopped_run_from_frozen_features_ends_as_one_that_was_not(base: Path, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"settings": {"head_from": "frozen"}, "lora": {"layers": 1}}
+    whole, halves = (
+        make_run(tmp_path / name / "run", base, lengths_decide(), optimiser={"epochs": 1}, **more)
+        for name in ("whole", "halves")
+    )
+    assert train(whole) == EXIT_FINISHED
+    train(halves, StopAfter(halves, 2))
+
+    assert train(halves) == EXIT_FINISHED
+
+    assert files_of(halves / "checkpoint") == files_of(whole / "checkpoint")
+
+
+def test_a_run_that_continues_one_from_frozen_features_keeps_its_blocks(base: Path, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"settings": {"head_from": "frozen"}, "lora": {"layers": 1}}
+    optimiser = {"epochs": 1, "keep_best": False}
+    first = make_run(tmp_path / "first", base, lengths_decide(), optimiser=optimiser, **more)
+    assert train(first) == EXIT_FINISHED
+    parent = str(first / "checkpoint")
+    second = make_run(tmp_path / "second", base, lengths_decide(), optimiser=optimiser, parent=parent, **more)
+
+    assert train(second) == EXIT_FINISHED
+
+    names = [set(load_file(run / "checkpoint" / "adapter_model.safetensors")) for run in (first, second)]
+    assert names[0] == names[1]
+
+
+def test_blocks_above_the_place_that_is_read_are_not_run(backbone: Backbone) -> None:
+    examples = build_examples(judgments(), backbone.tokenizer, max_tokens=128, context=False).train
+    alone, packed = (pack(some, device=torch.device("cpu")) for some in (examples[:1], examples[:3]))
+    ran: list[int] = []
+    blocks = backbone._model.get_decoder().layers
+    handles = [
+        block.register_forward_hook(lambda *_, number=number: ran.append(number))
+        for number, block in enumerate(blocks, start=1)
+    ]
+    backbone.add_adapter("it", RewardSettings().lora, seed=0)
+    backbone.add_head("it", "score", seed=0)
+    backbone.set_reads("it", Place(1, mean=True))
+    try:
+        with torch.no_grad():
+            one, three = (read_rewards(backbone, "it", batch) for batch in (alone, packed))
+    finally:
+        for handle in handles:
+            handle.remove()
+        backbone.drop_adapter("it")
+
+    assert set(ran) == {1}
+    assert len(blocks) > 1
+    # What lies beside a judgment in the packed row does not change its scores.
+    assert torch.allclose(one, three[: len(one)], atol=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import betaincc, betaln
 from scipy.stats import binom
 
-from training.figures.win_rate_interval import prompts_needed, win_rate_interval
+from training.figures.win_rate_interval import prompts_needed, win_rate_interval, win_rate_shown
 from training.services.evaluation.decision import Decision, decide
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
@@ -157,6 +157,19 @@ def test_the_number_of_prompts_that_are_asked_for_reaches_the_power(win_rate):
 
     assert power(size) >= 0.8
     assert power(size - 1) < 0.8 or size == 20
+
+
+@pytest.mark.parametrize("size", [20, 40, 78])
+def test_the_win_rate_that_prompts_show_is_promoted_in_four_rounds_of_five(size):
+    promotes = [k for k in range(size + 1) if decide(outcomes_of(k, size - k)) == Decision.PROMOTE]
+    shown = win_rate_shown(size)
+    assert shown is not None
+    assert float(binom.pmf(promotes, size, shown).sum()) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_fewer_prompts_than_a_decision_wants_show_no_win_rate():
+    assert win_rate_shown(19) is None
+    assert win_rate_shown(prompts_needed(0.7)) == pytest.approx(0.7, abs=0.01)
 
 
 def test_ties_raise_the_number_of_prompts_by_those_that_will_not_decide():

@@ -14,7 +14,7 @@ from training.contract import ContractError
 from training.models import Checkpoint, Round
 from training.recipe import Recipe, Sampler, SamplingSettings
 from training.services.registry.checkpoints import register_starter
-from training.services.sampling.answers import questions_of
+from training.services.sampling.answers import prompts_of, questions_of
 
 pytestmark = pytest.mark.django_db
 
@@ -145,3 +145,23 @@ def test_a_recipe_with_everything_comes_back_from_json():
         samplers=(Sampler(checkpoint="other", completions=2, sampling=SamplingSettings(temperature=0.1)),),
     )
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+
+
+def test_a_round_that_asks_some_prompts_asks_enough_held_out_ones(project: Project):
+    held_out = {3, 12, 15, 18}
+    prompts = [
+        factories.make_prompt(project, f"What is {n}?", split="held-out" if n in held_out else "train")
+        for n in range(20)
+    ]
+    round_ = a_round(project, prompts=10)
+    # A fifth of 10 are 2: one is there already, and the next one takes the last training prompt's place.
+    assert [prompts.index(one) for one in prompts_of(round_)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12]
+    # A fifth of 15 are 3; 3 and 12 are there.
+    round_.recipe = {"prompts": 15}
+    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(14), 15]
+    # Half as many again as the decision wants: 2 of 1.
+    round_.recipe = {"prompts": 15, "promotion": {"least_reward_model_judgments": 1}}
+    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(15)]
+    round_.recipe = {"prompts": 10}
+    round_.number = 2
+    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(10, 20)]

@@ -48,6 +48,9 @@ class LoraSettings:
     layers: Count | None = None
     """Adapt only this many of the transformer's last blocks; null, or more than it has, adapts all.
     Fewer train faster: the backward pass ends at the first adapted block."""
+    last: Count | None = None
+    """The last block that is adapted, from which `layers` count back; null is the base's last, or the one
+    that a reward model's score reads."""
 
 
 @record

@@ -94,6 +94,9 @@ class RewardSettings(JudgedSettings):
     head_from: Literal["random", "frozen"] = "random"
     """What the head score begins as: random weights, or the head fitted to frozen features, which then reads
     where that one does."""
+    head_learns: bool = False
+    """Train the head that began on frozen features, too; false keeps it and lets the adapter alone learn. A
+    random head is always trained."""
 
     loss: Literal["bradley_terry", "davidson", "plackett_luce", "none"] = "bradley_terry"
     """What the head `score` is fitted to: the decided pairs of a ranking; its pairs, ties among them; the
@@ -150,6 +153,11 @@ class RewardSettings(JudgedSettings):
             self._check_score_alone("head_from")
             for name in ("annotator_heads", "group_heads"):
                 require(not getattr(self, name), name, "head_from 'frozen' serves the score alone")
+        require(
+            self.head_from == "frozen" or not self.head_learns,
+            "head_learns",
+            "serves head_from 'frozen' alone; set it to false",
+        )
         if self.loss != "bradley_terry":
             for name in ("margin_per_strength", "label_smoothing"):
                 require(not getattr(self, name), name, "serves loss 'bradley_terry' alone; set it to 0")
@@ -164,6 +172,11 @@ class RewardSettings(JudgedSettings):
     def is_fitted_at_once(self) -> bool:
         """Return whether the score is fitted to frozen features in one step, without an optimiser."""
         return self.features == "frozen"
+
+    @property
+    def keeps_head(self) -> bool:
+        """Return whether the score's head stays as it was fitted to frozen features."""
+        return self.head_from == "frozen" and not self.head_learns
 
     @property
     def may_be_frozen(self) -> bool:

@@ -15,9 +15,9 @@ class BestState:
 
     def __init__(self) -> None:
         self.step = 0
-        """Optimiser steps taken then; 0 before the first evaluation."""
+        """Optimiser steps taken then."""
         self.figures: dict[str, float] = {}
-        """Held-out figures of that state."""
+        """Held-out figures of that state; empty before the first evaluation."""
         self.stale = 0
         """Evaluations in a row since."""
         self.adapter: dict[str, Tensor] = {}
@@ -29,7 +29,7 @@ class BestState:
         if loss is None:
             return False
         # Not (loss < best) would let NaN in: what is not a number is not better.
-        if self.step and not loss < self.figures["held_out_loss"]:
+        if self.figures and not loss < self.figures["held_out_loss"]:
             self.stale += 1
             return False
         self.step, self.figures, self.stale = step, dict(figures), 0

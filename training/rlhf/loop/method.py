@@ -64,6 +64,8 @@ class TrainingMethod(Protocol):
     """Name of the adapter that is trained."""
     wanted: Wanted
     """What of a snapshot it learns from."""
+    start_is_candidate: bool = False
+    """Whether the state before the first step is worth having: it is evaluated, and may be the best."""
 
     def begin(self, train: Sequence[Example]) -> None:
         """Called once, with all training examples, before the optimiser is made. For what must be known of

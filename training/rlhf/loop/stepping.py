@@ -96,6 +96,9 @@ class SteppingLoop:
         """Take optimiser step `step`, counted from 0, with learning rate `rate`."""
         raise NotImplementedError
 
+    _start_is_candidate = False
+    """Whether the state before the first step may become the checkpoint."""
+
     def _evaluate(self, step: int) -> dict[str, float]:
         """Held-out figures after `step` steps; none where nothing is held out."""
         raise NotImplementedError
@@ -109,6 +112,8 @@ class SteppingLoop:
         step = self._resume()
         held_out: dict[str, float] | None = None
         try:
+            if step == 0 and self._start_is_candidate and self._settings.keep_best:
+                self._evaluate(0)
             while step < self.total_steps and not self._given_up:
                 self._check_all()
                 self._tell(step)
@@ -135,7 +140,7 @@ class SteppingLoop:
 
     def _chosen(self, step: int, held_out: dict[str, float]) -> tuple[int, dict[str, float]]:
         """Return the last state, or the best one put back in its place."""
-        if not self._settings.keep_best or self._best.step in (0, step):
+        if not self._settings.keep_best or not self._best.figures or self._best.step == step:
             return step, held_out
         log.info(
             "The state after step %d had the lowest held-out loss (%.4f): it becomes the checkpoint",

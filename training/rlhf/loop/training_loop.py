@@ -60,6 +60,7 @@ class TrainingLoop(SteppingLoop):
             stop=stop,
             processes=processes,
         )
+        self._start_is_candidate = method.start_is_candidate
         backbone.checkpoint_activations(self._settings.gradient_checkpointing)
 
     def _learn(self, step: int, rate: float) -> StepResult:

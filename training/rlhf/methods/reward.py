@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ from training.rlhf.methods.people import (
     report_people,
     says_of_people,
 )
-from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.adapter_files import last_adapted_block
+from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.model.places import Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
@@ -75,10 +77,11 @@ class RewardModelling(TrainingMethod):
         self._seed = spec.seed
         self._cache = cache
         self._continues = spec.parent is not None
-        start_adapter(backbone, self.adapter, spec, _lora(settings))
         self._discount = NO_DISCOUNT
         self._pooled: PooledScore | None = None
         self._trained: frozenset[str] = frozenset()
+        start_adapter(backbone, self.adapter, spec, _lora(spec, settings))
+        self.start_is_candidate = settings.head_from == "frozen" and not self._continues
         self._objectives = _objectives(backbone, self.adapter, spec, settings)
         self.wanted = _wanted(settings)
 
@@ -92,7 +95,9 @@ class RewardModelling(TrainingMethod):
             whole=self._settings.loss == "plackett_luce",
         )
         if self._settings.head_from == "frozen" and not self._continues:
-            self.fit_to_frozen_features(comparable(train, MOST_TRAINED_ON_FEATURES))
+            self._begin_at(self.fit_to_frozen_features(comparable(train, MOST_TRAINED_ON_FEATURES)))
+        if self._settings.keeps_head:
+            self._backbone.freeze_head(self.adapter, SCORE)
         for objective in self._objectives:
             objective.begin(train)
 
@@ -127,6 +132,13 @@ class RewardModelling(TrainingMethod):
             len(train) - features.computed,
         )
         return head
+
+    def _begin_at(self, head: FrozenHead) -> None:
+        """Lay the adapter on blocks that the score reads: what lies above would learn nothing."""
+        shape = self._backbone.lora_settings(self.adapter)
+        if shape is not None and shape.last is None:
+            read = replace(self._settings.lora, last=head.place.layer)
+            self._backbone.reshape_adapter(self.adapter, read, seed=self._seed)
 
     def compare(self, trained: Trained) -> tuple[dict[str, float], dict[str, Any]]:
         """Compare the score with its baselines on the same held-out judgments."""
@@ -278,16 +290,19 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
             return backbone.packed_states(*row)
         states = backbone.packed_layers(*row, layers={place.layer})
     read = pooled(states[place.layer], batch, mean=place.mean)
-    return states[backbone.blocks].float().index_copy(0, batch.last, read)
+    return states[place.layer].float().index_copy(0, batch.last, read)
 
 
-def _lora(settings: RewardSettings) -> LoraSettings:
+def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings:
     """Return the shape of the adapter that carries the heads; with frozen features the least, which stays 0.
 
-    So a checkpoint has an adapter whatever its heads read, and is served and exported like any other.
+    So a checkpoint has an adapter whatever its heads read, and is served and exported like any other. One
+    whose parent began on frozen features ends where the parent's does.
     """
     if settings.features == "adapted":
-        return settings.lora
+        if spec.parent is None or settings.head_from == "random" or settings.lora.last is not None:
+            return settings.lora
+        return replace(settings.lora, last=last_adapted_block(Path(spec.parent)))
     return LoraSettings(rank=1, targets=settings.lora.targets[:1], layers=1)
 
 

@@ -50,14 +50,22 @@ def read_lora_settings(folder: Path) -> LoraSettings:
             dropout=float(values["lora_dropout"]),
             targets=tuple(values["target_modules"]),
             layers=None if chosen is None else len(chosen),
+            last=None if chosen is None else max(chosen) + 1,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ContractError(f"{path}: no LoRA adapter is described here ({error})") from error
 
 
+def last_adapted_block(folder: Path) -> int | None:
+    """Return the last block that a checkpoint's adapter lies on; None where it lies on all, or is none."""
+    return read_lora_settings(folder).last if (folder / ADAPTER_CONFIG_FILE).is_file() else None
+
+
 def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
     """peft's configuration of an adapter shaped as `settings` say, for a base of so many blocks."""
-    chosen = None if settings.layers is None else list(range(blocks - settings.layers, blocks))
+    last = settings.last or blocks
+    layers = settings.layers or last
+    chosen = None if layers == blocks else list(range(last - layers, last))
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,

@@ -163,6 +163,18 @@ class AdaptedModel:
         self._adapters[name] = adapter
         self._activate(self._active)
 
+    def reshape_adapter(self, name: str, settings: LoraSettings, *, seed: int) -> None:
+        """Give adapter `name` new factors of another shape, as `add_adapter` draws them; its heads stay."""
+        adapter, shape = self._adapter(name), self.fitted(settings)
+        drop_low_rank(self._model, adapter.key)
+        add_low_rank(self._model, adapter.key, shape, seed=seed)
+        adapter.settings = shape
+        self._activate(self._active)
+
+    def freeze_head(self, name: str, head: str) -> None:
+        """Keep a head of adapter `name` as it is."""
+        self._adapter(name).heads[head].requires_grad_(False)
+
     def add_head(self, name: str, head: str, *, seed: int, outputs: int = 1, scale: float = 1.0) -> None:
         """Give adapter `name` a linear head, (outputs, hidden), float32, without bias.
 

@@ -10,7 +10,7 @@ is a transformer of its own, float32, which takes the place of the base until th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,14 @@ READS = f"{SCORE}.reads"
 """Where that head reads, see `Place`; the last token of the last block without it."""
 OFFSET = f"{SCORE}.offset"
 """A constant added to its outputs, (1,)."""
+
+
+class _HighestReachedError(Exception):
+    """The blocks above are not needed."""
+
+
+def _leave(_module: nn.Module, _inputs: Any) -> None:
+    raise _HighestReachedError
 
 
 class Encoded(NamedTuple):
@@ -113,23 +121,31 @@ class Backbone(AdaptedModel):
     def packed_layers(
         self, input_ids: Tensor, position_ids: Tensor, layout: Layout, layers: Collection[int]
     ) -> dict[int, Tensor]:
-        """Return the states after some blocks, counted from 1, and always after the last: (T, hidden) each.
+        """Return the states after some blocks, counted from 1: (T, hidden) each.
 
-        Those of the last block are the ones that `packed_states` gives.
+        Blocks above the highest of them are not run, except where processes share the base: these pass
+        through all blocks together. Those of the last block are the ones that `packed_states` gives.
         """
         blocks = self._computing(self._active).get_decoder().layers
         states: dict[int, Tensor] = {}
+        wanted = set(layers)
+        highest = max(wanted, default=self.blocks)
 
         def keep(number: int, output: Any) -> None:
             states[number] = (output[0] if isinstance(output, tuple) else output)[0]
 
         with ExitStack() as hooks:
-            for number in sorted(set(layers) - {self.blocks}):
+            for number in sorted(wanted - {self.blocks}):
                 handle = blocks[number - 1].register_forward_hook(
                     lambda _module, _inputs, output, number=number: keep(number, output)
                 )
                 hooks.callback(handle.remove)
-            states[self.blocks] = self.packed_states(input_ids, position_ids, layout)
+            if highest < self.blocks and self.turnstile is None:
+                hooks.callback(blocks[highest].register_forward_pre_hook(_leave).remove)
+                hooks.enter_context(suppress(_HighestReachedError))
+            last = self.packed_states(input_ids, position_ids, layout)
+            if self.blocks in wanted or not wanted:
+                states[self.blocks] = last
         return states
 
     def reads(self, name: str) -> Place:

@@ -25,8 +25,8 @@ _DEFAULT = frozenset(LoraSettings().targets)
 
 
 def fitted(model: Any, settings: LoraSettings, *, base: str) -> LoraSettings:
-    """Return the settings with names of layers that the model, called `base`, has, and with as many blocks as
-    it has, or more, written as all of them.
+    """Return the settings with names of layers that the model, called `base`, has. A last block that is the
+    model's last is written as None, and so are as many blocks as there are up to it, or more.
 
     The default names those of Llama; on a base that lacks some it is every linear layer. Raises
     `ContractError` for a target that names no linear layer.
@@ -55,8 +55,9 @@ def fitted(model: Any, settings: LoraSettings, *, base: str) -> LoraSettings:
             "'none', which trains all of its weights"
         )
     blocks = int(model.config.num_hidden_layers)
-    layers = None if settings.layers is not None and settings.layers >= blocks else settings.layers
-    return replace(settings, targets=targets, layers=layers)
+    last = None if settings.last is not None and settings.last >= blocks else settings.last
+    layers = None if settings.layers is not None and settings.layers >= (last or blocks) else settings.layers
+    return replace(settings, targets=targets, layers=layers, last=last)
 
 
 def _linear_layers(model: Any) -> frozenset[str]:

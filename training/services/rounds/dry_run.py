@@ -22,6 +22,7 @@ from training.contract import (
     Settings,
 )
 from training.contract.methods.reward import STEPS
+from training.figures.win_rate_interval import prompts_needed, win_rate_shown
 from training.models import Round, RoundStep
 from training.recipe import ROUND_REWARD_MODEL
 from training.selectors.judgments import decided_judgments
@@ -47,6 +48,8 @@ from training.services.sampling.answers import questions_of, rival_of
 _ROUNDS_LOOKED_AT = 5
 FEW_DECIDED = 500
 """With fewer decided annotations a head on frozen features is suggested."""
+_USUAL_EFFECT = 0.7
+"""Win rate that an evaluation should show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +123,10 @@ def dry_run(*, round_: Round) -> DryRun:
             *(tight(runs, machine) if launch.is_local else ()),
             *_idle_settings(round_, prompts[Split.HELD_OUT]),
         ],
-        suggestions=[*_better_settings(round_, material["learned"])],
+        suggestions=[
+            *_better_settings(round_, material["learned"]),
+            *_more_held_out(round_, prompts[Split.HELD_OUT]),
+        ],
     )
 
 
@@ -305,6 +311,24 @@ def _better_settings(round_: Round, learned: int) -> Iterator[str]:
             "frozen features, which is fitted in seconds: set the reward model’s adapter to none and its "
             "features to frozen."
         ) % {"count": learned, "few": FEW_DECIDED}
+
+
+def _more_held_out(round_: Round, held_out: int) -> Iterator[str]:
+    """Say how large an effect must be to be shown by the evaluation, where that is larger than usual."""
+    recipe = round_.parsed_recipe
+    evaluated = min(recipe.evaluation.prompts, held_out)
+    least = win_rate_shown(evaluated) if recipe.promotion.not_worse else None
+    if least is not None and evaluated < prompts_needed(_USUAL_EFFECT):
+        yield _(
+            "%(count)s held-out prompts show a win rate of %(least)s %% or more in four rounds of five. "
+            "For %(usual)s %% it takes %(needed)s: import more prompts, or raise the prompts of the "
+            "evaluation."
+        ) % {
+            "count": evaluated,
+            "least": math.ceil(100 * least),
+            "usual": round(100 * _USUAL_EFFECT),
+            "needed": prompts_needed(_USUAL_EFFECT),
+        }
 
 
 def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:

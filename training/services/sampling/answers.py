@@ -6,10 +6,12 @@ already is not asked for again.
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.models import Prompt
 from annotation.services.texts.completions import create_comparison
@@ -124,13 +126,37 @@ def _draw(
 
 
 def prompts_of(round_: Round) -> list[Prompt]:
-    """Return the prompts that a round asks; where it asks only some, each round takes the next ones."""
+    """Return the prompts that a round asks.
+
+    Where it asks only some, each round takes the next ones, with as many held-out prompts among them as
+    `_held_out_wanted` says: without annotations on these the reward model could not decide the round.
+    """
     recipe = round_.parsed_recipe
     prompts = list(Prompt.objects.filter(project=round_.project_id).select_related("project").order_by("pk"))
     if recipe.prompts is None or recipe.prompts >= len(prompts):
         return prompts
     first = (round_.number - 1) * recipe.prompts % len(prompts)
-    return (prompts + prompts)[first : first + recipe.prompts]
+    in_turn = prompts[first:] + prompts[:first]
+    return _with_held_out(in_turn, recipe.prompts, _held_out_wanted(recipe))
+
+
+def _held_out_wanted(recipe: Recipe) -> int:
+    """Return half as many again as a decision by the reward model wants, as ties decide nothing; at most a
+    fifth of the round's prompts."""
+    wanted = math.ceil(1.5 * recipe.promotion.least_reward_model_judgments)
+    return min(wanted, (recipe.prompts or 0) // 5)
+
+
+def _with_held_out(in_turn: Sequence[Prompt], count: int, wanted: int) -> list[Prompt]:
+    """Return the first `count` prompts; where too few of them are held out, the next held-out ones take the
+    places of the last training prompts."""
+    chosen, later = list(in_turn[:count]), in_turn[count:]
+    missing = wanted - sum(prompt.split == Split.HELD_OUT for prompt in chosen)
+    more = [prompt for prompt in later if prompt.split == Split.HELD_OUT][: max(0, missing)]
+    places = [place for place, prompt in enumerate(chosen) if prompt.split == Split.TRAIN]
+    for place, prompt in zip(reversed(places), reversed(more), strict=False):
+        chosen[place] = prompt
+    return chosen
 
 
 def answer_prompts(
