@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from training.contract import (
     HEADS_FILE,
@@ -44,16 +45,18 @@ def save_checkpoint(
     metrics: dict[str, float],
     dropped: list[dict[str, str]],
     warnings: Sequence[str] = (),
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Manifest:
     """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
 
-    Equal runs write equal bytes: nothing here tells of time, machine or folder.
+    weights: all of them, gathered, where they are cut over processes. Equal runs write equal bytes: nothing
+    here tells of time, machine or folder.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if backbone.is_whole(adapter):
-        backbone.save_whole(adapter, partial)
+        backbone.save_whole(adapter, partial, weights)
         for path in partial.iterdir():
             _sync(path)
     else:

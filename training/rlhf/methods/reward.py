@@ -215,13 +215,11 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
     return states[backbone.blocks].float().index_copy(0, batch.last, read)
 
 
-def _lora(settings: RewardSettings) -> LoraSettings:
-    """Return the shape of the adapter that carries the heads; with frozen features the least, which stays 0.
-
-    So a checkpoint has an adapter whatever its heads read, and is served and exported like any other.
-    """
+def _lora(settings: RewardSettings) -> LoraSettings | None:
+    """Return the shape of the adapter that carries the heads; None where all weights are trained. With frozen
+    features it is the least, which stays 0: so a checkpoint is served and exported like any other."""
     if settings.features == "adapted":
-        return settings.lora
+        return settings.trained
     return LoraSettings(rank=1, targets=settings.lora.targets[:1], layers=1)
 
 
