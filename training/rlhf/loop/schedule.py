@@ -70,7 +70,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the trained parameters of `Backbone.parameters` as AdamW groups: weights; scalars of heads, at
     `SCALAR_PACE` times their learning rate and without decay, as 0 is no natural value for them; and the
-    base's gains and biases, without decay. AdamW takes what is cut over processes in groups of its own."""
+    base's gains and biases, without decay."""
     weights = [value for value in parameters.values() if value.ndim > 1]
     flat = {name: value for name, value in parameters.items() if value.ndim == 1}
     scalars = [value for name, value in flat.items() if name.startswith("heads.")]
@@ -80,11 +80,14 @@ def parameter_groups(
         groups.append({"params": scalars, "pace": SCALAR_PACE, "weight_decay": 0.0})
     if gains:
         groups.append({"params": gains, "pace": 1.0, "weight_decay": 0.0})
-    return [one for group in groups for one in _apart(group)]
+    return groups
 
 
-def _apart(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a group's whole parameters and its cut ones."""
-    whole = [value for value in group["params"] if not isinstance(value, DTensor)]
-    cut = [value for value in group["params"] if isinstance(value, DTensor)]
-    return [{**group, "params": some} for some in (whole, cut) if some] or [group]
+def apart(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with what is cut over processes in groups of its own: AdamW takes no mixed ones."""
+    parted = []
+    for group in groups:
+        whole = [value for value in group["params"] if not isinstance(value, DTensor)]
+        cut = [value for value in group["params"] if isinstance(value, DTensor)]
+        parted += [{**group, "params": some} for some in (whole, cut) if some]
+    return parted

@@ -77,6 +77,8 @@ class Saved:
     backbone: Backbone
     adapter: str
     optimiser: torch.optim.Optimizer
+    parameters: list[nn.Parameter]
+    """All that the optimiser has, in an order that does not depend on what is cut over processes."""
     best: BestState
     trained: dict[str, Any]
     """As `what_is_trained` returns it."""
@@ -91,9 +93,10 @@ class Saved:
             tensors |= {f"beside.{other}.{name}": value for name, value in some.items()}
         return tensors
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters in the order of the optimiser's state."""
-        return [value for group in self.optimiser.param_groups for value in group["params"]]
+    def places(self) -> list[int]:
+        """Return the place among `parameters` of each that the optimiser has, in its own order."""
+        place = {id(value): number for number, value in enumerate(self.parameters)}
+        return [place[id(value)] for group in self.optimiser.param_groups for value in group["params"]]
 
 
 def save_state(saved: Saved, step: int) -> None:
@@ -104,8 +107,9 @@ def save_state(saved: Saved, step: int) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     tensors = saved.tensors()
+    places = saved.places()
     for index, moments in saved.optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
+        tensors |= {f"optimiser.{places[index]}.{name}": value for name, value in moments.items()}
     saved.processes.wait()
     write_tensors(partial, tensors, first=saved.processes.first)
     saved.processes.wait()
@@ -135,10 +139,9 @@ def load_state(saved: Saved) -> int:
     if not saves:
         return 0
     folder = saves[-1]
-    parameters = saved.parameters()
     like = saved.tensors()
-    for index, parameter in enumerate(parameters):
-        like |= {f"optimiser.{index}.{name}": parameter for name in _CUT_MOMENTS}
+    for place, parameter in enumerate(saved.parameters):
+        like |= {f"optimiser.{place}.{name}": parameter for name in _CUT_MOMENTS}
     try:
         header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
         tensors = read_tensors(folder, like)
@@ -156,10 +159,11 @@ def load_state(saved: Saved) -> int:
             backbone.overwrite(other, under(part, "adapter."), under(part, "head."))
         beside.load(header["beside"])
     saved.best.load(header["best"], tensors)
+    index_of = {place: index for index, place in enumerate(saved.places())}
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in under(tensors, "optimiser.").items():
-        index, _, key = name.partition(".")
-        moments.setdefault(int(index), {})[key] = value
+        number, _, key = name.partition(".")
+        moments.setdefault(index_of[int(number)], {})[key] = value
     saved.optimiser.load_state_dict({**saved.optimiser.state_dict(), "state": moments})
     return int(header["step"])
 

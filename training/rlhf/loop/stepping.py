@@ -19,7 +19,7 @@ from training.contract import (
     write_evaluation,
 )
 from training.rlhf.loop.best import BestState
-from training.rlhf.loop.schedule import learning_rate, parameter_groups, steps_in_all, steps_per_epoch
+from training.rlhf.loop.schedule import apart, learning_rate, parameter_groups, steps_in_all, steps_per_epoch
 from training.rlhf.loop.state import MethodState, Saved, load_state, save_state, what_is_trained
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.machine import Machine
@@ -81,7 +81,7 @@ class SteppingLoop:
                 {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
             ]
         betas = (self._settings.beta1, self._settings.beta2)
-        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.peak, betas=betas, fused=True)
+        self._optimiser = torch.optim.AdamW(apart(groups), lr=self._settings.peak, betas=betas, fused=True)
         self._saved_at: int | None = None
         self._skipped = 0
         self._torn = False
@@ -92,6 +92,7 @@ class SteppingLoop:
             backbone=backbone,
             adapter=adapter,
             optimiser=self._optimiser,
+            parameters=[value for group in groups for value in group["params"]],
             best=self._best,
             trained=what_is_trained(spec, backbone.base_digest),
             processes=processes,

@@ -125,10 +125,10 @@ class Layout:
         """Return of each segment its number, the number after those that descend from it, and the tokens
         before it in all that it continues."""
         sizes = [1] * len(self.segments)
-        for segment in range(len(self.segments) - 1, -1, -1):
-            after = self.segments[segment].after
+        for index in range(len(self.segments) - 1, -1, -1):
+            after = self.segments[index].after
             if after is not None:
-                sizes[after] += sizes[segment]
+                sizes[after] += sizes[index]
         numbers, free, begins, roots = [0] * len(sizes), [0] * len(sizes), [0] * len(sizes), 0
         for index, segment in enumerate(self.segments):
             if segment.after is None:
@@ -220,7 +220,7 @@ def block_mask(
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of blocks of each row, and their columns, which come first: (1, 1, rows, …)."""
     counts = blocks.sum(-1).to(torch.int32)
-    columns = blocks.to(torch.int8).argsort(-1, descending=True, stable=True).to(torch.int32)
+    columns = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[None, None], columns[None, None].contiguous()
 
 
