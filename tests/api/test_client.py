@@ -110,7 +110,11 @@ def test_the_guides_program_changes_the_settings_for_a_team(
     project.refresh_from_db()
     assert (project.overlap, project.extra_overlap, project.extra_overlap_share) == (2, 1, 0.1)
     assert (project.qualification_pass_share, project.gold_share, project.retest_share) == (0.8, 0.05, 0.05)
-    assert (project.review_disagreements, project.review_random_share, project.daily_limit) == (True, 0.05, 200)
+    assert (project.review_disagreements, project.review_random_share, project.daily_limit) == (
+        True,
+        0.05,
+        200,
+    )
 
 
 def test_the_guides_program_labels_all_there_is(

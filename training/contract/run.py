@@ -40,6 +40,7 @@ EXIT_FAILED = 1
 EXIT_STOPPED = 3
 """Exit status of a trainer that saved its state and can be started again."""
 
+Sharding = Literal["none", "full", "node"]
 RunState = Literal["starting", "running", "finished", "stopped", "failed"]
 
 
@@ -77,10 +78,13 @@ class RunSpec:
     """Where to train; auto takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the frozen base; auto is float32 on a CPU and bfloat16 on a GPU.
-    Adapters and heads stay float32."""
-    sharding: Literal["none", "full"] = "none"
+    Adapters and heads stay float32. Where all weights are trained they stay float32 too, and products are
+    computed in this precision."""
+    sharding: Sharding = "none"
     """full: the processes of the run share one copy of the base, each keeping a part of every block (FSDP2),
-    for a base that one GPU cannot hold. Slower; changes memory, not results."""
+    for a base that one GPU cannot hold; where all weights are trained, gradients and optimiser state too.
+    node: those of each machine share a copy, so that weights do not cross the network. Slower; changes
+    memory, not results."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that train together on the machine, one for each GPU. The launcher starts them; who starts a
     trainer by hand says so by torchrun."""
@@ -99,9 +103,10 @@ class RunSpec:
             self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
         )
         require(
-            self.sharding == "none" or self.settings.adapter == "lora",
+            self.sharding == "none" or self.method != "policy_gradient" or self.settings.adapter == "lora",
             "spec, sharding",
-            "only a frozen base can be cut; set it to 'none', or settings, adapter to 'lora'",
+            "a policy gradient that trains all weights cannot be cut; set it to 'none', or settings, adapter "
+            "to 'lora'",
         )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
         if self.trl is not None:

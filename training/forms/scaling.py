@@ -62,10 +62,13 @@ class ScalingForm(forms.Form):
         super().__init__(data or _DEFAULTS)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse what the trainer refuses: a base that is sharded and trained whole."""
+        """Refuse what the trainer refuses: a policy gradient over all weights of a sharded base."""
         values = super().clean() or {}
-        if values.get("is_sharded") and values.get("rank") == 0:
-            self.add_error("rank", _("A sharded base is trained by adapters: choose a rank of at least 1."))
+        samples = values.get("method") == "policy_gradient"
+        if samples and values.get("is_sharded") and values.get("rank") == 0:
+            self.add_error(
+                "rank", _("Policy gradients on a sharded base train adapters: choose a rank of at least 1.")
+            )
         return values
 
     @property

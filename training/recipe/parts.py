@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from training.contract import CHECKPOINT_NAME, RewardPart
+from training.contract import CHECKPOINT_NAME, RewardPart, Sharding
 from training.contract.methods.policy_gradient import RuleKind
 from training.contract.record import AS_WRITTEN, NotNegative, Number, Positive, UnitInterval, record, require
 
@@ -215,9 +215,12 @@ class ComputeSettings:
     queue: str = ""
     """Queue or partition of the cluster; empty takes its default."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the frozen base; auto is bfloat16 on a GPU and float32 on a CPU."""
-    sharding: Literal["none", "full"] = "none"
-    """full: the processes share one copy of the base, for one that a GPU cannot hold. Needs LoRA."""
+    """Precision of the frozen base, and of products where all weights are trained, which stay float32; auto
+    is bfloat16 on a GPU and float32 on a CPU."""
+    sharding: Sharding = "none"
+    """full: all processes share one copy of the base, for one that a GPU cannot hold. node: those of each
+    machine share a copy, which is faster where the network between machines is slow. A policy gradient
+    needs LoRA."""
 
     def __post_init__(self) -> None:
         require(

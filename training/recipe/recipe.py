@@ -147,11 +147,12 @@ class Recipe:
         )
         self._check_promotion()
         self._check_trainer()
-        full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
+        samples = isinstance(self.policy, PolicyGradientSettings)
         require(
-            self.compute.sharding == "none" or not full,
+            self.compute.sharding == "none" or not samples or self.policy.adapter == "lora",
             "compute, sharding",
-            f"only a frozen base can be cut; set it to 'none', or {' and '.join(full)}, adapter to 'lora'",
+            "a policy gradient that trains all weights cannot be cut; set it to 'none', or policy, adapter "
+            "to 'lora'",
         )
 
     def _check_trainer(self) -> None:

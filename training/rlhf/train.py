@@ -147,15 +147,18 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         Path(spec.base_model),
         device=device,
         dtype=dtype,
-        shard_over=processes if spec.sharding == "full" else None,
+        shard_over=None if spec.sharding == "none" else processes,
+        sharding=spec.sharding,
     )
     if backbone.turnstile is not None:
         processes = replace(processes, rest=backbone.turnstile.rest)
-    elif spec.sharding == "full":
+    elif spec.sharding != "none":
         log.info("The base is not cut: this run has one process; torchrun or accelerate start several")
     stop.check()
     refuse_too_many_tokens(backbone, spec.settings)
     result = METHODS[spec.method](TrainingRun(backbone, spec, snapshot, folder, stop, processes))
+    processes.wait()
+    weights = backbone.gathered(result.adapter, keep=processes.first)
     if processes.first:
         save_checkpoint(
             folder.path / CHECKPOINT_FOLDER,
@@ -167,6 +170,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
             metrics=result.held_out,
             dropped=result.dropped,
             warnings=result.warnings,
+            weights=weights,
         )
     processes.wait()
     parts = [result.summary]

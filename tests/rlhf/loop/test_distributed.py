@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.rlhf.loop.test_interruptions import same_run
-from tests.rlhf.loop.trainers import finish_two, start_two
+from tests.rlhf.loop.trainers import finish as finish_all
+from tests.rlhf.loop.trainers import finish_two, start, start_two
 from tests.rlhf.runs import ENVIRONMENT, ROOT, files_of, judgments, make_run, row, status_of, train
-from training.contract import EXIT_FINISHED, Method, SnapshotRow, read_manifest, read_metrics
+from training.contract import EXIT_FAILED, EXIT_FINISHED, Method, SnapshotRow, read_manifest, read_metrics
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder
 
@@ -153,6 +154,37 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
     assert train(runs[0]) == EXIT_FINISHED
     finish_two(runs[1])
     assert losses_of(runs[1]) == pytest.approx(losses_of(runs[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["reward", "preference"])
+def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_one(
+    method: Method, base: Path, tmp_path: Path
+) -> None:
+    one, four = (
+        make_run(
+            tmp_path / sharding,
+            base,
+            odd_judgments(),
+            method=method,
+            optimiser={"micro_batch_tokens": 128, "epochs": 2, "keep_best": False},
+            sharding=sharding,
+        )
+        for sharding in ("none", "node")
+    )
+    assert train(one) == EXIT_FINISHED
+    finish_all(four, 4, per_node=2)
+    assert "The base is cut over 2 processes" in (four / "log.txt").read_text()
+    assert losses_of(four) == pytest.approx(losses_of(one), abs=1e-5)
+    ours, theirs = (read_manifest(run / "checkpoint").metrics for run in (four, one))
+    assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+
+
+def test_machines_with_different_numbers_of_processes_share_no_base(base: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", base, sharding="node")
+    trainers = start(folder, 3, per_node=2)
+    assert all(trainer.wait() == EXIT_FAILED for trainer in trainers)
+    message = status_of(folder).message
+    assert "3 processes are not divided by the 2 of this machine; start as many on each" in message
 
 
 @pytest.mark.parametrize(

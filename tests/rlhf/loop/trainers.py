@@ -12,12 +12,14 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from training.rlhf.__main__ import main
+from training.rlhf.runtime.processes import join_processes
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.rlhf.loop.trainers"])
@@ -77,20 +79,76 @@ def finish_one(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def start_two(folder: Path) -> list[Trainer]:
     """Two trainers of one run, which find each other by the variables that torchrun sets."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        Trainer(folder, variables={**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
-    ]
+    return start(folder, 2)
+
+
+def start(folder: Path, count: int, *, per_node: int | None = None) -> list[Trainer]:
+    """Trainers of one run; per_node: on each of several machines, which are all this one."""
+    return [Trainer(folder, variables=variables) for variables in group(count, per_node=per_node)]
 
 
 def finish_two(folder: Path) -> None:
     """Both to their end, which must be a good one."""
-    trainers = start_two(folder)
+    finish(folder, 2)
+
+
+def finish(folder: Path, count: int, *, per_node: int | None = None) -> None:
+    """All to their end, which must be a good one."""
+    trainers = start(folder, count, per_node=per_node)
     for trainer in trainers:
         assert trainer.wait() == 0, "\n".join(one.output for one in trainers)
+
+
+def group(count: int, *, per_node: int | None = None) -> list[dict[str, str]]:
+    """The variables by which processes find each other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    local = per_node or count
+    shared = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank % local)} for rank in range(count)]
+
+
+def in_processes(
+    function: Callable[..., Any], count: int, *arguments: Any, per_node: int | None = None
+) -> list[Any]:
+    """Call a function of a module in several processes that have joined; the results by rank.
+
+    Its first argument is the process's `Processes`. Raises what one of them raised.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        processes = [
+            _CONTEXT.Process(target=_call, args=(function, variables, scratch, arguments), daemon=True)
+            for variables in group(count, per_node=per_node)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(300)
+        results = [
+            torch.load(path, weights_only=False) if path.exists() else RuntimeError("it left no result")
+            for path in (Path(scratch, str(rank)) for rank in range(count))
+        ]
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def _call(function: Callable[..., Any], variables: dict[str, str], scratch: str, arguments: Any) -> None:
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    try:
+        with join_processes() as processes:
+            result = function(processes, *arguments)
+    except Exception as error:
+        result = error
+    torch.save(result, Path(scratch, variables["RANK"]))
 
 
 def _train(arguments: list[str], said: str, variables: dict[str, str]) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.rlhf.loop.trainers import finish_two
 from tests.rlhf.methods.policies import examples_of, method_of, step
+from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, judgments, make_run, status_of, train
 from training.contract import (
     EXIT_FAILED,
@@ -18,10 +21,10 @@ from training.contract import (
     EXIT_STOPPED,
     ContractError,
     LoraSettings,
+    Method,
     SftSettings,
     read_manifest,
     read_metrics,
-    settings_from_json,
 )
 from training.rlhf.export import export_checkpoint
 from training.rlhf.loop.log_probabilities import token_log_probabilities
@@ -222,14 +225,67 @@ def test_an_export_of_a_whole_model_says_that_its_folder_is_one(
         export_checkpoint(trained / "checkpoint", base=base, out=tmp_path / "out", merged=True)
 
 
-def test_a_run_over_cut_weights_is_refused(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="sharding: only a frozen base can be cut"):
-        sft_run(tmp_path / "run", base, sharding="full")
+def test_a_policy_gradient_over_cut_weights_is_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="a policy gradient that trains all weights cannot be cut"):
+        make_sampled_run(tmp_path / "run", base, {**GRPO, "adapter": "none"}, sharding="full")
 
 
-def test_a_reward_model_is_heads_on_an_adapter_and_nothing_else() -> None:
-    with pytest.raises(ContractError, match="adapter: a reward model is heads on an adapter"):
-        settings_from_json("reward", {"adapter": "none"})
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["reward", "sft", "preference", "kto"])
+def test_weights_cut_over_two_processes_end_where_whole_ones_do(
+    method: Method, base: Path, tmp_path: Path
+) -> None:
+    sources = {"sft": {"sources": ["preferred"]}, "kto": {"sources": ["ranks"]}}
+    one, two = (
+        make_run(
+            tmp_path / sharding,
+            base,
+            method=method,
+            settings={"adapter": "none", **sources.get(method, {})},
+            optimiser={"max_steps": 5, "learning_rate": 3e-4, "evaluate_every": 2, "micro_batch_tokens": 128},
+            sharding=sharding,
+        )
+        for sharding in ("none", "full")
+    )
+    assert train(one) == EXIT_FINISHED
+    finish_two(two)
+    losses = [[line["loss"] for line in read_metrics(run)] for run in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    whole, cut = (load_file(run / "checkpoint" / "model.safetensors") for run in (one, two))
+    assert set(whole) == set(cut)
+    for name, value in whole.items():
+        torch.testing.assert_close(cut[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_over_cut_weights_is_continued_by_another_number_of_processes(
+    base: Path, tmp_path: Path
+) -> None:
+    few = {"max_steps": 6, "save_every": 2, "learning_rate": 3e-4}
+    folder = sft_run(tmp_path / "run", base, optimiser=few, sharding="full")
+    assert train(folder, StopAfter(folder, 3)) == EXIT_STOPPED
+    finish_two(folder)
+    assert "Going on after step" in (folder / "log.txt").read_text()
+    whole = sft_run(tmp_path / "whole", base, optimiser=few)
+    assert train(whole) == EXIT_FINISHED
+    losses = [[line["loss"] for line in read_metrics(run)] for run in (whole, folder)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_in_bfloat16_weights_stay_float32_and_products_are_rounded(base: Path, tmp_path: Path) -> None:
+    runs = [
+        sft_run(tmp_path / dtype, base, optimiser={"max_steps": 6}, dtype=dtype)
+        for dtype in ("float32", "bfloat16")
+    ]
+    losses = []
+    for run in runs:
+        assert train(run) == EXIT_FINISHED
+        losses.append([line["loss"] for line in read_metrics(run)])
+        assert {value.dtype for value in load_file(run / "checkpoint" / "model.safetensors").values()} == {
+            torch.float32
+        }
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
 def test_a_parent_of_the_other_kind_is_refused_with_the_way_out(

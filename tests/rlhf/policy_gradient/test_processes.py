@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.rlhf.loop.test_interruptions import same_run
-from tests.rlhf.loop.trainers import finish_two, start_two
+from tests.rlhf.loop.trainers import finish, finish_two, start_two
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, REINFORCE, make_sampled_run
 from tests.rlhf.runs import files_of, status_of, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_manifest, read_metrics
@@ -75,13 +75,16 @@ def test_a_process_without_a_prompt_of_a_step_takes_part(base: Path, tmp_path: P
     assert_same_run(two, one)
 
 
-def test_a_base_cut_over_two_processes_ends_where_a_whole_one_does(base: Path, tmp_path: Path):
+@pytest.mark.parametrize(("sharding", "processes"), [("full", 2), ("node", 4)])
+def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
+    base: Path, tmp_path: Path, sharding: str, processes: int
+):
     settings = {"optimiser": {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3}}
     one = make_sampled_run(tmp_path / "one", base, GRPO, **settings)
-    two = make_sampled_run(tmp_path / "two", base, GRPO, **settings, sharding="full")
+    cut = make_sampled_run(tmp_path / "cut", base, GRPO, **settings, sharding=sharding)
     assert train(one) == EXIT_FINISHED
-    finish_two(two)
-    assert_same_run(two, one)
+    finish(cut, processes, per_node=2)
+    assert_same_run(cut, one)
 
 
 def test_the_survivor_of_two_processes_ends_as_one_that_can_go_on(base: Path, tmp_path: Path):

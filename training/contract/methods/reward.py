@@ -82,13 +82,14 @@ class CompletenessHead:
 
 @record
 class RewardSettings(JudgedSettings):
-    """A reward model: heads on one adapter, each fitted to one kind of judgment."""
+    """A reward model: heads on one adapter, or on weights that are all trained, each fitted to one kind of
+    judgment."""
 
     method: ClassVar[Literal["reward"]] = "reward"
-    default_rates: ClassVar = {"lora": 1e-3, "none": 1e-3}
+    default_rates: ClassVar = {"lora": 1e-3, "none": 2e-5}
 
     features: Literal["adapted", "frozen"] = "adapted"
-    """What the score reads: states that an adapter changes as it learns, or those of the frozen base. A head
+    """What the score reads: states that change as it learns, or those of the frozen base. A head
     on frozen features, with adapter none, is fitted in seconds and serves few annotations; its layer and
     ridge are chosen by cross-validation."""
     head_from: Literal["random", "frozen"] = "random"
@@ -142,14 +143,9 @@ class RewardSettings(JudgedSettings):
     def __post_init__(self) -> None:
         if self.features == "frozen":
             self._check_frozen()
-        else:
-            require(
-                self.adapter == "lora",
-                "adapter",
-                "a reward model is heads on an adapter; leave it at 'lora', or set features to 'frozen'",
-            )
         if self.head_from == "frozen":
             require(self.features == "adapted", "head_from", "serves features 'adapted' alone")
+            require(self.adapter == "lora", "head_from", "'frozen' needs an adapter; set adapter to 'lora'")
             self._check_score_alone("head_from")
             for name in ("annotator_heads", "group_heads"):
                 require(not getattr(self, name), name, "head_from 'frozen' serves the score alone")

@@ -1,30 +1,42 @@
-"""The best state that a run has been in, as its evaluations saw it."""
+"""The best state that a run has been in, as its evaluations saw it. Its weights lie in the run's folder."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from training.contract import STATE_FOLDER
+from training.rlhf.loop.tensor_files import read_tensors, write_tensors
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
+
+_NAME = "best-"
 
 
 class BestState:
     """The adapter and heads with the lowest held-out loss so far, and when that was."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_folder: Path, processes: Processes) -> None:
         self.step = 0
         """Optimiser steps taken then."""
         self.figures: dict[str, float] = {}
         """Held-out figures of that state; empty before the first evaluation."""
         self.stale = 0
         """Evaluations in a row since."""
-        self.adapter: dict[str, Tensor] = {}
-        self.heads: dict[str, Tensor] = {}
+        self._states = run_folder / STATE_FOLDER
+        self._processes = processes
 
-    def offer(self, backbone: Backbone, adapter: str, *, step: int, figures: Mapping[str, float]) -> bool:
-        """Take the present state where it is better; whether it was. Without held-out figures none is."""
+    def offer(
+        self, backbone: Backbone, adapter: str, *, step: int, figures: Mapping[str, float], keep: bool
+    ) -> bool:
+        """Take the present state where it is better; whether it was. Without held-out figures none is.
+
+        keep: write its weights down. All processes call it.
+        """
         loss = figures.get("held_out_loss")
         if loss is None:
             return False
@@ -33,29 +45,58 @@ class BestState:
             self.stale += 1
             return False
         self.step, self.figures, self.stale = step, dict(figures), 0
-        self.adapter = {
-            name: value.detach().clone() for name, value in backbone.adapter_state(adapter).items()
-        }
-        self.heads = {name: value.detach().clone() for name, value in backbone.head_state(adapter).items()}
+        if keep:
+            self._write(tensors_of(backbone, adapter))
         return True
 
     def put_back(self, backbone: Backbone, adapter: str) -> None:
-        """Make it the adapter's state again."""
-        backbone.overwrite(adapter, self.adapter, self.heads)
+        """Make it the adapter's state again. All processes call it."""
+        self._processes.wait()
+        tensors = read_tensors(self._folder, tensors_of(backbone, adapter))
+        backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the tensors."""
         return {"step": self.step, "figures": self.figures, "stale": self.stale}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors, under names of their own."""
-        return {f"best.adapter.{name}": value for name, value in self.adapter.items()} | {
-            f"best.head.{name}": value for name, value in self.heads.items()
-        }
-
     def load(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Come back as `to_json` and `tensors` gave it."""
+        """Come back as `to_json` gave it. tensors: of the saved state, in which older versions of Rondo kept
+        the best one's too."""
         self.step, self.figures, self.stale = values["step"], dict(values["figures"]), values["stale"]
-        for name, into in (("best.adapter.", self.adapter), ("best.head.", self.heads)):
-            into.clear()
-            into.update({key.removeprefix(name): v for key, v in tensors.items() if key.startswith(name)})
+        if older := under(tensors, "best."):
+            self._write(older)
+
+    def forget_others(self) -> None:
+        """Delete the weights of states that were the best before."""
+        for folder in self._states.glob(f"{_NAME}*"):
+            if folder != self._folder:
+                shutil.rmtree(folder)
+
+    @property
+    def _folder(self) -> Path:
+        return self._states / f"{_NAME}{self.step}"
+
+    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the weights under another name first: a folder of the final one is whole."""
+        partial = self._states / f".{_NAME}partial"
+        if self._processes.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self._processes.wait()
+        write_tensors(partial, tensors, first=self._processes.first)
+        self._processes.wait()
+        if self._processes.first:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            partial.rename(self._folder)
+
+
+def tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
+    """Return the tensors of an adapter and its heads, by names that tell them apart."""
+    return {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()} | {
+        f"head.{name}": value for name, value in backbone.head_state(adapter).items()
+    }
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

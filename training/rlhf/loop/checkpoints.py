@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from training.contract import (
     HEADS_FILE,
@@ -46,10 +47,12 @@ def save_checkpoint(
     warnings: Sequence[str] = (),
     texts: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Manifest:
     """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
 
     texts: more files by name. versions: of the libraries that trained it, where they are not this process's.
+    weights: all of them, gathered, where they are cut over processes.
 
     Equal runs write equal bytes: nothing here tells of time, machine or folder.
     """
@@ -57,7 +60,7 @@ def save_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if backbone.is_whole(adapter):
-        backbone.save_whole(adapter, partial)
+        backbone.save_whole(adapter, partial, weights)
         for path in partial.iterdir():
             _sync(path)
     else:

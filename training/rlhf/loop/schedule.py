@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from training.contract import OptimiserSettings
 
@@ -80,3 +81,13 @@ def parameter_groups(
     if gains:
         groups.append({"params": gains, "pace": 1.0, "weight_decay": 0.0})
     return groups
+
+
+def apart(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with what is cut over processes in groups of its own: AdamW takes no mixed ones."""
+    parted = []
+    for group in groups:
+        whole = [value for value in group["params"] if not isinstance(value, DTensor)]
+        cut = [value for value in group["params"] if isinstance(value, DTensor)]
+        parted += [{**group, "params": some} for some in (whole, cut) if some]
+    return parted

@@ -1,8 +1,9 @@
 """Saved state to resume a run: `state/step-N/`, one folder per save.
 
 A save is written under another name and renamed, so a folder named `step-N` is whole. It
-holds the adapter, the heads, AdamW's moments and the best state so far, bit for bit, and what a method
-trains and counts beside them. The learning rate, the order of the examples and all random numbers follow
+holds the adapter, the heads and AdamW's moments, bit for bit, and what a method trains and counts beside
+them; the best state so far lies in a folder of its own, `state/best-N/`. Of weights that are cut over
+processes each writes its part. The learning rate, the order of the examples and all random numbers follow
 from the seed and the step, so the step is all there is to save of them.
 """
 
@@ -10,25 +11,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json, settings_from_json
-from training.rlhf.loop.best import BestState
+from training.rlhf.loop.best import BestState, tensors_of, under
+from training.rlhf.loop.tensor_files import read_tensors, sync, write_tensors
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.runtime.processes import Processes
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
-_TENSORS = "state.safetensors"
 _HEADER = "state.json"
+_CUT_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's moments, cut as their parameters are."""
 _FREE_TO_CHANGE = frozenset(
     {"base_model", "snapshot", "parent", "device", "sharding", "processes", "cache", "commit", "name"}
 )
@@ -66,92 +69,103 @@ def what_is_trained(spec: RunSpec, base_digest: str) -> dict[str, Any]:
     return decoded
 
 
-def save_state(
-    run_folder: Path,
-    *,
-    step: int,
-    backbone: Backbone,
-    adapter: str,
-    optimiser: torch.optim.Optimizer,
-    best: BestState,
-    trained: dict[str, Any],
-    beside: MethodState | None = None,
-) -> None:
-    """Save the run after `step` optimiser steps, then remove older saves."""
-    states = run_folder / STATE_FOLDER
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """The parts of a run that its state is made of."""
+
+    run_folder: Path
+    backbone: Backbone
+    adapter: str
+    optimiser: torch.optim.Optimizer
+    parameters: list[nn.Parameter]
+    """All that the optimiser has, in an order that does not depend on what is cut over processes."""
+    best: BestState
+    trained: dict[str, Any]
+    """As `what_is_trained` returns it."""
+    processes: Processes
+    beside: MethodState | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors but the moments, by name."""
+        tensors = tensors_of(self.backbone, self.adapter)
+        for other in self.beside.adapters if self.beside else ():
+            some = tensors_of(self.backbone, other)
+            tensors |= {f"beside.{other}.{name}": value for name, value in some.items()}
+        return tensors
+
+    def places(self) -> list[int]:
+        """Return the place among `parameters` of each that the optimiser has, in its own order."""
+        place = {id(value): number for number, value in enumerate(self.parameters)}
+        return [place[id(value)] for group in self.optimiser.param_groups for value in group["params"]]
+
+
+def save_state(saved: Saved, step: int) -> None:
+    """Save the run after `step` optimiser steps, then remove older saves. All processes call it."""
+    states = saved.run_folder / STATE_FOLDER
     partial = states / ".partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    tensors = _tensors_of(backbone, adapter)
-    for other in beside.adapters if beside else ():
-        tensors |= {f"beside.{other}.{name}": value for name, value in _tensors_of(backbone, other).items()}
-    for index, moments in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
-    tensors |= best.tensors()
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial / _TENSORS
-    )
-    header = {"step": step, "trained": trained, "best": best.to_json()}
-    if beside is not None:
-        header["beside"] = beside.to_json()
+    if saved.processes.first:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    tensors = saved.tensors()
+    places = saved.places()
+    for index, moments in saved.optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{places[index]}.{name}": value for name, value in moments.items()}
+    saved.processes.wait()
+    write_tensors(partial, tensors, first=saved.processes.first)
+    saved.processes.wait()
+    if not saved.processes.first:
+        return
+    header = {"step": step, "trained": saved.trained, "best": saved.best.to_json()}
+    if saved.beside is not None:
+        header["beside"] = saved.beside.to_json()
     (partial / _HEADER).write_text(canonical_json(header) + "\n", encoding="utf-8")
-    for path in (partial / _TENSORS, partial / _HEADER, partial):
-        _sync(path)
+    for path in (partial / _HEADER, partial):
+        sync(path)
     final = states / f"step-{step}"
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    _sync(states)
+    sync(states)
     for older in _saves(states)[:-1]:
         shutil.rmtree(older)
+    saved.best.forget_others()
 
 
-def load_state(
-    run_folder: Path,
-    *,
-    backbone: Backbone,
-    adapter: str,
-    parameters: list[nn.Parameter],
-    optimiser: torch.optim.Optimizer,
-    best: BestState,
-    trained: dict[str, Any],
-    beside: MethodState | None = None,
-) -> int:
+def load_state(saved: Saved) -> int:
     """Bring the last saved state back; the step it was saved after, 0 where there is none.
 
     Raises `ContractError` where the state is unreadable or belongs to another spec.
     """
-    saves = _saves(run_folder / STATE_FOLDER)
+    saves = _saves(saved.run_folder / STATE_FOLDER)
     if not saves:
         return 0
     folder = saves[-1]
+    like = saved.tensors()
+    for place, parameter in enumerate(saved.parameters):
+        like |= {f"optimiser.{place}.{name}": parameter for name in _CUT_MOMENTS}
     try:
         header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
-        tensors = load_file(folder / _TENSORS)
+        tensors = read_tensors(folder, like)
     except (OSError, ValueError, SafetensorError) as error:
         raise ContractError(
             f"{folder}: the saved state cannot be read ({error}); delete it to go on from the one before, "
             "or from the beginning"
         ) from error
-    _refuse_another_spec(folder, header["trained"], trained)
-    backbone.overwrite(adapter, _under(tensors, "adapter."), _under(tensors, "head."))
+    _refuse_another_spec(folder, header["trained"], saved.trained)
+    backbone, beside = saved.backbone, saved.beside
+    backbone.overwrite(saved.adapter, under(tensors, "adapter."), under(tensors, "head."))
     if beside is not None:
         for other in beside.adapters:
-            part = _under(tensors, f"beside.{other}.")
-            backbone.overwrite(other, _under(part, "adapter."), _under(part, "head."))
+            part = under(tensors, f"beside.{other}.")
+            backbone.overwrite(other, under(part, "adapter."), under(part, "head."))
         beside.load(header["beside"])
-    best.load(header["best"], tensors)
+    saved.best.load(header["best"], tensors)
+    index_of = {place: index for index, place in enumerate(saved.places())}
     moments: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under(tensors, "optimiser.").items():
-        index, _, key = name.partition(".")
-        moments.setdefault(int(index), {})[key] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    for name, value in under(tensors, "optimiser.").items():
+        number, _, key = name.partition(".")
+        moments.setdefault(index_of[int(number)], {})[key] = value
+    saved.optimiser.load_state_dict({**saved.optimiser.state_dict(), "state": moments})
     return int(header["step"])
-
-
-def _tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
-    return {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()} | {
-        f"head.{name}": value for name, value in backbone.head_state(adapter).items()
-    }
 
 
 def _refuse_another_spec(folder: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -176,10 +190,6 @@ def _with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
     return {**saved, "settings": resolved}
 
 
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
 def _saves(states: Path) -> list[Path]:
     if not states.is_dir():
         return []
@@ -187,11 +197,3 @@ def _saves(states: Path) -> list[Path]:
         (int(match[1]), path) for path in states.iterdir() if (match := _STEP_FOLDER.fullmatch(path.name))
     ]
     return [path for _, path in sorted(folders)]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,8 +19,8 @@ from training.contract import (
     write_evaluation,
 )
 from training.rlhf.loop.best import BestState
-from training.rlhf.loop.schedule import learning_rate, parameter_groups, steps_in_all, steps_per_epoch
-from training.rlhf.loop.state import MethodState, load_state, save_state, what_is_trained
+from training.rlhf.loop.schedule import apart, learning_rate, parameter_groups, steps_in_all, steps_per_epoch
+from training.rlhf.loop.state import MethodState, Saved, load_state, save_state, what_is_trained
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.machine import Machine
 from training.rlhf.runtime.processes import Processes
@@ -65,7 +65,6 @@ class SteppingLoop:
         beside: what else is trained, saved and brought back."""
         self._backbone = backbone
         self._adapter = adapter
-        self._beside = beside
         self._examples_in_all = examples
         self._seed = spec.seed
         self._settings: OptimiserSettings = spec.settings.optimiser
@@ -82,13 +81,23 @@ class SteppingLoop:
                 {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
             ]
         betas = (self._settings.beta1, self._settings.beta2)
-        self._optimiser = torch.optim.AdamW(groups, lr=self._settings.peak, betas=betas, fused=True)
-        self._trained = what_is_trained(spec, backbone.base_digest)
+        self._optimiser = torch.optim.AdamW(apart(groups), lr=self._settings.peak, betas=betas, fused=True)
         self._saved_at: int | None = None
         self._skipped = 0
         self._torn = False
         self._step_seconds: list[float] = []
-        self._best = BestState()
+        self._best = BestState(folder.path, processes)
+        self._state = Saved(
+            run_folder=folder.path,
+            backbone=backbone,
+            adapter=adapter,
+            optimiser=self._optimiser,
+            parameters=[value for group in groups for value in group["params"]],
+            best=self._best,
+            trained=what_is_trained(spec, backbone.base_digest),
+            processes=processes,
+            beside=beside,
+        )
         self._machine = Machine(folder, backbone.device)
         self.total_steps = steps_in_all(examples, self._settings)
 
@@ -152,16 +161,7 @@ class SteppingLoop:
 
     def _resume(self) -> int:
         self._folder.trim_metrics()
-        step = load_state(
-            self._folder.path,
-            backbone=self._backbone,
-            adapter=self._adapter,
-            parameters=self._parameters,
-            optimiser=self._optimiser,
-            best=self._best,
-            trained=self._trained,
-            beside=self._beside,
-        )
+        step = load_state(self._state)
         if step:
             self._saved_at = step
             log.info("Going on after step %d of %d, from %s/", step, self.total_steps, STATE_FOLDER)
@@ -201,7 +201,9 @@ class SteppingLoop:
         """Keep the state where it is the best so far, and tell of an evaluation in detail."""
         better = True
         if self._settings.keep_best or self._settings.patience is not None:
-            better = self._best.offer(self._backbone, self._adapter, step=step, figures=figures)
+            better = self._best.offer(
+                self._backbone, self._adapter, step=step, figures=figures, keep=self._settings.keep_best
+            )
         # Details describe the state that would become the checkpoint.
         if figures and self._processes.first and (better or not self._settings.keep_best):
             write_evaluation(self._folder.path, EvaluationReport(step=step, figures=figures, details=details))
@@ -236,17 +238,7 @@ class SteppingLoop:
         # Amid skipped steps nothing is saved: the last state that led on stays.
         if step == (self._saved_at or 0) or self._skipped:
             return
-        if self._processes.first:
-            save_state(
-                self._folder.path,
-                step=step,
-                backbone=self._backbone,
-                adapter=self._adapter,
-                optimiser=self._optimiser,
-                best=self._best,
-                trained=self._trained,
-                beside=self._beside,
-            )
+        save_state(self._state, step)
         self._saved_at = step
 
     def _tell(self, step: int) -> None:

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from training.contract import RunSpec
 from training.rlhf.data import Examples
 from training.rlhf.loop.evaluation import Account, evaluate
@@ -27,6 +25,7 @@ from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.loop.schedule import examples_of_step
 from training.rlhf.loop.stepping import SteppingLoop, StepResult
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import RunFolder
@@ -84,7 +83,7 @@ class TrainingLoop(SteppingLoop):
                 self._backbone.backward(loss)
         self._processes.sum_gradients(self._parameters)
         total = account.total(self._processes, held_out=False)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm))
+        norm = float(clip_gradients(self._parameters, self._settings.max_gradient_norm))
         finite = math.isfinite(total.loss) and math.isfinite(norm)
         if finite:
             self._apply(rate)

@@ -293,15 +293,15 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
     return states[place.layer].float().index_copy(0, batch.last, read)
 
 
-def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings:
-    """Return the shape of the adapter that carries the heads; with frozen features the least, which stays 0.
+def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings | None:
+    """Return the shape of the adapter that carries the heads; None where all weights are trained.
 
-    So a checkpoint has an adapter whatever its heads read, and is served and exported like any other. One
-    whose parent began on frozen features ends where the parent's does.
+    With frozen features it is the least, which stays 0: so a checkpoint is served and exported like any other.
+    One whose parent began on frozen features ends where the parent's does.
     """
     if settings.features == "adapted":
         if spec.parent is None or settings.head_from == "random" or settings.lora.last is not None:
-            return settings.lora
+            return settings.trained
         return replace(settings.lora, last=last_adapted_block(Path(spec.parent)))
     return LoraSettings(rank=1, targets=settings.lora.targets[:1], layers=1)
 

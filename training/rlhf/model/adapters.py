@@ -32,6 +32,7 @@ from training.rlhf.model.adapter_files import (
 from training.rlhf.model.base_model import load_base_model, refuse_not_finite
 from training.rlhf.model.full_weights import (
     all_weights,
+    gathered_weights,
     holds_all_weights,
     save_model_folder,
     write_all_weights,
@@ -79,7 +80,7 @@ class AdaptedModel:
     def _model(self) -> Any:
         """Return the frozen transformer, read again from its folder where its weights went into training."""
         if self._base is None:
-            self._base, _ = load_base_model(self.folder, device=self.device, dtype=self.dtype)
+            self._base = self._loaded(self.folder, self.dtype)
         return self._base
 
     def _computing(self, name: str | None) -> Any:
@@ -96,6 +97,11 @@ class AdaptedModel:
     def is_whole(self, name: str) -> bool:
         """Return whether adapter `name` is all of the base's weights."""
         return self._adapter(name).whole is not None
+
+    @property
+    def shares_base(self) -> bool:
+        """Return whether transformers are cut over several processes."""
+        return False
 
     @property
     def blocks(self) -> int:
@@ -136,13 +142,20 @@ class AdaptedModel:
         else:
             self._add_low_rank(name, settings, seed=seed, trainable=trainable)
 
+    def _loaded(self, folder: Path, dtype: torch.dtype) -> Any:
+        """The transformer in `folder`, frozen, in this precision."""
+        return load_base_model(folder, device=self.device, dtype=dtype)[0]
+
     def _released(self, folder: Path) -> Any:
         """The transformer in `folder`, to be trained: the base's own where nothing else lies on it, so that
         memory holds its weights once."""
+        if self.shares_base:
+            # Some processes may ask for the base when others do not: it stays. Its part is small.
+            return self._loaded(folder, torch.float32)
         if folder == self.folder and self._base is not None and not self._low_rank:
             model, self._base = self._base, None
             return model
-        return load_base_model(folder, device=self.device, dtype=torch.float32)[0]
+        return self._loaded(folder, torch.float32)
 
     def _add_whole(self, name: str, model: Any, *, trainable: bool) -> None:
         # AdamW's steps are smaller than what bfloat16 tells apart.
@@ -231,7 +244,7 @@ class AdaptedModel:
             )
         if holds_all_weights(folder):
             heads = load_heads(folder, manifest)
-            if trainable and not self._low_rank:
+            if trainable and not self._low_rank and not self.shares_base:
                 self._base = None
             self._add_whole(name, self._released(folder), trainable=trainable)
             self.restore(name, self.adapter_state(name), heads)
@@ -401,6 +414,18 @@ class AdaptedModel:
         values = {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
         return {**values, "base_model_name_or_path": self.folder.name, "inference_mode": True}
 
-    def save_whole(self, name: str, folder: Path) -> None:
-        """Write the transformer that adapter `name` is, with its tokenizer, as transformers reads it."""
-        save_model_folder(self._adapter(name).whole, folder, base=self.folder)
+    def gathered(self, name: str, *, keep: bool) -> dict[str, Tensor] | None:
+        """Return all weights of adapter `name`, put together by all processes; None where each has them all.
+
+        keep: whether this process wants them.
+        """
+        if not (self.shares_base and self.is_whole(name)):
+            return None
+        return gathered_weights(self._adapter(name).whole, keep=keep)
+
+    def save_whole(self, name: str, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the transformer that adapter `name` is, with its tokenizer, as transformers reads it.
+
+        weights: as `gathered` returned them.
+        """
+        save_model_folder(self._adapter(name).whole, folder, base=self.folder, weights=weights)

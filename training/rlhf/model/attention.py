@@ -38,7 +38,11 @@ _CHANGES_SCORES = {"s_aux": "attention sinks", "position_bias": "position biases
 
 _PIECE = 256
 """Under a window, segments are cut into pieces of so many tokens, or of the window where that is longer:
-what no token of a piece sees is not computed."""
+what no token of a piece sees is not computed. So are long ones whose mask would be written out."""
+_MOST_PAIRS = 2**22
+"""A mask of more pairs of tokens is not made at once: 4 MB."""
+_BLOCK = 128
+"""Tokens of a side of FlexAttention's blocks."""
 
 
 class Segment(NamedTuple):
@@ -61,7 +65,7 @@ class Layout:
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.segments = tuple(segments)
         self.device = device
-        self._tables: dict[int | None, tuple[list[Bucket], list[Places]]] = {}
+        self._tables: dict[tuple[int | None, bool], tuple[list[Bucket], list[Places]]] = {}
         self._block_masks: dict[int | None, Any] = {}
 
     @property
@@ -92,19 +96,24 @@ class Layout:
         return visible
 
     def visibility(self, window: int | None = None) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Return which token of the row sees which, as FlexAttention asks: batch, head, query, key."""
+        """Return which token of the row sees which, as FlexAttention asks: batch, head, query, key.
+
+        Segments are numbered so that those that continue one, and what continues these, follow it: a token
+        sees a key where its number lies among them. That takes memory for tokens, not for pairs of them.
+        """
+        numbers, ends, begins = self._descent()
         lengths = torch.tensor([segment.length for segment in self.segments])
-        number = torch.arange(len(lengths)).repeat_interleave(lengths).to(self.device)
-        continues = torch.zeros(len(lengths), len(lengths), dtype=torch.bool)
-        for segment in range(len(lengths)):
-            continues[segment, self.lineage(segment)] = True
-        continues = continues.to(self.device)
+        begin = torch.tensor([segment.start for segment in self.segments])
+
+        def by_token(values: Tensor) -> Tensor:
+            return values.repeat_interleave(lengths).to(self.device)
+
+        number, end = by_token(torch.tensor(numbers)), by_token(torch.tensor(ends))
         # A token's place among all that its segment continues: windows count these.
-        shift = (continues.cpu() * lengths).sum(1) - lengths.cumsum(0)
-        place = torch.arange(self.tokens, device=self.device) + shift.to(self.device)[number]
+        place = torch.arange(self.tokens, device=self.device) + by_token(torch.tensor(begins) - begin)
 
         def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return continues[number[query], number[key]] & (key <= query)
+            return (number[key] <= number[query]) & (number[query] < end[key]) & (key <= query)
 
         def sees_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return sees(batch, head, query, key) & (place[query] - place[key] < last)
@@ -112,26 +121,41 @@ class Layout:
         last = self.tokens if window is None else window
         return sees if window is None else sees_near
 
+    def _descent(self) -> tuple[list[int], list[int], list[int]]:
+        """Return of each segment its number, the number after those that descend from it, and the tokens
+        before it in all that it continues."""
+        sizes = [1] * len(self.segments)
+        for index in range(len(self.segments) - 1, -1, -1):
+            after = self.segments[index].after
+            if after is not None:
+                sizes[after] += sizes[index]
+        numbers, free, begins, roots = [0] * len(sizes), [0] * len(sizes), [0] * len(sizes), 0
+        for index, segment in enumerate(self.segments):
+            if segment.after is None:
+                numbers[index], roots = roots, roots + sizes[index]
+            else:
+                numbers[index] = free[segment.after]
+                free[segment.after] += sizes[index]
+                begins[index] = begins[segment.after] + self.segments[segment.after].length
+            free[index] = numbers[index] + 1
+        return numbers, [number + size for number, size in zip(numbers, sizes, strict=True)], begins
+
     def block_mask(self, window: int | None = None) -> Any:
         """Return the same for the whole row at once, as FlexAttention wants it."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
         if window not in self._block_masks:
-            self._block_masks[window] = create_block_mask(
-                self.visibility(window), None, None, self.tokens, self.tokens, device=str(self.device)
-            )
+            self._block_masks[window] = block_mask(self.visibility(window), self.tokens, self.device)
         return self._block_masks[window]
 
-    def tables(self, window: int | None = None) -> tuple[list[Bucket], list[Places]]:
+    def tables(self, window: int | None = None, *, capped: bool = False) -> tuple[list[Bucket], list[Places]]:
         """Return the segments as a CPU computes them: short ones many at a time, the others one by one."""
-        if window not in self._tables:
+        if (window, capped) not in self._tables:
             pieces = [
                 piece
                 for segment, seen in zip(self.segments, self.seen, strict=True)
-                for piece in _pieces((segment.start, segment.end, seen), window)
+                for piece in _pieces((segment.start, segment.end, seen), window, capped=capped)
             ]
-            self._tables[window] = into_buckets(pieces, self.tokens, window)
-        return self._tables[window]
+            self._tables[window, capped] = into_buckets(pieces, self.tokens, window)
+        return self._tables[window, capped]
 
     def attend(
         self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores
@@ -139,22 +163,65 @@ class Layout:
         """Return the output of attention layer `module`: (1, heads, T, width) to (1, T, heads, width)."""
         if query.device.type == "cuda":
             return flex_attend(_flex(), self, query, key, value, scores)
-        buckets, alone = self.tables(scores.window)
+        buckets, alone = self.tables(scores.window, capped=scores.cap is not None)
         segmented: Tensor = SegmentedAttention.apply(query, key, value, alone, buckets, scores)  # type: ignore[no-untyped-call]
         return segmented
 
 
-def _pieces(segment: Places, window: int | None) -> Iterator[Places]:
-    """Cut a segment so that what none of a piece's tokens sees is not in its stretches."""
+def _pieces(segment: Places, window: int | None, *, capped: bool = False) -> Iterator[Places]:
+    """Cut a segment so that what none of a piece's tokens sees is not in its stretches, and no mask is large.
+
+    capped: scores are written out, with a mask even where a token sees all tokens before it.
+    """
     start, end, seen = segment
     keys = sum(stretch.stop - stretch.start for stretch in seen)
-    if window is None or keys <= window:
+    if window is not None and keys > window:
+        length = max(min(window, _MOST_PAIRS // (2 * window)), _PIECE)
+    elif (capped or keys > end - start) and keys * (end - start) > _MOST_PAIRS:
+        length = _PIECE
+    else:
         yield segment
         return
-    length = max(window, _PIECE)
+    before = keys if window is None else window - 1
     for first in range(start, end, length):
         last = min(first + length, end)
-        yield first, last, _last_of(seen, behind=end - last, count=last - first + window - 1)
+        yield first, last, _last_of(seen, behind=end - last, count=last - first + before)
+
+
+def block_mask(
+    sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], tokens: int, device: torch.device
+) -> Any:
+    """Return the blocks of a row in which some token sees some key, as FlexAttention wants them.
+
+    torch's own `create_block_mask` writes out all pairs of tokens first: 2.6 GB for 16,384. Here those of 128
+    queries are there at a time.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    count = -(-tokens // _BLOCK)
+    some = torch.zeros(count, count, dtype=torch.bool, device=device)
+    whole = torch.zeros_like(some)
+    zero = torch.zeros((), dtype=torch.long, device=device)
+    for row in range(count):
+        queries = torch.arange(row * _BLOCK, min((row + 1) * _BLOCK, tokens), device=device)
+        # A token sees none behind it.
+        keys = torch.arange(min((row + 1) * _BLOCK, tokens), device=device)
+        pairs = sees(zero, zero, queries[:, None], keys[None, :])
+        pairs = torch.nn.functional.pad(pairs, (0, -len(keys) % _BLOCK, 0, _BLOCK - len(queries)))
+        blocks = pairs.view(_BLOCK, -1, _BLOCK)
+        some[row, : row + 1] = blocks.any(2).any(0)
+        whole[row, : row + 1] = blocks.all(2).all(0)
+    partly = _listed(some & ~whole)
+    return BlockMask.from_kv_blocks(
+        *partly, *_listed(whole), BLOCK_SIZE=_BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens)
+    )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of blocks of each row, and their columns, which come first: (1, 1, rows, …)."""
+    counts = blocks.sum(-1).to(torch.int32)
+    columns = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return counts[None, None], columns[None, None].contiguous()
 
 
 def _last_of(stretches: Sequence[slice], *, behind: int, count: int) -> list[slice]:
@@ -239,6 +306,8 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling=scaling, **more
         )
         return plain
+    # Where products are rounded, rotated queries and keys come back in float32.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     for argument, name in _CHANGES_SCORES.items():
         if more.get(argument) is not None:
             raise NotImplementedError(f"its attention uses {name}, which packed attention does not compute")

@@ -17,6 +17,10 @@ _QUERIES = 256
 """Queries at a time where scores are written out: their memory grows with those of them."""
 
 
+_SMALL = 2**20
+"""Masks of at most so many pairs of tokens are kept."""
+
+
 class Scores(NamedTuple):
     """The way an attention layer scores keys."""
 
@@ -49,11 +53,19 @@ class Scores(NamedTuple):
         return slope
 
 
-@functools.lru_cache(maxsize=64)
 def causal_mask(before: int, length: int, device: torch.device, window: int | None = None) -> Tensor:
     """Return the causal mask of `length` tokens after `before` others: (length, before + length) booleans."""
+    # Small ones are asked for again and again; large ones would fill the memory.
+    make = _small_mask if length * (before + length) <= _SMALL else _causal_mask
+    return make(before, length, device, window)
+
+
+def _causal_mask(before: int, length: int, device: torch.device, window: int | None) -> Tensor:
     mask = torch.ones(length, before + length, dtype=torch.bool, device=device).tril(before)
     return mask if window is None else mask.triu(before - window + 1)
+
+
+_small_mask = functools.lru_cache(maxsize=64)(_causal_mask)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:

@@ -4,7 +4,8 @@ Policy, reward model and every older checkpoint are adapters on one copy of the 
 with all adapters off the model is the base, and so the reference. The base keeps the dtype
 it was loaded in, adapters and heads are float32. A backbone has one active adapter at a
 time, so it serves one thread at a time. Where all weights are trained (`add_adapter` with None) the adapter
-is a transformer of its own, float32, which takes the place of the base until that is asked for.
+is a transformer of its own, float32, which takes the place of the base until that is asked for. It computes
+in the dtype of the base.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from training.contract import ContractError
+from training.contract import ContractError, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
 from training.rlhf.model.output_head import output_head
 from training.rlhf.model.places import Place
-from training.rlhf.model.sharding import Turnstile, shard_base
+from training.rlhf.model.sharding import Turnstile, mesh_of
+from training.rlhf.model.shared_loading import load_shared_base
 from training.rlhf.runtime.processes import Processes
 
 SCORE = "score"
@@ -52,6 +55,27 @@ class Encoded(NamedTuple):
     """Keys and values for the next call; None unless asked for."""
 
 
+class Shared(NamedTuple):
+    """The processes that transformers are cut over."""
+
+    mesh: DeviceMesh
+    processes: Processes
+
+
+class _Rounded(nn.Module):
+    """An output head that computes in another precision than its weights have."""
+
+    def __init__(self, head: nn.Module, precision: AbstractContextManager[None]) -> None:
+        super().__init__()
+        self._head, self._precision = head, precision
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the head's logits of states."""
+        with self._precision:
+            logits: Tensor = self._head(states)
+        return logits
+
+
 class Backbone(AdaptedModel):
     """One frozen transformer, its tokenizer, and named adapters with their heads."""
 
@@ -60,6 +84,7 @@ class Backbone(AdaptedModel):
         self.tokenizer = tokenizer
         self.turnstile: Turnstile | None = None
         """Where processes wait for each other when the base is sharded over them."""
+        self._shared: Shared | None = None
 
     @classmethod
     def load(
@@ -69,22 +94,47 @@ class Backbone(AdaptedModel):
         device: torch.device | str,
         dtype: torch.dtype,
         shard_over: Processes | None = None,
+        sharding: Sharding = "full",
     ) -> Backbone:
         """Load the base model in `folder` (transformers format, safetensors), frozen, on `device`.
 
-        With `shard_over` each of these processes keeps a part of it, and they must make their backward
-        passes by `backward`; `turnstile` is what they wait at before they exchange anything else.
+        With `shard_over` each of these processes reads and keeps a part of it (sharding: of one copy, or of a
+        copy on each machine), and they must make their backward passes by `backward`; `turnstile` is what
+        they wait at before they exchange anything else.
 
         Never downloads and never runs code that comes with a model. Raises `ContractError`
         where the folder holds no such model, has no fast tokenizer or no chat template.
         """
         if shard_over is None or shard_over.world == 1:
             return cls(*load_base_model(folder, device=device, dtype=dtype), folder=folder)
-        model, tokenizer = load_base_model(folder, device="cpu", dtype=dtype)
-        shard_base(model, shard_over, torch.device(device))
+        device = torch.device(device)
+        mesh = mesh_of(shard_over, device, sharding)
+        model, tokenizer = load_shared_base(
+            folder, device=device, dtype=dtype, mesh=mesh, processes=shard_over
+        )
         backbone = cls(model, tokenizer, folder=folder)
-        backbone.turnstile = Turnstile(backbone._idle_pass)
+        backbone.device = device
+        backbone._shared = Shared(mesh, shard_over)
+        backbone.turnstile = Turnstile(backbone._idle_pass, mesh)
         return backbone
+
+    @property
+    def shares_base(self) -> bool:
+        """Return whether transformers are cut over several processes."""
+        return self._shared is not None
+
+    def _loaded(self, folder: Path, dtype: torch.dtype) -> Any:
+        if self._shared is None:
+            return super()._loaded(folder, dtype)
+        model, _ = load_shared_base(
+            folder,
+            device=self.device,
+            dtype=dtype,
+            mesh=self._shared.mesh,
+            processes=self._shared.processes,
+            computes_in=self.dtype,
+        )
+        return model
 
     def hidden_states(
         self,
@@ -104,19 +154,21 @@ class Backbone(AdaptedModel):
         if position_ids is None:
             position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         self._before_forward()
-        output = self._computing(self._active).get_decoder()(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-        )
+        with self._precision(self._active):
+            output = self._computing(self._active).get_decoder()(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+            )
         return Encoded(output.last_hidden_state, output.past_key_values if use_cache else None)
 
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
         self._before_forward()
-        return packed_states(self._computing(self._active), input_ids, position_ids, layout)
+        with self._precision(self._active):
+            return packed_states(self._computing(self._active), input_ids, position_ids, layout)
 
     def packed_layers(
         self, input_ids: Tensor, position_ids: Tensor, layout: Layout, layers: Collection[int]
@@ -167,16 +219,25 @@ class Backbone(AdaptedModel):
     def _before_forward(self) -> None:
         if self.turnstile is not None:
             active = self._active is not None and self._adapter(self._active).trainable
-            self.turnstile.forward(learning=active and torch.is_grad_enabled())
+            computing = self._computing(self._active)
+            which = next(i for i, model in enumerate(self._transformers) if model is computing)
+            self.turnstile.forward(which, learning=active and torch.is_grad_enabled())
 
-    def _idle_pass(self, learning: bool) -> Tensor:
+    def _idle_pass(self, transformer: int, learning: bool) -> Tensor:
         """Run a pass over one token, which the other processes wait for."""
-        name = next((name for name, adapter in self._adapters.items() if adapter.trainable), None)
+        model = self._transformers[transformer]
+        name = next(
+            (
+                name
+                for name, adapter in self._adapters.items()
+                if (adapter.trainable if learning else adapter.whole is not None)
+                and self._computing(name) is model
+            ),
+            None,
+        )
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        with self.using(name if learning else None), torch.set_grad_enabled(learning):
-            output = self._model.get_decoder()(
-                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
-            )
+        with self.using(name), self._precision(name), torch.set_grad_enabled(learning):
+            output = model.get_decoder()(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         states: Tensor = output.last_hidden_state
         return states
 
@@ -210,7 +271,16 @@ class Backbone(AdaptedModel):
     def lm_head(self, name: str | None) -> nn.Module:
         """The LM head that belongs to adapter `name`, whatever is active, and what its family does to logits
         after it. It is trained where the adapter is all of the weights."""
-        return output_head(self._computing(name))
+        head = output_head(self._computing(name))
+        return _Rounded(head, self._precision(name)) if self._is_rounded(name) else head
+
+    def _is_rounded(self, name: str | None) -> bool:
+        """Return whether an adapter's float32 weights compute in bfloat16."""
+        return name is not None and self.is_whole(name) and self.dtype == torch.bfloat16
+
+    def _precision(self, name: str | None) -> AbstractContextManager[None]:
+        """Inside, products are computed in the base's precision where all weights are trained in float32."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_rounded(name))
 
     def score(self, name: str, states: Tensor, *, head: str = SCORE) -> Tensor:
         """The mean of a head's outputs, which are one score or those of an ensemble: (N, hidden) to (N,).

@@ -3,6 +3,7 @@ Rondo would compute something else with it than its makers do."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from training.contract import ContractError
 from training.contract.chat_template import require_template
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.base_config import read_supported_config
-from training.rlhf.model.base_probe import refuse_unknown_family
+from training.rlhf.model.base_probe import first_layers, refuse_unknown_family
 from training.rlhf.model.templates import renderer
 
 
@@ -28,6 +30,24 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     not a finite number, and for model types whose attention or logits Rondo would get wrong.
     """
     tokenizer = refuse_unsupported_folder(folder)
+    return _loaded(folder, device=device, dtype=dtype), tokenizer
+
+
+def try_first_layers(config: Any, folder: Path) -> None:
+    """Load the first layers alone, and compare packed rows with what the model's makers compute.
+
+    Raises `ContractError` as `load_base_model` does.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    # It would list the other layers as unexpected.
+    transformers_logging.set_verbosity_error()
+    try:
+        _loaded(folder, device="cpu", dtype=torch.float32, config=first_layers(copy.deepcopy(config)))
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def _loaded(folder: Path, *, device: torch.device | str, dtype: torch.dtype, **more: Any) -> Any:
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -37,6 +57,7 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
             use_safetensors=True,
             dtype=dtype,
             attn_implementation=PACKED_ATTENTION,
+            **more,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
@@ -51,7 +72,7 @@ def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dt
     model.eval()
     refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
     refuse_unknown_family(model, folder)
-    return model, tokenizer
+    return model
 
 
 def refuse_unsupported_folder(folder: Path) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from training.contract import ContractError
 from training.rlhf.model.adapter_files import ADAPTER_FILE, TOKENIZER_FILES
@@ -39,9 +40,27 @@ def write_all_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:
         value.copy_(tensors[name])
 
 
-def save_model_folder(model: Any, folder: Path, *, base: Path) -> None:
-    """Write weights and configuration in transformers' format, and the tokenizer's files that `base` has."""
-    model.save_pretrained(folder)
+def gathered_weights(model: Any, *, keep: bool) -> dict[str, Tensor]:
+    """Return all weights of a model that is cut over processes, which all call this; on the CPU.
+
+    keep: whether this process wants them; one that does not never holds more than one tensor.
+    """
+    weights: dict[str, Tensor] = {}
+    for name, value in all_weights(model).items():
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        if keep:
+            weights[name] = whole.cpu()
+    return weights
+
+
+def save_model_folder(
+    model: Any, folder: Path, *, base: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write weights and configuration in transformers' format, and the tokenizer's files that `base` has.
+
+    weights: those of a model that is cut.
+    """
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     for name in TOKENIZER_FILES:
         if (base / name).is_file():
             shutil.copyfile(base / name, folder / name)

@@ -7,21 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
-
 from training.contract import ContractError
-from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.base_config import context_of, read_supported_config, window_of
-from training.rlhf.model.base_model import refuse_not_finite, refuse_unsupported_folder
-from training.rlhf.model.base_probe import first_layers, refuse_unknown_family
+from training.rlhf.model.base_model import refuse_unsupported_folder, try_first_layers
 from training.rlhf.model.templates import renderer
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -45,7 +38,7 @@ def inspect_folder(folder: Path, *, with_weights: bool = True) -> dict[str, Any]
     tokenizer = refuse_unsupported_folder(folder)
     if with_weights:
         refuse_missing_files(folder)
-        _try_first_layers(config, folder)
+        try_first_layers(config, folder)
     text = config.get_text_config()
     return {
         "model_type": config.model_type,
@@ -91,33 +84,6 @@ def _refuse_quantised(config: Any, folder: Path) -> None:
             f"{folder}: the weights are quantised ({method}); choose the base model's original weights, in "
             "bfloat16, float16 or float32"
         )
-
-
-def _try_first_layers(config: Any, folder: Path) -> None:
-    """Load the first layers alone, and compare packed rows with what the model's makers compute."""
-    short = first_layers(copy.deepcopy(config))
-    try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=short,
-            output_loading_info=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            attn_implementation=PACKED_ATTENTION,
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
-    if absent := sorted(loaded["missing_keys"]):
-        raise ContractError(
-            f"{folder}: the model's files lack {len(absent)} tensors, the first being {absent[0]}; fetch the "
-            "base model again"
-        )
-    model.requires_grad_(False)
-    model.eval()
-    refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
-    refuse_unknown_family(model, folder)
 
 
 def _example(tokenizer: Any) -> dict[str, Any]:

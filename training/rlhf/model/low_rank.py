@@ -4,7 +4,8 @@ taken away."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from peft.functional import (
     inject_adapter_in_model,
     set_peft_model_state_dict,
 )
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.adapter_files import lora_config
@@ -35,9 +37,29 @@ def add_low_rank(model: Any, key: str, settings: LoraSettings, *, seed: int) -> 
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")
         torch.manual_seed(seed)
         config = lora_config(settings, blocks=int(model.config.num_hidden_layers))
-        inject_adapter_in_model(config, model, key)
+        with _whole_shapes(model):
+            inject_adapter_in_model(config, model, key)
     cast_adapter_dtype(model, key)
     model.eval()
+
+
+@contextmanager
+def _whole_shapes(model: Any) -> Iterator[None]:
+    """Inside, weights that are cut over processes have the shape of the whole, without memory for it: peft
+    takes cut rows for those that the layer computes."""
+    cut = [
+        (module, module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and isinstance(module.weight, DTensor)
+    ]
+    for module, weight in cut:
+        shown = torch.empty(1, 1, dtype=weight.dtype, device=weight.device).expand(weight.shape)
+        module.weight = nn.Parameter(shown, requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, weight in cut:
+            module.weight = weight
 
 
 def low_rank_state(model: Any, key: str) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 _LONGEST_WAIT = timedelta(hours=6)
 """A process that has died is noticed at once; one that only computes for long is waited for."""
@@ -29,6 +30,8 @@ class Processes:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
+    local_world: int = 1
+    """Processes of the run on this machine."""
     rest: Callable[[], None] | None = None
     """Called before every exchange: with a sharded base it waits until nobody needs this process's part of
     the weights, see `sharding.Turnstile`."""
@@ -71,10 +74,11 @@ class Processes:
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its sum over the processes. One without examples adds 0; what has a
-        gradient in none of them keeps none, as in a run of one process: AdamW leaves it where it is."""
+        gradient in none of them keeps none, as in a run of one process: AdamW leaves it where it is. Those of
+        cut weights are summed in the backward pass."""
         if self.world == 1:
             return
-        trained = list(parameters)
+        trained = [parameter for parameter in parameters if not isinstance(parameter, DTensor)]
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
         there = grads[0].new_tensor([float(parameter.grad is not None) for parameter in trained])
         flat = self.sum(torch.cat([there, *(grad.reshape(-1) for grad in grads)]))
@@ -100,7 +104,12 @@ def join_processes() -> Iterator[Processes]:
     if world == 1:
         yield Processes()
         return
-    place = Processes(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
+    place = Processes(
+        rank=int(os.environ["RANK"]),
+        world=world,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", str(world))),
+    )
     # Both backends: gradients may be on a GPU while flags are on the CPU.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=_LONGEST_WAIT)

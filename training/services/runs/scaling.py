@@ -1,7 +1,8 @@
 """Scaling on paper: what a run needs on 1 to 512 GPUs, from the formulas of the dry run. Knows no torch.
 
-    memory         the dry run's parts (memory.py); with full sharding the base is divided by the number of
-                   GPUs, and its largest block or matrix is whole for a moment
+    memory         the dry run's parts (memory.py); with full sharding the blocks of the base, and where all
+                   weights are trained their gradients and moments, are divided by the number of GPUs;
+                   embedding and LM head stay whole, and the largest block or matrix for a moment
     computation    2 floating-point operations per parameter and token for a forward pass, 2 for the gradient
                    of its inputs, 2 per trained parameter for the gradient of weights; 2 more with gradient
                    checkpointing and for a reference policy
@@ -222,7 +223,16 @@ def _memory(plan: Plan, gpus: int) -> tuple[Memory, int]:
     if not plan.is_sharded or gpus == 1:
         return memory, 0
     block = sum(inside * outside for inside, outside in shape.linear.values())
-    return replace(memory, base=memory.base // gpus), max(block, shape.vocabulary * shape.hidden) * _HALF
+    whole = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
+
+    def part(size: int) -> int:
+        """Return the bytes on one GPU of what has so many for all parameters."""
+        return int(size * (whole + (shape.parameters - whole) / gpus) / shape.parameters)
+
+    shared = replace(memory, base=part(memory.base))
+    if settings.trained is None:
+        shared = replace(shared, trained=part(memory.trained))
+    return shared, max(block, shape.vocabulary * shape.hidden) * _HALF
 
 
 def settings_for(
