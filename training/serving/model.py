@@ -71,11 +71,17 @@ class Generated:
 class Scored:
     """One score per completion; none where the model has no head for it."""
 
+    digest: str
+    """Of the checkpoint's manifest."""
     scores: list[float]
     heads: dict[str, list[list[float]]]
     """By head, for each completion the head's outputs, as `objectives.reading.read_heads` gives them."""
     segments: dict[str, list[list[SegmentReward]]]
     """By segment head, for each completion its segments in order; empty unless every head was asked for."""
+    granularity: dict[str, str]
+    """By segment head, what it scores."""
+    context: bool
+    """Whether the model was trained on prompts with their context passages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +218,16 @@ class Model:
                 for head in dense:
                     dense[head] += [of_heads[head] for of_heads in rewards]
             scores = [sum(outputs) / len(outputs) for outputs in by_head.get(SCORE, [])]
-            emit(Scored(scores=scores, heads=by_head, segments=dense))
+            emit(
+                Scored(
+                    digest=held.digest,
+                    scores=scores,
+                    heads=by_head,
+                    segments=dense,
+                    granularity={head.name: head.granularity for head in segments},
+                    context=settings.context,
+                )
+            )
 
     @torch.inference_mode()
     def _read(

@@ -23,6 +23,7 @@ from training.contract import (
 from training.models import Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings
 from training.selectors.projects import checkpoints_of
+from training.services.registry.checkpoints import register_checkpoint
 from training.services.registry.verification import require_registered
 from training.services.rounds.base_choice import other_base, refuse_other_base
 from training.services.rounds.rubric_rewards import with_rubric
@@ -32,7 +33,7 @@ _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
 
 
 def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
-    """Return the settings with folder and digest of the reference and of each reward model in place of the
+    """Return the settings with place and digest of the reference and of each reward model instead of the
     name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
     reward model is not trained yet, and a name that the project does not have.
     """
@@ -79,9 +80,20 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
 
 
 def _placed(round_: Round, part: RewardPart) -> RewardPart:
+    """Return the part with its reward model's place: a folder, or a name on the model server.
+
+    The server scores where the reward model stands on another base than the policy, or the recipe says so.
+    """
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
-    folder = _folder(round_, part.checkpoint, part.name)
+    found = _reward_model(round_, part.checkpoint, part.name)
+    if part.kind == "served" or found.base_model != round_.policy.base_model:
+        # The model server knows what is registered.
+        served = found if isinstance(found, Checkpoint) else register_checkpoint(run=found)
+        return dataclasses.replace(
+            part, kind="served", checkpoint=served.name, checkpoint_digest=served.digest
+        )
+    folder = found.path if isinstance(found, Checkpoint) else of_finished(found)
     return dataclasses.replace(
         part,
         # Relative to any run's folder, so that the folder of all of them can be moved as one.
@@ -90,7 +102,8 @@ def _placed(round_: Round, part: RewardPart) -> RewardPart:
     )
 
 
-def _folder(round_: Round, name: str, part: str) -> Path:
+def _reward_model(round_: Round, name: str, part: str) -> Run | Checkpoint:
+    """Return the run of the round's own reward model, or the checkpoint of an earlier one."""
     if name == ROUND_REWARD_MODEL:
         run = Run.objects.filter(
             round_step__round=round_,
@@ -102,7 +115,7 @@ def _folder(round_: Round, name: str, part: str) -> Path:
                 f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
                 "round again."
             )
-        return of_finished(run)
+        return run
     found = (
         checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
     )
@@ -112,9 +125,8 @@ def _folder(round_: Round, name: str, part: str) -> Path:
             f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
             f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
         )
-    refuse_other_base(found, round_.policy.base_model, role=_("reward model"))
     require_registered(found)
-    return found.path
+    return found
 
 
 def _names(round_: Round) -> list[str]:

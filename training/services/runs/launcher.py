@@ -24,6 +24,8 @@ from training.contract import (
     EXIT_STOPPED,
     OUTPUT_FILE,
     ContractError,
+    PolicyGradientSettings,
+    RunSpec,
     RunStatus,
     read_spec,
     read_status,
@@ -60,6 +62,8 @@ _INHERITED = (
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 """What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
+_OF_SERVED_REWARDS = ("RONDO_REWARD_URL", "RONDO_REWARD_KEY")
+"""What a reward of kind `served` asks of them, one key among it."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
 """What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
 _INHERITED_PREFIXES = (
@@ -152,7 +156,8 @@ def _run_once(
     folder: Path, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None
 ) -> tuple[TrainerExit, bool]:
     """Run one trainer to its end; return its exit, and whether it was asked to stop."""
-    processes = read_spec(folder).processes
+    spec = read_spec(folder)
+    processes = spec.processes
     started_at = time.time()
     asked_to_stop: float | None = None
     with (folder / OUTPUT_FILE).open("wb") as output:
@@ -167,7 +172,7 @@ def _run_once(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
-            env=trainer_environment(os.environ) | devices_of(gpus),
+            env=trainer_environment(reward_server(spec) | os.environ) | devices_of(gpus),
             # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
             start_new_session=True,
         )
@@ -226,8 +231,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a trainer's environment: threads, devices, library paths, and the keys of the judge and
-    of the server that draws answers.
+    """Return a trainer's environment: threads, devices, library paths, and the keys of the judge and of the
+    servers that draw and score answers.
 
     Threads that wait sleep instead of spinning: the model server and the web process share
     these cores, and beside another busy process spinning costs both a multiple of their time.
@@ -235,9 +240,25 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in environment.items()
-        if name in (*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS) or name.startswith(_INHERITED_PREFIXES)
+        if name in (*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS)
+        or name.startswith(_INHERITED_PREFIXES)
     }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def reward_server(spec: RunSpec) -> dict[str, str]:
+    """Return the variables by which a trainer on this machine asks Rondo's model server for scores.
+
+    Empty for a run without served rewards, which needs no key of the server, and where the environment names
+    another server, whose key is not this one.
+    """
+    rewards = spec.settings.rewards_of_all if isinstance(spec.settings, PolicyGradientSettings) else ()
+    if "RONDO_REWARD_URL" in os.environ or all(part.kind != "served" for part in rewards):
+        return {}
+    return {
+        "RONDO_REWARD_URL": settings.RONDO_MODEL_SERVER_URL,
+        "RONDO_REWARD_KEY": settings.RONDO_MODEL_SERVER_KEY,
+    }
 
 
 def devices_of(gpus: Sequence[int] | None) -> dict[str, str]:

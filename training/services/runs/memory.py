@@ -253,8 +253,7 @@ def _samples(settings: Settings, shape: Shape, base_bytes: int) -> int:
 def _further_adapters(settings: Settings) -> int:
     if not isinstance(settings, PolicyGradientSettings):
         return 0
-    parts = (*settings.rewards, *settings.watch.held_out)
-    return len({part.checkpoint for part in parts if part.checkpoint is not None})
+    return len({part.checkpoint for part in settings.rewards_of_all if part.is_adapter})
 
 
 def _has_value(settings: Settings) -> bool:
