@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL = $(PYTHON) .ci/install.py $(if $(TORCH),--torch $(TORCH))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev lock run test test-fast test-faults test-processes test-slurm test-ray test-vllm wheel test-wheel sbom bench reverse screenshots guide lint format
+.PHONY: help install install-dev lock run test test-fast test-faults test-processes test-slurm test-ray test-vllm test-quantised wheel test-wheel sbom bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -39,6 +39,9 @@ test-processes: install-dev ## Run every training method in two processes agains
 
 test-vllm: install-dev ## Run a policy gradient whose completions a real vLLM samples
 	@$(BIN)/python .ci/with_vllm.py
+
+test-quantised: install-dev ## Train adapters on bases of 4 and 8 bits
+	@$(BIN)/python .ci/with_quantisation.py
 
 test-slurm: install-dev ## Run rounds on a real Slurm of three nodes; installs Debian's slurm-wlm, as root
 	@$(BIN)/python .ci/clusters.py slurm

@@ -93,6 +93,7 @@ LAID_OUT = {
     "make test-slurm": ".ci/clusters.py slurm",
     "make test-ray": ".ci/clusters.py ray",
     "make test-vllm": ".ci/with_vllm.py",
+    "make test-quantised": ".ci/with_quantisation.py",
     "make lock": ".ci/lock.py",
     "make wheel": "-m build --wheel",
     "make test-wheel": "tests/webapp/test_wheel.py",

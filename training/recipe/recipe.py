@@ -147,6 +147,12 @@ class Recipe:
         self._check_promotion()
         full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
         require(
+            self.compute.quantization == "none" or not full,
+            "compute, quantization",
+            "only a frozen base can be quantised; set it to 'none', or "
+            f"{' and '.join(full)}, adapter to 'lora'",
+        )
+        require(
             self.compute.sharding == "none" or not full,
             "compute, sharding",
             f"only a frozen base can be cut; set it to 'none', or {' and '.join(full)}, adapter to 'lora'",

@@ -144,6 +144,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         Path(spec.base_model),
         device=device,
         dtype=dtype,
+        quantization=spec.quantization,
         shard_over=processes if spec.sharding == "full" else None,
     )
     if backbone.turnstile is not None:

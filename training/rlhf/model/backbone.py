@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from training.contract import ContractError
+from training.contract import ContractError, Quantization
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
@@ -60,6 +60,7 @@ class Backbone(AdaptedModel):
         *,
         device: torch.device | str,
         dtype: torch.dtype,
+        quantization: Quantization = "none",
         shard_over: Processes | None = None,
     ) -> Backbone:
         """Load the base model in `folder` (transformers format, safetensors), frozen, on `device`.
@@ -67,11 +68,16 @@ class Backbone(AdaptedModel):
         With `shard_over` each of these processes keeps a part of it, and they must make their backward
         passes by `backward`; `turnstile` is what they wait at before they exchange anything else.
 
+        quantization: bits of its linear layers; a base that is sharded cannot be quantised.
+
         Never downloads and never runs code that comes with a model. Raises `ContractError`
         where the folder holds no such model, has no fast tokenizer or no chat template.
         """
         if shard_over is None or shard_over.world == 1:
-            return cls(*load_base_model(folder, device=device, dtype=dtype), folder=folder)
+            model, tokenizer = load_base_model(folder, device=device, dtype=dtype, quantization=quantization)
+            backbone = cls(model, tokenizer, folder=folder)
+            backbone.quantization = quantization
+            return backbone
         model, tokenizer = load_base_model(folder, device="cpu", dtype=dtype)
         shard_base(model, shard_over, torch.device(device))
         backbone = cls(model, tokenizer, folder=folder)

@@ -211,6 +211,7 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
                 parameters=parameters_in(folder),
                 base_bytes=machine.weight_bytes(recipe.compute.dtype),
                 continues=continues,
+                quantization=recipe.compute.quantization,
             )
             if shape
             else None,

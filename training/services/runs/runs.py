@@ -68,6 +68,7 @@ def create_run(
         judgments=judgments,
         dtype=compute.dtype,
         sharding=compute.sharding,
+        quantization=compute.quantization,
         processes=compute.processes,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
