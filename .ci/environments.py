@@ -3,9 +3,10 @@
     .ci/environments.py vllm    vLLM for processors
     .ci/environments.py trl     TRL with peft, datasets and accelerate
     .ci/environments.py ray     a Ray cluster of three nodes
+    .ci/environments.py quantised  bitsandbytes and torchao, beside the usual packages
     .ci/environments.py slurm   Debian's Slurm, installed where it is missing (as root); three nodes
 
-The first three get a virtual environment in ~/.cache/rondo/NAME, made once for each list of packages. A
+All but the last get a virtual environment in ~/.cache/rondo/NAME, made once for each list of packages. A
 variable (`Suite.variable`) names the Python of another one. Other arguments are handed on to pytest. Ends
 with a verdict; the exit status is that of the tests.
 """
@@ -16,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ class Suite:
     variable: str = ""
     """Environment variable by which the tests find the environment's Python."""
     threads: int = 1
+    tests_inside: bool = False
+    """Run pytest in the environment, which then also sees the packages of `.venv`."""
 
 
 SUITES = {
@@ -65,6 +69,13 @@ SUITES = {
         named="ray",
         variable="TEST_RAY_PYTHON",
     ),
+    "quantised": Suite(
+        tests=("-m", "quantised", "-n", "0", "tests/rlhf"),
+        packages=("bitsandbytes==0.50.2", "torchao==0.18.0"),
+        named="torchao",
+        threads=2,
+        tests_inside=True,
+    ),
     "slurm": Suite(tests=("--clusters", "tests/training/launchers/test_on_slurm.py")),
 }
 
@@ -77,15 +88,18 @@ def main() -> int:
     suite = SUITES[name]
     environment = {**os.environ, "OMP_NUM_THREADS": str(suite.threads), "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("DATABASE_URL", None)
+    python = sys.executable
     if suite.packages:
         python = os.environ.get(suite.variable) or str(install(CACHE / name, suite))
-        environment[suite.variable] = python
+        if suite.variable:
+            environment[suite.variable] = python
         version = version_of(python, suite.named)
     else:
         version = install_slurm()
         environment["PATH"] = os.environ["PATH"]
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-v", "-rA", *suite.tests, *arguments]
+    tested_by = python if suite.tests_inside else sys.executable
+    command = [tested_by, "-m", "pytest", "-v", "-rA", *suite.tests, *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     took = time.monotonic() - began
     verdict = "PASSED" if code == 0 else "FAILED"
@@ -101,7 +115,12 @@ def install(folder: Path, suite: Suite) -> Path:
         print(f"Installing {', '.join(suite.packages)} into {folder}", flush=True)
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", *suite.packages], check=True)
+        if suite.tests_inside:
+            [own] = folder.glob("lib/python*/site-packages")
+            (own / "usual.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
+        # What these want beside them is in the usual environment.
+        alone = ["--no-deps"] if suite.tests_inside else []
+        subprocess.run([*pip, "install", *alone, *suite.packages], check=True)
         if suite.without:
             subprocess.run([*pip, "uninstall", "-y", *suite.without], check=True)
         stamp.write_text(wanted)

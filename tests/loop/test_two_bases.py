@@ -1,15 +1,16 @@
-"""Two bases of different families in one installation: each of two projects trains a round on its own."""
+"""Two bases of different families in one installation: each trains a round, or one rewards the other."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
 from pytest_django import Settings
 
 from annotation.exchange.prompts import import_prompts
-from annotation.models import Project, User
+from annotation.models import Project, Prompt, User
 from annotation.services.people.tokens import create_token
 from tests import factories
 from tests.chat_templates import template
@@ -18,9 +19,11 @@ from tests.model_server import RunningServer, running_model_server
 from tests.rlhf.model.families import family_folder
 from tests.tiny import tiny_model_folder, tiny_tokenizer
 from tests.training.conftest import judge_all
-from training.choices import BaseOrigin, RoundState
-from training.contract import read_manifest
-from training.models import BaseModel, Checkpoint, Round
+from training.choices import BaseOrigin, CheckpointKind, RoundState
+from training.contract import read_manifest, read_metrics, read_samples
+from training.engine import Engine
+from training.models import BaseModel, Checkpoint, Evaluation, Round
+from training.selectors.chats import chat_of
 from training.services.comparing.side_by_side import Sampling, ask_beside, write_answers
 from training.services.registry.base_adding import do_addition
 from training.services.registry.base_models import Wanted, request_base_model
@@ -60,11 +63,13 @@ def server(models: Path, rondo_home: Path, settings: Settings) -> Iterator[Runni
         yield running
 
 
-def trained(project: Project, annotator: User, manager: User) -> Checkpoint:
+def trained(
+    project: Project, annotator: User, manager: User, *, recipe: dict[str, Any] | None = None
+) -> Checkpoint:
     """The policy of the project's first round."""
     lines = [json.dumps({"prompt": question}) for question in QUESTIONS]
     import_prompts(project=project, lines=lines, name="prompts.jsonl")
-    round_ = open_first_round(project=project, started_by=manager, recipe=tiny_recipe(steps=3))
+    round_ = open_first_round(project=project, started_by=manager, recipe=recipe or tiny_recipe(steps=3))
     advance_round(round_.pk)
     judge_all(project, annotator)
     start_round(round_=round_, started_by=manager)
@@ -73,6 +78,16 @@ def trained(project: Project, annotator: User, manager: User) -> Checkpoint:
     assert [step.error for step in round_.steps.order_by("position")] == [""] * 7
     assert round_.state == RoundState.NOT_ENOUGH_EVIDENCE
     return Checkpoint.objects.get(name=f"{project.slug}-round-1-policy")
+
+
+def add_second_base(home: Path, admin: User) -> BaseModel:
+    """The Qwen2, added as an administrator adds it."""
+    wanted = Wanted(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
+    addition = request_base_model(wanted=wanted, requested_by=admin)
+    do_addition(addition.pk)
+    addition.refresh_from_db()
+    assert addition.error == ""
+    return BaseModel.objects.get(name=QWEN)
 
 
 @pytest.mark.slow
@@ -91,12 +106,7 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
     second = factories.make_project(slug="coffee", annotators=[alice], managers=[carol])
 
     # An administrator adds the second base; a manager chooses it for the second project.
-    wanted = Wanted(origin=BaseOrigin.FOLDER, folder=str(rondo_home / "elsewhere" / QWEN))
-    addition = request_base_model(wanted=wanted, requested_by=admin)
-    do_addition(addition.pk)
-    addition.refresh_from_db()
-    assert addition.error == ""
-    choose_base(project=second, base=BaseModel.objects.get(name=QWEN), chosen_by=carol)
+    choose_base(project=second, base=add_second_base(rondo_home, admin), chosen_by=carol)
 
     # Both train a round, each on its base.
     policies = {TINY: trained(project, alice, carol), QWEN: trained(second, alice, carol)}
@@ -135,3 +145,58 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
     states = {one["name"]: one for one in server.health()["bases"]}
     assert {name: one["state"] for name, one in states.items()} == {TINY: "ready", QWEN: "ready"}
     assert 0 < sum(one["memory_bytes"] for one in states.values()) < MEMORY_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_policy_is_trained_for_a_reward_model_on_another_base_whose_scores_come_over_http(
+    project: Project,
+    alice: User,
+    carol: User,
+    admin: User,
+    server: RunningServer,
+    rondo_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    qwen = add_second_base(rondo_home, admin)
+    recipe = tiny_recipe(steps=2)
+    recipe["reward"]["context"] = True
+    recipe["reward_base"] = QWEN
+    recipe["policy"] |= {
+        "method": "policy_gradient",
+        "context": True,
+        "rollout": {"samples": 2, "max_tokens": 12},
+    }
+    policy = trained(project, alice, carol, recipe=recipe)
+
+    reward = Checkpoint.objects.get(project=project, kind=CheckpointKind.REWARD)
+    assert (policy.base_model, reward.base) == (TINY, qwen)
+    manifests = [read_manifest(one.path, verify=True) for one in (policy, reward)]
+    assert [one.base_model for one in manifests] == [TINY, QWEN]
+    assert policy.run is not None
+    [part] = policy.run.spec["settings"]["rewards"]
+    assert (part["kind"], part["checkpoint"], part["checkpoint_digest"]) == (
+        "served",
+        reward.name,
+        reward.digest,
+    )
+    assert server.key not in json.dumps(policy.run.spec)
+
+    # What the samples earned is what the model server says of the same texts.
+    samples = [one for step in (1, 2) for one in read_samples(policy.run.path, step)]
+    scored = [one for one in samples if one.parts["people"] is not None]
+    assert len(scored) >= 2
+    prompts = {str(one.pk): one for one in Prompt.objects.filter(project=project)}
+    with Engine() as engine:
+        for one in scored[:3]:
+            [score] = engine.score(
+                model=reward.name, messages=chat_of(prompts[one.prompt]), completions=[one.text]
+            )
+            assert one.parts["people"] == pytest.approx(score, abs=1e-4)
+    assert {one.get("reward") for one in read_metrics(policy.run.path)} != {None}
+    # The evaluation asked the same reward model about the held-out responses of both policies.
+    evaluation = Evaluation.objects.get(checkpoint=policy)
+    assert evaluation.reward_model == reward
+    states = {one["name"]: one["state"] for one in server.health()["bases"]}
+    assert states == {TINY: "ready", QWEN: "ready"}

@@ -22,6 +22,7 @@ from training.selectors.evaluations import evaluation_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import ACTIONS, offered_actions
+from training.services.rounds.base_choice import reward_base_of
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
 
@@ -46,6 +47,9 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
     base_model = serializers.CharField(
         source="policy.base_model", help_text="Name of the base model that the round trains."
     )
+    reward_base = serializers.SerializerMethodField(
+        help_text="Name of the base model that its reward models are trained on."
+    )
     snapshot = serializers.CharField(
         source="snapshot.digest", default=None, allow_null=True, help_text="Digest of what was learned from."
     )
@@ -53,9 +57,13 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
     class Meta:
         model = Round
         fields: tuple[str, ...] = (
-            *("number", "state", "policy", "base_model", "snapshot", "cancel_requested", "pause_requested"),
-            *("created_at", "started_at", "finished_at"),
+            *("number", "state", "policy", "base_model", "reward_base", "snapshot"),
+            *("cancel_requested", "pause_requested", "created_at", "started_at", "finished_at"),
         )
+
+    def get_reward_base(self, round_: Round) -> str:
+        """By its recipe."""
+        return reward_base_of(round_)
 
 
 class MaterialSerializer(serializers.Serializer[Any]):
@@ -146,6 +154,7 @@ class PlannedRunSerializer(serializers.Serializer[Any]):
     """One run that the round would make."""
 
     title = serializers.CharField()
+    base = serializers.CharField(help_text="Name of the base model.")
     method = serializers.CharField()
     examples = serializers.IntegerField()
     steps = serializers.IntegerField()

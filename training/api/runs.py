@@ -45,6 +45,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         source="checkpoint.name", default=None, allow_null=True, help_text="What came of it."
     )
 
+    base_model = serializers.CharField(help_text="Name of the base model that it trains.")
     interrupted = serializers.SerializerMethodField(
         help_text="True for a run that has begun and not ended, and on which no worker reports any more; the "
         "next worker resumes it from the last saved step."
@@ -62,7 +63,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         fields: tuple[str, ...] = (
             *("id", "name", "method", "state", "interrupted", "step", "total_steps", "seconds_left"),
             *("message", "error"),
-            *("snapshot", "parent", "checkpoint", "summary", "tags", "notes"),
+            *("snapshot", "base_model", "parent", "checkpoint", "summary", "tags", "notes"),
             *("created_at", "started_at", "finished_at"),
         )
 

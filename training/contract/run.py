@@ -41,6 +41,8 @@ EXIT_STOPPED = 3
 """Exit status of a trainer that saved its state and can be started again."""
 
 Sharding = Literal["none", "full", "node"]
+Quantization = Literal["none", "int8", "nf4"]
+"""Bits of a frozen base's linear layers: as loaded, 8-bit integers, 4-bit normal floats."""
 RunState = Literal["starting", "running", "finished", "stopped", "failed"]
 
 
@@ -85,6 +87,9 @@ class RunSpec:
     for a base that one GPU cannot hold; where all weights are trained, gradients and optimiser state too.
     node: those of each machine share a copy, so that weights do not cross the network. Slower; changes
     memory, not results."""
+    quantization: Quantization = "none"
+    """int8 or nf4: the frozen base's linear layers in 8 or 4 bits (QLoRA), for a base too large for memory.
+    Changes what the base computes a little; the reference is the quantised base."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that train together on the machine, one for each GPU. The launcher starts them; who starts a
     trainer by hand says so by torchrun."""
@@ -101,6 +106,16 @@ class RunSpec:
     def __post_init__(self) -> None:
         require(
             self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
+        )
+        require(
+            self.quantization == "none" or self.settings.adapter == "lora",
+            "spec, quantization",
+            "weights of a few bits cannot be trained; set it to 'none', or adapter to 'lora'",
+        )
+        require(
+            self.quantization == "none" or self.sharding == "none",
+            "spec, quantization",
+            "a quantised base cannot be cut; set it or sharding to 'none'",
         )
         require(
             self.sharding == "none" or self.method != "policy_gradient" or self.settings.adapter == "lora",

@@ -3,7 +3,7 @@
 Folders are stored relative to `RONDO_HOME`, so that an installation can be moved.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -130,6 +130,11 @@ class Run(Claimable):
 
     def get_absolute_url(self) -> str:
         return reverse("run", args=[self.pk])
+
+    @property
+    def base_model(self) -> str:
+        """Return the name of the base model that it trains: its folder's name."""
+        return PurePath(str(self.spec.get("base_model", ""))).name
 
     @property
     def path(self) -> Path:

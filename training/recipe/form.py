@@ -63,9 +63,11 @@ class Input:
         return self.values[0] if self.values else ""
 
     @property
-    def suggests(self) -> bool:
-        """Return whether it takes a checkpoint's name, of which the page suggests some."""
-        return self.kind == "text" and self.name.endswith("-checkpoint")
+    def suggestions(self) -> str:
+        """Return the id of the page's list of names that it may take: of checkpoints or of base models."""
+        if self.kind == "text" and self.name.endswith("-checkpoint"):
+            return "checkpoint-names"
+        return "base-names" if self.name == "reward_base" else ""
 
     @property
     def is_on(self) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 
 _IN_A_RECIPE = {
     ("RewardPart", "checkpoint"): (
-        'The reward model, for kind model: "round" is the one that this round trains; or the name of an '
-        "earlier one."
+        'The reward model, for kinds model and served: "round" is the one that this round trains; or the '
+        "name of an earlier one. One of another base than the policy's is served in any case."
     ),
     ("RewardPart", "checkpoint_digest"): (
         "Digest of that checkpoint's manifest; filled in when training starts, so leave it empty."

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from training.contract import CHECKPOINT_NAME, RewardPart, Sharding
+from training.contract import CHECKPOINT_NAME, Quantization, RewardPart, Sharding
 from training.contract.methods.policy_gradient import RuleKind
 from training.contract.record import AS_WRITTEN, NotNegative, Number, Positive, UnitInterval, record, require
 
@@ -221,12 +221,20 @@ class ComputeSettings:
     """full: all processes share one copy of the base, for one that a GPU cannot hold. node: those of each
     machine share a copy, which is faster where the network between machines is slow. A policy gradient
     needs LoRA."""
+    quantization: Quantization = "none"
+    """int8 or nf4: the frozen base's linear layers in 8 or 4 bits (QLoRA), for one that memory cannot hold.
+    Needs LoRA, no sharding, and the package torchao or bitsandbytes where it trains."""
 
     def __post_init__(self) -> None:
         require(
             self.launcher != "local" or self.nodes == 1,
             "nodes",
             "local has one machine; set nodes to 1, or launcher to a cluster",
+        )
+        require(
+            self.quantization == "none" or self.sharding == "none",
+            "quantization",
+            "a quantised base cannot be cut; set it or sharding to 'none'",
         )
         require(
             not self.gpus or self.processes <= self.gpus,

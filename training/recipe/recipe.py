@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field
 
 from training.contract import (
+    CHECKPOINT_NAME,
     KtoSettings,
     LoraSettings,
     OptimiserSettings,
@@ -87,6 +88,9 @@ class Recipe:
         )
     )
     """Settings of the reward model."""
+    reward_base: str = ""
+    """Base model that the reward models are trained on, by name; empty takes the policy's. With another one
+    the model server scores texts while the policy trains."""
     policy: Annotated[PolicySettings, BeforeValidator(_policy_settings)] = field(
         default_factory=lambda: PreferenceSettings(
             lora=_LORA, optimiser=_few_steps(), context=True, use_corrections=True
@@ -137,6 +141,11 @@ class Recipe:
     """Learn from what annotators judged before they saw suggestions, instead of their final pass."""
 
     def __post_init__(self) -> None:
+        require(
+            not self.reward_base or CHECKPOINT_NAME.fullmatch(self.reward_base) is not None,
+            "reward_base",
+            f"{self.reward_base!r} is no base model's name; leave it empty for that of the policy",
+        )
         if isinstance(self.policy, PolicyGradientSettings):
             self._check_rewards(self.policy)
         answers = sum(sampler.completions for sampler in self.samplers)
@@ -147,7 +156,14 @@ class Recipe:
         )
         self._check_promotion()
         self._check_trainer()
+        full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
         samples = isinstance(self.policy, PolicyGradientSettings)
+        require(
+            self.compute.quantization == "none" or not full,
+            "compute, quantization",
+            "only a frozen base can be quantised; set it to 'none', or "
+            f"{' and '.join(full)}, adapter to 'lora'",
+        )
         require(
             self.compute.sharding == "none" or not samples or self.policy.adapter == "lora",
             "compute, sharding",
@@ -179,7 +195,7 @@ class Recipe:
 
     def _check_rewards(self, policy: PolicyGradientSettings) -> None:
         """Raise for settings that would fail the run only after hours of training the reward model."""
-        for part in (*policy.rewards, *policy.watch.held_out):
+        for part in policy.rewards_of_all:
             if part.checkpoint != ROUND_REWARD_MODEL:
                 continue
             require(

@@ -147,6 +147,7 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
         Path(spec.base_model),
         device=device,
         dtype=dtype,
+        quantization=spec.quantization,
         shard_over=None if spec.sharding == "none" else processes,
         sharding=spec.sharding,
     )

@@ -34,7 +34,8 @@ from training.figures.folded_metrics import Folded, folded_metrics
 from training.figures.held_out import Figure
 from training.figures.samples import Measure, Samples, shaded
 from training.files.run_folders import folder_of
-from training.models import Launch, Run
+from training.models import Checkpoint, Launch, Run
+from training.selectors.checkpoints import rewarding_names
 from training.selectors.run_columns import title_of
 
 DRAWN_METRICS = (
@@ -141,6 +142,15 @@ def run_view(run: Run, *, log_lines: int = 8) -> RunView:
         log=tail(folder_of(run) / LOG_FILE, lines=log_lines),
         is_interrupted=is_interrupted(run),
     )
+
+
+def rewards_of(run: Run) -> list[tuple[str, str]]:
+    """Return the reward models that a run uses, by name, each with its base model."""
+    names = list(rewarding_names(run.spec))
+    elsewhere = Checkpoint.objects.filter(name__in=names) if names else Checkpoint.objects.none()
+    bases = dict(elsewhere.values_list("name", "base_model"))
+    # One that no checkpoint bears is an adapter of the round that goes on.
+    return [(name, bases.get(name, run.base_model)) for name in names]
 
 
 def metrics_of(runs: Sequence[Run]) -> tuple[list[Metric], bool]:

@@ -101,9 +101,11 @@ class Server:
         job = self._submit(request, body, lambda emit: model.score(body, emit))
         async with _called_off_with_client(request, job):
             async for scored in job.events():
-                answer = {"object": "list", "model": body.model, "scores": scored.scores}
+                answer: dict[str, Any] = {"object": "list", "model": body.model, "digest": scored.digest}
+                answer["scores"] = scored.scores
                 if body.heads:
                     answer["heads"] = scored.heads
+                    answer["granularity"], answer["context"] = scored.granularity, scored.context
                     if scored.groups:
                         answer["groups"] = scored.groups
                     answer["segments"] = {

@@ -72,6 +72,8 @@ class Generated:
 class Scored:
     """One score per completion; none where the model has no head for it."""
 
+    digest: str
+    """Of the checkpoint's manifest."""
     scores: list[float]
     heads: dict[str, list[list[float]]]
     """By head, for each completion the head's outputs, as `objectives.reading.read_heads` gives them."""
@@ -79,6 +81,10 @@ class Scored:
     """By segment head, for each completion its segments in order; empty unless every head was asked for."""
     groups: dict[str, list[float]]
     """By group of annotators, its reward of each completion; empty as above."""
+    granularity: dict[str, str]
+    """By segment head, what it scores."""
+    context: bool
+    """Whether the model was trained on prompts with their context passages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,7 +227,17 @@ class Model:
                     by_head.setdefault(head, []).extend(outputs.tolist())
                 for head in dense:
                     dense[head] += [of_heads[head] for of_heads in rewards]
-            emit(Scored(scores=scores, heads=by_head, segments=dense, groups=groups))
+            emit(
+                Scored(
+                    digest=held.digest,
+                    scores=scores,
+                    heads=by_head,
+                    segments=dense,
+                    groups=groups,
+                    granularity={head.name: head.granularity for head in segments},
+                    context=settings.context,
+                )
+            )
 
     def _check_population(self, held: Held, population: Population) -> None:
         try:

@@ -18,6 +18,7 @@ from training.models import Round
 from training.recipe import POLICY, RIVAL, Recipe
 from training.recipe.form import Group, RecipeForm, flattened, with_policy
 from training.recipe.presets import PRESETS
+from training.selectors.base_models import trainable_bases
 from training.selectors.projects import checkpoints_of
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
@@ -29,7 +30,7 @@ SECTIONS = (
     ),
     (gettext_lazy("Start, budget and compute"), ("start", "budget", "compute")),
     (gettext_lazy("Training data"), ("reliability_weights", "ai_feedback", "first_passes", "feedback")),
-    (gettext_lazy("Reward model"), ("reward",)),
+    (gettext_lazy("Reward model"), ("reward_base", "reward")),
     (gettext_lazy("Policy"), ("policy",)),
     (gettext_lazy("Evaluation"), ("evaluation",)),
     (gettext_lazy("Promotion"), ("promotion",)),
@@ -111,6 +112,7 @@ def _page(
             RIVAL,
             *checkpoints_of(round_.project, writing=True).values_list("name", flat=True),
         ],
+        "bases": trainable_bases().values_list("name", flat=True),
         "dry_run": dry_run(round_=round_),
     }
     return render(request, "training/recipe.html", context, status=status)

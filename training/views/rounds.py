@@ -22,6 +22,7 @@ from training.selectors.rounds import audit_of, material_of, round_view
 from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.services.rounds.base_choice import reward_base_of
 
 
 @require_safe
@@ -39,6 +40,7 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
         "evaluation": evaluation,
         "material": material_of(round_),
         "help": help_of(round_),
+        "reward_base": reward_base_of(round_),
         **progress_context(round_, evaluation),
     }
     return render(request, "training/round.html", context)

@@ -352,6 +352,15 @@ TABLE = (
     ),
     Setting("RONDO_DEBUG", Kind.BOOLEAN, "Django's debug pages; never where others reach it", default=False),
     Setting(
+        "RONDO_REWARD_URL",
+        Kind.ADDRESS,
+        "model server that scores for TRL, and where the reward model has another base than the policy, "
+        "without `/v1`; read by the trainer",
+        choices=WEB,
+        default_note="the model server, on this machine",
+    ),
+    Setting("RONDO_REWARD_KEY", Kind.TEXT, "its key", default_note="that server's", is_secret=True),
+    Setting(
         "RONDO_ROLLOUT_URL",
         Kind.ADDRESS,
         "server that draws the answers of runs with `server` rollouts, without `/v1`; read by the trainer",
@@ -371,12 +380,4 @@ TABLE = (
         "program `trl` of an environment of its own, for recipes whose trainer is `trl`; read by the trainer",
         default_note="none",
     ),
-    Setting(
-        "RONDO_REWARD_URL",
-        Kind.ADDRESS,
-        "model server that TRL asks for scores, without `/v1`; read by the trainer",
-        choices=WEB,
-        default_note="that of this installation",
-    ),
-    Setting("RONDO_REWARD_KEY", Kind.TEXT, "its key", default_note="its own", is_secret=True),
 )

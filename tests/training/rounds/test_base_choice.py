@@ -14,7 +14,7 @@ from annotation.models import AuditEntry, Project, User
 from tests import factories
 from tests.training.registry.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import BaseOrigin, CheckpointKind, RoundState
-from training.contract import PolicyGradientSettings, PreferenceSettings, RewardPart
+from training.contract import PreferenceSettings
 from training.models import BaseModel, Checkpoint, ProjectBase, Round, SideBySide
 from training.recipe import Recipe, default_recipe
 from training.selectors.base_models import base_of, same_tokenizer
@@ -108,19 +108,13 @@ def test_a_checkpoint_of_another_base_continues_no_run(project: Project, other: 
         )
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        PreferenceSettings(reference="old"),
-        PolicyGradientSettings(rewards=(RewardPart(name="people", kind="model", checkpoint="old-reward"),)),
-    ],
-)
-def test_a_recipe_that_names_a_checkpoint_of_another_base_cannot_start(
-    policy: PreferenceSettings | PolicyGradientSettings, project: Project, other: BaseModel
+def test_a_recipe_whose_reference_is_a_checkpoint_of_another_base_cannot_start(
+    project: Project, other: BaseModel
 ):
     on(make_trained("old", project), other)
-    on(make_trained("old-reward", project, kind=CheckpointKind.REWARD), other)
-    recipe = dataclasses.replace(Recipe.from_json(default_recipe()), policy=policy)
+    recipe = dataclasses.replace(
+        Recipe.from_json(default_recipe()), policy=PreferenceSettings(reference="old")
+    )
     round_ = draft_first_round(project=project, created_by=None)
     Round.objects.filter(pk=round_.pk).update(recipe=recipe.to_json())
     round_.refresh_from_db()

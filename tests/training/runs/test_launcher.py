@@ -12,6 +12,8 @@ from django.conf import settings
 
 from training.contract import (
     Message,
+    PolicyGradientSettings,
+    RewardPart,
     RewardSettings,
     RunSpec,
     RunStatus,
@@ -21,7 +23,7 @@ from training.contract import (
     write_spec,
 )
 from training.contract.log_lines import tail
-from training.services.runs.launcher import run_trainer, trainer_environment
+from training.services.runs.launcher import reward_server, run_trainer, trainer_environment
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ def test_a_worker_killed_with_sigkill_takes_its_trainer_along_and_the_next_goes_
     assert (run_folder / "starts").read_text().splitlines()[-1].endswith(f"from {reached}")
 
 
-def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_rollout_server_alone():
+def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_servers_it_asks_alone():
     inherited = trainer_environment(
         {
             "PATH": "/bin",
@@ -208,6 +210,8 @@ def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_ro
             "RONDO_JUDGE_URL": "http://judge",
             "RONDO_JUDGE_KEY": "k",
             "RONDO_ROLLOUT_KEY": "r",
+            "RONDO_REWARD_URL": "http://scores",
+            "RONDO_REWARD_KEY": "w",
             "DATABASE_URL": "postgres://user:password@host/db",
             "AWS_SECRET_ACCESS_KEY": "s",
         }
@@ -221,9 +225,35 @@ def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_ro
         "RONDO_JUDGE_URL": "http://judge",
         "RONDO_JUDGE_KEY": "k",
         "RONDO_ROLLOUT_KEY": "r",
+        "RONDO_REWARD_URL": "http://scores",
+        "RONDO_REWARD_KEY": "w",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"}) == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def spec_with(kind: str) -> RunSpec:
+    part = RewardPart(name="people", kind=kind, checkpoint="tea-reward")
+    return RunSpec(
+        method="policy_gradient",
+        base_model="base",
+        snapshot="snapshot",
+        snapshot_digest="0" * 64,
+        settings=PolicyGradientSettings(rewards=(part,)),
+    )
+
+
+def test_only_a_run_by_a_served_reward_model_gets_the_key_of_the_model_server(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(settings, "RONDO_MODEL_SERVER_URL", "http://ours")
+    monkeypatch.setattr(settings, "RONDO_MODEL_SERVER_KEY", "secret")
+    assert reward_server(spec_with("model")) == {}
+    ours = {"RONDO_REWARD_URL": "http://ours", "RONDO_REWARD_KEY": "secret"}
+    assert reward_server(spec_with("served")) == ours
+    monkeypatch.setenv("RONDO_REWARD_URL", "http://elsewhere")
+    # Another server is not told the key of this one.
+    assert reward_server(spec_with("served")) == {}
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path):

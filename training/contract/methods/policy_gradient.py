@@ -45,7 +45,7 @@ RuleKind = Literal[
     "chrf",
 ]
 """Kinds of rewards that are computed from texts alone, without a model."""
-RewardKind = Literal[RuleKind, "model", "judge", "rubric", "function"]
+RewardKind = Literal[RuleKind, "model", "served", "judge", "rubric", "function"]
 AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "gae"]
 
 
@@ -56,8 +56,9 @@ class RewardPart:
     name: Text
     """Its name in curves and samples."""
     kind: RewardKind
-    """Scorer of a response: a rule, a metric, a trained reward model, a judge, a judge that scores by a
-    rubric, or a function by its path."""
+    """Scorer of a response: a rule, a metric, a trained reward model (model: as an adapter on the base of the
+    policy; served: on a base of its own, by a model server), a judge, a judge that scores by a rubric, or a
+    function by its path."""
     weight: Number = 1.0
     """How much it counts; negative to punish."""
     normalise: bool = False
@@ -69,7 +70,8 @@ class RewardPart:
     """A response that this part cannot score gets no reward at all; otherwise the sum of the others
     counts."""
     checkpoint: str | None = None
-    """Folder of the reward model, for kind 'model'; a relative path starts at the run's folder."""
+    """Folder of the reward model, for kind 'model'; a relative path starts at the run's folder. For kind
+    'served', its name on the model server."""
     checkpoint_digest: str | None = None
     """Digest of that checkpoint's manifest; the run refuses another. Null takes what is there."""
     heads: dict[str, Number] | None = None
@@ -81,19 +83,25 @@ class RewardPart:
     """Options of the rule, metric, judge, rubric or function, by name; see `training.rlhf.rewards`."""
 
     def __post_init__(self) -> None:
+        learned = self.kind in ("model", "served")
         require(
-            (self.checkpoint is not None) == (self.kind == "model"),
+            (self.checkpoint is not None) == learned,
             "checkpoint",
-            "name the folder of a reward model with kind 'model', and only with it",
+            "name a reward model with kind 'model' or 'served', and only with them",
         )
         for name in ("checkpoint_digest", "heads"):
-            require(getattr(self, name) is None or self.kind == "model", name, "only a reward model has one")
+            require(getattr(self, name) is None or learned, name, "only a reward model has one")
         require(
             self.population.reward == "common" or self.kind == "model",
             "population",
-            "only a reward model has heads of groups",
+            "only a reward model on the policy's own base has heads of groups",
         )
-        require(not self.options or self.kind != "model", "options", "a reward model takes none")
+        require(not self.options or not learned, "options", "a reward model takes none")
+
+    @property
+    def is_adapter(self) -> bool:
+        """Return whether it is a reward model that the trainer loads onto the policy's base."""
+        return self.kind == "model"
 
 
 @record
@@ -312,10 +320,15 @@ class PolicyGradientSettings(MethodSettings):
     evaluation_prompts: CountOrZero = 64
     """Held-out prompts that the run is evaluated on, with greedy responses."""
 
+    @property
+    def rewards_of_all(self) -> tuple[RewardPart, ...]:
+        """Return the rewards that are trained for, and those that are only watched."""
+        return (*self.rewards, *self.watch.held_out)
+
     def __post_init__(self) -> None:
         require_reference(self.reference, self.reference_digest)
         require(bool(self.rewards), "rewards", "name at least one reward")
-        names = [part.name for part in (*self.rewards, *self.watch.held_out)]
+        names = [part.name for part in self.rewards_of_all]
         require(len(set(names)) == len(names), "rewards", "names must differ")
         require(
             self.rollout.samples >= 2 or self.advantage.kind not in ("group_relative", "leave_one_out"),

@@ -168,7 +168,7 @@ def reference_key(backbone: Backbone, spec: RunSpec, *, base: bool = False) -> s
         "snapshot": spec.snapshot_digest,
         "base": backbone.base_digest,
         "parent": manifest_digest(folder) if folder else None,
-        "dtype": str(backbone.dtype),
+        "dtype": backbone.precision,
         "device": backbone.device.type,
         # The order of sums depends on both.
         "threads": torch.get_num_threads(),

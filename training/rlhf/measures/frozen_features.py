@@ -75,7 +75,7 @@ class FeatureCache:
         self._writes = writes
         self.places = places_to_read(backbone.blocks)
         """Places that are read, in the order of the features."""
-        what = [_FORMAT, backbone.base_digest, str(backbone.dtype), str(backbone.device.type), self.places]
+        what = [_FORMAT, backbone.base_digest, backbone.precision, str(backbone.device.type), self.places]
         self._folder = folder / f"features-{hashlib.sha256(canonical_json(what).encode()).hexdigest()[:32]}"
         self._known: dict[bytes, Values] = {}
         self._stored: set[bytes] = set()

@@ -296,8 +296,8 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
 def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings | None:
     """Return the shape of the adapter that carries the heads; None where all weights are trained.
 
-    With frozen features it is the least, which stays 0: so a checkpoint is served and exported like any other.
-    One whose parent began on frozen features ends where the parent's does.
+    With frozen features it is the least, which stays 0: so a checkpoint is served and exported like any
+    other. One whose parent began on frozen features ends where the parent's does.
     """
     if settings.features == "adapted":
         if spec.parent is None or settings.head_from == "random" or settings.lora.last is not None:

@@ -20,7 +20,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from training.contract import ContractError, LoraSettings, Manifest, read_manifest
+from training.contract import ContractError, LoraSettings, Manifest, Quantization, read_manifest
 from training.rlhf.model import lora_targets
 from training.rlhf.model.adapter_files import (
     ADAPTER_FILE,
@@ -73,8 +73,15 @@ class AdaptedModel:
         """Where the weights are."""
         self.dtype: torch.dtype = model.dtype
         """Precision of the frozen base."""
+        self.quantization: Quantization = "none"
+        """Bits of its linear layers; they cannot be trained themselves."""
         self.hidden_size = int(model.get_output_embeddings().weight.shape[1])
         """Width of a hidden state."""
+
+    @property
+    def precision(self) -> str:
+        """Return what the base computes in, as caches of its results name it."""
+        return str(self.dtype) if self.quantization == "none" else f"{self.dtype} {self.quantization}"
 
     @property
     def _model(self) -> Any:
@@ -158,6 +165,11 @@ class AdaptedModel:
         return self._loaded(folder, torch.float32)
 
     def _add_whole(self, name: str, model: Any, *, trainable: bool) -> None:
+        if trainable and self.quantization != "none":
+            raise ContractError(
+                f"the base is quantised ({self.quantization}) and cannot be trained; set quantization to "
+                "'none'"
+            )
         # AdamW's steps are smaller than what bfloat16 tells apart.
         model.float().requires_grad_(trainable)
         self._adapters[name] = _Adapter(f"adapter{self._created}", None, trainable, model)

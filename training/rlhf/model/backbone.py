@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from training.contract import ContractError, Sharding
+from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
@@ -93,6 +93,7 @@ class Backbone(AdaptedModel):
         *,
         device: torch.device | str,
         dtype: torch.dtype,
+        quantization: Quantization = "none",
         shard_over: Processes | None = None,
         sharding: Sharding = "full",
     ) -> Backbone:
@@ -102,11 +103,16 @@ class Backbone(AdaptedModel):
         copy on each machine), and they must make their backward passes by `backward`; `turnstile` is what
         they wait at before they exchange anything else.
 
+        quantization: bits of its linear layers; a base that is sharded cannot be quantised.
+
         Never downloads and never runs code that comes with a model. Raises `ContractError`
         where the folder holds no such model, has no fast tokenizer or no chat template.
         """
         if shard_over is None or shard_over.world == 1:
-            return cls(*load_base_model(folder, device=device, dtype=dtype), folder=folder)
+            model, tokenizer = load_base_model(folder, device=device, dtype=dtype, quantization=quantization)
+            backbone = cls(model, tokenizer, folder=folder)
+            backbone.quantization = quantization
+            return backbone
         device = torch.device(device)
         mesh = mesh_of(shard_over, device, sharding)
         model, tokenizer = load_shared_base(

@@ -14,23 +14,33 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from training.contract import ContractError
+from training.contract import ContractError, Quantization
 from training.contract.chat_template import require_template
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.base_config import read_supported_config
 from training.rlhf.model.base_probe import first_layers, refuse_unknown_family
+from training.rlhf.model.quantised import quantise, refuse_unable
 from training.rlhf.model.templates import renderer
 
 
-def load_base_model(folder: Path, *, device: torch.device | str, dtype: torch.dtype) -> tuple[Any, Any]:
+def load_base_model(
+    folder: Path, *, device: torch.device | str, dtype: torch.dtype, quantization: Quantization = "none"
+) -> tuple[Any, Any]:
     """The frozen transformer in `folder` (transformers format, safetensors) on `device`, and its tokenizer.
 
     Never downloads and never runs code that comes with a model. Raises `ContractError` where the folder
     holds no such model, has no fast tokenizer or no chat template that can be trained on, where a weight is
-    not a finite number, and for model types whose attention or logits Rondo would get wrong.
+    not a finite number, for model types whose attention or logits Rondo would get wrong, and where it cannot
+    be quantised.
     """
     tokenizer = refuse_unsupported_folder(folder)
-    return _loaded(folder, device=device, dtype=dtype), tokenizer
+    refuse_unable(quantization, torch.device(device))
+    if quantization == "none":
+        return _loaded(folder, device=device, dtype=dtype), tokenizer
+    # The device need not hold it whole.
+    model = _loaded(folder, device="cpu", dtype=dtype)
+    quantise(model, quantization, device)
+    return model, tokenizer
 
 
 def try_first_layers(config: Any, folder: Path) -> None:

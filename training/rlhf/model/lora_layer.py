@@ -25,6 +25,8 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from training.rlhf.model.quantised import is_quantised
+
 
 class Share(NamedTuple):
     """Consecutive tokens of a packed row that one adapter computes."""
@@ -93,6 +95,7 @@ class LoraLinear(Linear):  # type: ignore[misc]
             adapter in self.lora_A
             and adapter not in self.lora_variant
             and type(self.base_layer) is nn.Linear
+            and not is_quantised(self.base_layer)
             and not self.base_layer.weight.requires_grad
             and not (
                 isinstance(self.lora_dropout[adapter], nn.Dropout) and self.lora_dropout[adapter].training

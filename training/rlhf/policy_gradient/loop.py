@@ -243,11 +243,12 @@ class SamplingLoop(SteppingLoop):
         """Score samples by the rewards and the watched rewards; log each reason for a missing score once."""
         combined = sampled.scored_by(self._method.rewards, self._share)
         watched = sampled.scored_by(self._method.watched, self._share) if self._method.watched else None
+        # Before the reasons are told: what a stop left unscored is nobody's fault.
+        self._check_all()
         for name, scores in {**combined.parts, **(watched.parts if watched else {})}.items():
             for reason in {score.reason for score in scores if not score.scored} - self._told:
                 self._told.add(reason)
                 log.warning("The reward %r cannot score some answers: %s", name, reason)
-        self._check_all()
         return combined, watched
 
     def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:

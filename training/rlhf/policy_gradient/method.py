@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,16 @@ class PolicyGradient:
     adapter = "policy"
 
     def __init__(
-        self, backbone: Backbone, spec: RunSpec, settings: PolicyGradientSettings, *, folder: Path
+        self,
+        backbone: Backbone,
+        spec: RunSpec,
+        settings: PolicyGradientSettings,
+        *,
+        folder: Path,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`folder` is the run's, where relative paths of reward models begin."""
+        """`folder` is the run's, where relative paths of reward models begin. cancelled: whether the run was
+        asked to stop."""
         self.settings = settings
         start_adapter(backbone, self.adapter, spec, settings.trained)
         self.models = Models(
@@ -52,11 +59,16 @@ class PolicyGradient:
             folder=folder,
             clip=settings.reward_clip,
             context=settings.context,
+            cancelled=cancelled,
         )
         self.watched: Combination | None = None
         if settings.watch.held_out:
             self.watched = build_rewards(
-                settings.watch.held_out, backbone=backbone, folder=folder, context=settings.context
+                settings.watch.held_out,
+                backbone=backbone,
+                folder=folder,
+                context=settings.context,
+                cancelled=cancelled,
             )
         self.credit = CreditAssignment(settings.advantage, settings.kl)
         self.watch = Watch(settings.watch, weights={part.name: part.weight for part in settings.rewards})

@@ -27,7 +27,13 @@ def train_on_samples(run: TrainingRun) -> RunResult:
     ]
     folder.list_dropped(dropped)
     _tell_of_prompts(prompts, settings)
-    method = PolicyGradient(backbone, placed_reference(spec, folder.path), settings, folder=folder.path)
+    method = PolicyGradient(
+        backbone,
+        placed_reference(spec, folder.path),
+        settings,
+        folder=folder.path,
+        cancelled=lambda: bool(run.stop.reason),
+    )
     served: ServedPolicy | None = None
     try:
         if settings.rollout.server is not None and processes.first:

@@ -14,12 +14,13 @@
 | rubric | `rubric.RubricReward` | its arguments but key and transport |
 | function | `functions.FunctionReward` | `path` |
 | model | `learned.LearnedReward` | none; see `RewardPart.checkpoint`, `heads` and `population` |
+| served | `served.ServedReward` | none; see `RewardPart.checkpoint` and `heads` |
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from training.contract import (
     manifest_digest,
     read_manifest,
 )
+from training.contract.external import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.contract.record import require
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, Part
@@ -41,6 +43,7 @@ from training.rlhf.rewards.learned import LearnedReward
 from training.rlhf.rewards.of_texts import KINDS_OF_TEXTS, construct, reward_of_texts
 from training.rlhf.rewards.protocol import Reward
 from training.rlhf.rewards.rubric import RubricReward
+from training.rlhf.rewards.served import ServedReward
 
 FUNCTIONS_VARIABLE = "RONDO_REWARD_FUNCTIONS"
 """Environment variable: dotted paths of the reward functions that runs may name, with commas between."""
@@ -58,6 +61,7 @@ def build_rewards(
     clip: float | None = None,
     context: bool | None = None,
     environment: Mapping[str, str] = os.environ,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Combination:
     """Return the weighted sum of `parts`, at least one. Close it after use.
 
@@ -65,13 +69,18 @@ def build_rewards(
     name it; their weights must stay those of the base, so a policy that trains the base itself needs another
     `Backbone` here. `folder` is the run's: where relative paths begin. `context` says whether prompts come
     with their passages in them: a reward model that was trained otherwise is refused; None does not look.
-    Raises `ContractError`, which names the part, for an option that its kind does not have, a function that
-    is not on the allow-list, and a checkpoint that is no reward model of this base or head.
+    cancelled: whether the run was asked to stop, so that nothing is waited for any more.
+
+    Raises `RewardServerError` where a model server does not score, and `ContractError`, which names the part,
+    for an option that its kind does not have, a function that is not on the allow-list, and a checkpoint that
+    is no reward model of this base or head.
     """
     built = [
         Part(
             name=part.name,
-            reward=_reward(part, backbone, folder, context, environment),
+            reward=_served(part, context, environment, cancelled)
+            if part.kind == "served"
+            else _reward(part, backbone, folder, context, environment),
             weight=part.weight,
             normalise=part.normalise,
             clip=part.clip,
@@ -96,6 +105,33 @@ def _reward(
     if part.kind == "rubric":
         return _judge(RubricReward, part.options, where, environment)
     return _function(part.options, where, environment)
+
+
+def _served(
+    part: RewardPart, context: bool | None, environment: Mapping[str, str], cancelled: Callable[[], bool]
+) -> ServedReward:
+    """Address and key are the machine owner's to say: a spec that named them could have any server asked."""
+    where = f"reward {part.name!r}"
+    url = environment.get(REWARD_URL_VARIABLE, "").strip()
+    require(
+        bool(url),
+        where,
+        f"{REWARD_URL_VARIABLE} is not set in the trainer's environment; set it to the model server that has "
+        f"{part.checkpoint}, without /v1, and {REWARD_KEY_VARIABLE} to its key",
+    )
+    key = environment.get(REWARD_KEY_VARIABLE, "")
+    try:
+        return ServedReward(
+            str(part.checkpoint),
+            url=url,
+            key=key,
+            digest=part.checkpoint_digest,
+            weights=part.heads,
+            context=context,
+            cancelled=cancelled,
+        )
+    except ContractError as error:
+        raise ContractError(f"{where}: {error}") from None
 
 
 def _judge(

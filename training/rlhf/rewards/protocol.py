@@ -57,6 +57,10 @@ class Score:
         return not math.isnan(self.value)
 
 
+class UnavailableRewardError(Exception):
+    """No completion can be scored now, whichever it is: that ends the run, which can be started again."""
+
+
 class Reward(Protocol):
     """Scores completions. `prompts`, `completions` and `references` have one length, and so has the result.
 
@@ -101,7 +105,7 @@ def text_references(reference: Reference) -> list[str]:
 
 
 class Guarded:
-    """A reward whose exceptions cost only the samples that raise.
+    """A reward whose exceptions cost only the samples that raise; `UnavailableRewardError` passes.
 
     A batch that raises is asked again sample by sample; what raises then "cannot be scored". So
     one odd completion does not stop a run, and `failures` says what went wrong how often.
@@ -117,6 +121,8 @@ class Guarded:
     ) -> list[Score]:
         try:
             return self._ask(prompts, completions, references)
+        except UnavailableRewardError:
+            raise
         except Exception as error:  # a user's reward may raise anything
             if len(completions) > 1:
                 return [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +14,18 @@ import httpx
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
+_WAITING_STEP = 0.1
+"""Seconds between two looks at whether a wait was called off."""
+
+
 class ServerError(Exception):
     """The server gave no answer. The message is for people."""
+
+    def __init__(self, message: str, *, status: int | None = None, param: str | None = None) -> None:
+        """status: that of a refusal; None where the server was silent. param: the field that it blames."""
+        super().__init__(message)
+        self.status = status
+        self.param = param
 
 
 class CompatibleServer:
@@ -29,13 +40,16 @@ class CompatibleServer:
         timeout: float,
         attempts: int,
         pause: float,
+        cancelled: Callable[[], bool] = lambda: False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """name: what messages call it, "the judge". url: without `/v1`. timeout: seconds for one answer.
 
         attempts: how often a request is sent in all, after `pause` seconds, then twice that and so on.
+        cancelled: whether nobody waits for an answer any more; nothing is sent again then.
         """
         self._name, self._attempts, self._pause = name, attempts, pause
+        self._cancelled = cancelled
         self._aborted = threading.Event()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -61,21 +75,35 @@ class CompatibleServer:
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """Return the server's answer, which is a success. Raises `ServerError`."""
-        problem = f"the request to {self._name} was broken off"
+        problem, status, param = f"the request to {self._name} was broken off", None, None
         for attempt in range(self._attempts):
-            if self._aborted.wait(self._pause * 2 ** (attempt - 1) if attempt else 0.0):
+            if self._aborted.is_set() or (attempt and not self._waited(self._pause * 2 ** (attempt - 1))):
                 break
             try:
                 response = self._client.post(path, json=body, extensions={"trace": self._note_socket})
             except httpx.HTTPError as error:
                 problem = f"{self._name} at {self._client.base_url} does not answer ({type(error).__name__})"
+                status, param = None, None
                 continue
             if response.is_success:
                 return response
-            problem = f"{self._name} answered with status {response.status_code}{_reason(response)}"
-            if response.status_code not in _AGAIN:
+            message, param = _error_of(response)
+            status = response.status_code
+            problem = f"{self._name} answered with status {status}{f': {message}' if message else ''}"
+            if status not in _AGAIN:
                 break
-        raise ServerError(problem)
+        raise ServerError(problem, status=status, param=param)
+
+    def _waited(self, seconds: float) -> bool:
+        """Wait; return False once the wait was called off."""
+        until = time.monotonic() + seconds
+        while not self._cancelled():
+            left = until - time.monotonic()
+            if left <= 0:
+                return True
+            if self._aborted.wait(min(left, _WAITING_STEP)):
+                return False
+        return False
 
     def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
         """Keep the socket of each connection, which httpx hands over when it is made (its `trace`)."""
@@ -88,10 +116,11 @@ class CompatibleServer:
             self.abort()
 
 
-def _reason(response: httpx.Response) -> str:
-    """Return the server's error message in OpenAI's format; empty without one."""
+def _error_of(response: httpx.Response) -> tuple[str, str | None]:
+    """Return the server's message in OpenAI's format, empty without one, and the field that it blames."""
     try:
-        message = response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return f": {message}" if isinstance(message, str) and message else ""
+        error = response.json()["error"]
+        message, param = error["message"], error.get("param")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", None
+    return (message if isinstance(message, str) else ""), (param if isinstance(param, str) else None)

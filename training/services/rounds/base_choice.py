@@ -10,9 +10,9 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Project, User
 from annotation.selectors import access
 from annotation.services import audit
-from training.choices import RoundState
+from training.choices import RoundState, StepKind
 from training.models import BaseModel, Checkpoint, ProjectBase, Round
-from training.selectors.base_models import base_of
+from training.selectors.base_models import base_of, trainable_bases
 from training.services.registry.checkpoints import register_starter
 
 
@@ -67,6 +67,27 @@ def note_base_of(checkpoint: Checkpoint, project: Project) -> None:
     """Take a round's new policy for the project's choice, where the project has one."""
     if checkpoint.base_id is not None:
         ProjectBase.objects.filter(project=project).update(base=checkpoint.base_id)
+
+
+def reward_base_of(round_: Round) -> str:
+    """Return the name of the base model that a round's reward models are trained on."""
+    return round_.parsed_recipe.reward_base or round_.policy.base_model
+
+
+def base_of_run(round_: Round, kind: StepKind) -> str:
+    """Return the name of the base model that a training step trains."""
+    return round_.policy.base_model if kind == StepKind.TRAIN_POLICY else reward_base_of(round_)
+
+
+def unknown_reward_base(round_: Round) -> Iterator[str]:
+    """Yield why the recipe's base of the reward model is refused: it is not here to be trained."""
+    name = reward_base_of(round_)
+    if name == round_.policy.base_model or trainable_bases().filter(name=name).exists():
+        return
+    yield _(
+        "The recipe’s reward_base names %(name)s, which is no base model with files here: name one of the "
+        "base models, or leave it empty for that of the policy."
+    ) % {"name": name}
 
 
 def other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> Iterator[str]:

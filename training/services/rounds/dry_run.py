@@ -29,7 +29,7 @@ from training.selectors.judgments import decided_judgments
 from training.selectors.projects import checkpoints_of
 from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
-from training.services.rounds.base_choice import other_base
+from training.services.rounds.base_choice import base_of_run, unknown_reward_base
 from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.launch_plan import LaunchPlan, launch_plan
 from training.services.rounds.memory_gate import (
@@ -189,30 +189,35 @@ def _judgments_expected(round_: Round, comparisons: int) -> int:
 
 def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Iterator[PlannedRun]:
     recipe = round_.parsed_recipe
-    folder = Path(settings.RONDO_MODELS) / round_.policy.base_model
-    shape = Shape.read(folder)
-    parameters = parameters_in(folder)
     continues = round_.policy.kind == CheckpointKind.POLICY
-    planned: list[tuple[str, Settings]] = [(_("reward model"), recipe.reward), (_("policy"), recipe.policy)]
+    planned: list[tuple[str, StepKind, Settings]] = [
+        (_("reward model"), StepKind.TRAIN_REWARD_MODEL, recipe.reward),
+        (_("policy"), StepKind.TRAIN_POLICY, recipe.policy),
+    ]
     if trains_evaluator(round_):
-        planned.insert(1, (_("second reward model"), recipe.reward))
+        planned.insert(1, (_("second reward model"), StepKind.TRAIN_EVALUATOR, recipe.reward))
         # Each learns from the judgments of about half of the prompts.
         learned = math.ceil(learned / 2)
-    for title, method in planned:
+    for title, kind, method in planned:
+        base = base_of_run(round_, kind)
+        folder = Path(settings.RONDO_MODELS) / base
+        shape = Shape.read(folder)
         examples = prompts if isinstance(method, PolicyGradientSettings) else learned
         steps = steps_of(method, examples)
         pace = pace_of(round_, method)
         yield PlannedRun(
             title=title,
+            base=base,
             method=method.method,
             examples=examples,
             steps=steps,
             memory=memory_of(
                 method,
                 shape,
-                parameters=parameters,
+                parameters=parameters_in(folder),
                 base_bytes=machine.weight_bytes(recipe.compute.dtype),
                 continues=continues,
+                quantization=recipe.compute.quantization,
             )
             if shape
             else None,
@@ -257,14 +262,13 @@ def _cannot_be_trained(round_: Round) -> Iterator[str]:
 def _unknown_reward_models(round_: Round) -> Iterator[str]:
     policy = round_.parsed_recipe.policy
     yield from unknown_reference(round_, policy)
+    yield from unknown_reward_base(round_)
     if not isinstance(policy, PolicyGradientSettings):
         return
-    known = {one.name: one for one in checkpoints_of(round_.project, writing=False)}
-    for part in (*policy.rewards, *policy.watch.held_out):
+    known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))
+    for part in policy.rewards_of_all:
         yield from unknown_rubric(round_.project, part)
-        if part.checkpoint in known:
-            yield from other_base(known[part.checkpoint], round_.policy.base_model, role=_("reward model"))
-        elif part.checkpoint not in (None, ROUND_REWARD_MODEL):
+        if part.checkpoint not in (None, ROUND_REWARD_MODEL) and part.checkpoint not in known:
             yield _(
                 "The reward %(part)s names %(name)s, which is no reward model of the project: name another "
                 "in the recipe."
@@ -289,9 +293,14 @@ def _too_long(round_: Round) -> Iterator[str]:
 
 def _longer_than_context(round_: Round) -> Iterator[str]:
     """Yield methods whose rows are longer than the base has positions for, which the trainer refuses."""
-    shape = Shape.read(Path(settings.RONDO_MODELS) / round_.policy.base_model)
     recipe = round_.parsed_recipe
-    for name, method in (("reward", recipe.reward), ("policy", recipe.policy)):
+    methods: tuple[tuple[str, StepKind, Settings], ...] = (
+        ("reward", StepKind.TRAIN_REWARD_MODEL, recipe.reward),
+        ("policy", StepKind.TRAIN_POLICY, recipe.policy),
+    )
+    for name, kind, method in methods:
+        base = base_of_run(round_, kind)
+        shape = Shape.read(Path(settings.RONDO_MODELS) / base)
         if shape is not None and method.max_tokens > shape.context:
             yield _(
                 "%(name)s trains on rows of %(tokens)s tokens, and %(base)s reads %(context)s: set its "
@@ -299,7 +308,7 @@ def _longer_than_context(round_: Round) -> Iterator[str]:
             ) % {
                 "name": name,
                 "tokens": method.max_tokens,
-                "base": round_.policy.base_model,
+                "base": base,
                 "context": shape.context,
             }
 

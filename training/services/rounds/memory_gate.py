@@ -24,6 +24,8 @@ class PlannedRun:
     """One run that the round would make."""
 
     title: str
+    base: str
+    """Name of the base model."""
     method: str
     examples: int
     """Judgments or prompts that it passes over once."""

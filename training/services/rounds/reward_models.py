@@ -33,7 +33,7 @@ _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
 
 
 def with_reward_models(round_: Round, policy: PolicySettings, *, served: bool = False) -> PolicySettings:
-    """Return the settings with folder and digest of the reference and of each reward model in place of the
+    """Return the settings with place and digest of the reference and of each reward model instead of the
     name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
     reward model is not trained yet, and a name that the project does not have.
 
@@ -82,9 +82,20 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
 
 
 def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardPart:
+    """Return the part with its reward model's place: a folder, or a name on the model server.
+
+    The server scores where the reward model stands on another base than the policy, or the recipe says so.
+    """
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
-    folder = _folder(round_, part.checkpoint, part.name, served=served)
+    found = _reward_model(round_, part.checkpoint, part.name)
+    by_server = part.kind == "served" or found.base_model != round_.policy.base_model
+    if isinstance(found, Run) and (served or by_server):
+        # The model server knows what is registered.
+        found = register_checkpoint(run=found)
+    if by_server and isinstance(found, Checkpoint):
+        return dataclasses.replace(part, kind="served", checkpoint=found.name, checkpoint_digest=found.digest)
+    folder = found.path if isinstance(found, Checkpoint) else of_finished(found)
     return dataclasses.replace(
         part,
         # Relative to any run's folder, so that the folder of all of them can be moved as one.
@@ -93,7 +104,8 @@ def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardP
     )
 
 
-def _folder(round_: Round, name: str, part: str, *, served: bool) -> Path:
+def _reward_model(round_: Round, name: str, part: str) -> Run | Checkpoint:
+    """Return the run of the round's own reward model, or the checkpoint of an earlier one."""
     if name == ROUND_REWARD_MODEL:
         run = Run.objects.filter(
             round_step__round=round_,
@@ -105,7 +117,7 @@ def _folder(round_: Round, name: str, part: str, *, served: bool) -> Path:
                 f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
                 "round again."
             )
-        return register_checkpoint(run=run).path if served else of_finished(run)
+        return run
     found = (
         checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
     )
@@ -115,9 +127,8 @@ def _folder(round_: Round, name: str, part: str, *, served: bool) -> Path:
             f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
             f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
         )
-    refuse_other_base(found, round_.policy.base_model, role=_("reward model"))
     require_registered(found)
-    return found.path
+    return found
 
 
 def _names(round_: Round) -> list[str]:

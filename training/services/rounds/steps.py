@@ -14,6 +14,7 @@ from training.services.evaluation.evaluations import evaluate_round
 from training.services.evaluation.scores import score_if_wanted
 from training.services.jobs.step_heartbeat import StepHeartbeat
 from training.services.registry.checkpoints import register_checkpoint
+from training.services.rounds.base_choice import base_of_run
 from training.services.rounds.deciding import ask_people_to_decide, note_decision
 from training.services.rounds.reward_models import with_reward_models
 from training.services.rounds.transitions import move
@@ -154,7 +155,7 @@ def _create_run(
             name=unused_name(f"{round_.project.slug}-round-{round_.number}-{role}"),
             snapshot=_snapshot(round_),
             settings_of_method=settings,
-            base_model=round_.policy.base_model,
+            base_model=base_of_run(round_, StepKind(step.kind)),
             parent=parent,
             seed=_seed_of(step),
             judgments=_judgments_of(step),

@@ -24,6 +24,7 @@ from training.contract import (
     EXIT_STOPPED,
     OUTPUT_FILE,
     ContractError,
+    PolicyGradientSettings,
     RunSpec,
     RunStatus,
     read_spec,
@@ -62,11 +63,11 @@ _INHERITED = (
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 """What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
+_OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
+"""What a reward of kind `served`, and TRL, ask of them, one key among it."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
 """What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
-_OF_TRL = (TRL_VARIABLE, REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
-"""What `training.rlhf.external` asks of them, one key among it."""
-_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_ROLLOUTS, *_OF_TRL})
+_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, TRL_VARIABLE})
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
@@ -173,7 +174,7 @@ def _run_once(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
-            env=_reward_server(spec) | trainer_environment(os.environ) | devices_of(gpus),
+            env=trainer_environment(reward_server(spec) | os.environ) | devices_of(gpus),
             # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
             start_new_session=True,
         )
@@ -232,8 +233,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a trainer's environment: threads, devices, library paths, and the keys of the judge and
-    of the server that draws answers.
+    """Return a trainer's environment: threads, devices, library paths, and the keys of the judge and of the
+    servers that draw and score answers.
 
     Threads that wait sleep instead of spinning: the model server and the web process share
     these cores, and beside another busy process spinning costs both a multiple of their time.
@@ -246,9 +247,15 @@ def trainer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
 
 
-def _reward_server(spec: RunSpec) -> dict[str, str]:
-    """Return the variables by which TRL asks this installation's model server for scores, where it does."""
-    if spec.trl is None or spec.method != "policy_gradient":
+def reward_server(spec: RunSpec) -> dict[str, str]:
+    """Return the variables by which a trainer on this machine asks Rondo's model server for scores.
+
+    Empty for a run that asks no server, which needs no key of it, and where the environment names another
+    server, whose key is not this one.
+    """
+    if not isinstance(spec.settings, PolicyGradientSettings) or REWARD_URL_VARIABLE in os.environ:
+        return {}
+    if spec.trl is None and all(part.kind != "served" for part in spec.settings.rewards_of_all):
         return {}
     return {
         REWARD_URL_VARIABLE: settings.RONDO_MODEL_SERVER_URL,

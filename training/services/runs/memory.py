@@ -1,7 +1,9 @@
 """Memory that a run needs, estimated from the base model's shape and the run's settings. Knows no torch.
 
     base         parameters × bytes of the base's precision: 4 on a processor, 2 on a GPU; none in
-                 supervised fine-tuning without an adapter, which asks for no reference
+                 supervised fine-tuning without an adapter, which asks for no reference. Of a quantised base
+                 the blocks' linear layers count 1 byte a weight and 4 an output (int8), or 4 bits a weight
+                 and 4 bytes every 64 (nf4)
     adapter      Σ over adapted blocks and targets of rank × (in + out) parameters
     trained      16 bytes per trained parameter: weight, gradient and AdamW's two moments, all float32;
                  without an adapter that is every parameter of the base
@@ -32,6 +34,7 @@ from training.contract import (
     ALL_LINEAR,
     LoraSettings,
     PolicyGradientSettings,
+    Quantization,
     RewardSettings,
     Settings,
     SftSettings,
@@ -199,11 +202,12 @@ def memory_of(
     parameters: int | None = None,
     base_bytes: int = _FLOAT,
     continues: bool = False,
+    quantization: Quantization = "none",
 ) -> Memory:
     """Return the memory of a run of `settings` on a base of this shape.
 
     parameters: of the base, where they were counted. base_bytes: for each of them. continues: whether
-    training goes on from an adapter, of which a frozen copy is the reference.
+    training goes on from an adapter, of which a frozen copy is the reference. quantization: of the base.
     """
     parameters = shape.parameters if parameters is None else parameters
     lora = settings.trained
@@ -213,13 +217,25 @@ def memory_of(
     needs_logits = not isinstance(settings, RewardSettings)
     at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
     return Memory(
-        base=parameters * base_bytes if holds_base else 0,
+        base=parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0,
         trained=trained_parameters(settings, shape, parameters=parameters) * _TRAINED,
         frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
         activations=_activations(settings, shape, tokens, base_bytes),
         logits=2 * at_once * shape.vocabulary * _FLOAT if needs_logits else 0,
         samples=_samples(settings, shape, base_bytes),
     )
+
+
+def _spared(shape: Shape, base_bytes: int, quantization: Quantization) -> int:
+    """Return the bytes that quantised linear layers take less than those of the base's precision."""
+    if quantization == "none":
+        return 0
+    spared = 0
+    for inside, outside in shape.linear.values():
+        weights = inside * outside
+        few = weights + _FLOAT * outside if quantization == "int8" else weights // 2 + _FLOAT * weights // 64
+        spared += weights * base_bytes - few
+    return shape.layers * spared
 
 
 def trained_parameters(settings: Settings, shape: Shape, *, parameters: int | None = None) -> int:
@@ -253,8 +269,7 @@ def _samples(settings: Settings, shape: Shape, base_bytes: int) -> int:
 def _further_adapters(settings: Settings) -> int:
     if not isinstance(settings, PolicyGradientSettings):
         return 0
-    parts = (*settings.rewards, *settings.watch.held_out)
-    return len({part.checkpoint for part in parts if part.checkpoint is not None})
+    return len({part.checkpoint for part in settings.rewards_of_all if part.is_adapter})
 
 
 def _has_value(settings: Settings) -> bool:

@@ -71,7 +71,8 @@ def _checkpoints_in(values: Any) -> Iterator[str]:
     if isinstance(values, Mapping):
         if values.get("reference_digest"):
             yield str(values["reference"])
-        if isinstance(place := values.get("checkpoint"), str):
+        # A served one is a name on the model server.
+        if isinstance(place := values.get("checkpoint"), str) and values.get("kind") != "served":
             yield place
         values = list(values.values())
     if isinstance(values, list | tuple):

@@ -70,6 +70,7 @@ def create_run(
         judgments=judgments,
         dtype=compute.dtype,
         sharding="none" if trl else compute.sharding,
+        quantization=compute.quantization,
         processes=compute.processes,
         trl=trl,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
