@@ -31,7 +31,7 @@ def project_reliability(
         if one.is_first_work
         for left, right, outcome in one.outcomes()
     ]
-    found = reliability_in_groups(preferences, dict(groups))
+    found = reliability_in_groups(preferences, dict(groups.items()))
     return {int(str(annotator)): reliability for annotator, reliability in found.items()}
 
 

@@ -98,7 +98,8 @@ class WholeRunSerializer(RunSerializer):
         values = {**dataclasses.asdict(found.report), "summary": found.summary, "ceilings": ceilings}
         for baseline, row in zip(values["baselines"], found.rows, strict=True):
             baseline["comparison"] = row.comparison
-        return _finite(values)
+        told: dict[str, Any] = _finite(values)
+        return told
 
     def get_people(self, run: Run) -> dict[str, Any] | None:
         """As the trainer reported them, with a sentence for each group."""
@@ -111,7 +112,8 @@ class WholeRunSerializer(RunSerializer):
             values["groups"], found.report.groups, found.summaries, strict=True
         ):
             group |= {"disagreement": figures.disagreement, "summary": summary}
-        return _finite(values)
+        told: dict[str, Any] = _finite(values)
+        return told
 
     def get_machine(self, run: Run) -> dict[str, Any] | None:
         """As it said itself."""

@@ -165,11 +165,12 @@ def freeze_snapshot(
     """
     refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
-    by_machine = dict(judgments.values_list("pk", "annotator__is_machine"))
+    found = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
+    by_machine = {pk: is_machine for pk, is_machine, _ in found}
     ids = list(by_machine)
     before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
-    groups = groups_of_annotators(project, judgments.values_list("annotator", flat=True))
+    groups = groups_of_annotators(project, {annotator for _, _, annotator in found})
     read_by = readers(project, rounds, first_passes=first_passes)
     given = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
     tally = _Tally()

@@ -102,7 +102,7 @@ def test_the_report_tells_that_the_groups_disagree_and_on_what(report: PeopleRep
         assert group.gain.low is not None
         assert group.gain.low > 0
         assert group.judgments == 20
-        assert group.annotators == 3
+        assert group.annotators == 2
         assert group.disagreement == "disagrees"
     of_a = {one.feature: one.difference for one in report.groups[0].differences}
     assert of_a["log_words"] > 0

@@ -100,4 +100,4 @@ def _predicted(table: Floats, choices: Choices, present: np.ndarray, strength: f
         theta = fit_ridge(table, choices.of(folds != fold), strength, start=theta)
         here = present & (folds == fold)
         costs[here] = choices.of(here).costs(table @ theta)
-    return costs[present]
+    return np.asarray(costs[present])
