@@ -47,7 +47,7 @@ def main() -> None:
         left_out = [f"--ignore={folder}" for folder in WITHOUT_TRAINING]
         wanted = "not postgres and not slow and not fault and not browser and not starter and not servers"
         sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
-    faults = ("fault" if "--faults" in sys.argv else "not fault") + " and not vllm"
+    faults = ("fault" if "--faults" in sys.argv else "not fault") + " and not vllm and not trl"
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
     codes = [_pytest("SQLite", ["-m", f"not postgres and {faults}", *share, *arguments], {})]
