@@ -63,7 +63,8 @@ def main() -> None:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
         wanted = "not postgres and not slow and not fault and not browser and not starter and not servers"
         sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
-    faults = ("fault" if "--faults" in sys.argv else "not fault") + " and not vllm and not quantised"
+    elsewhere = "not vllm and not quantised and not trl"
+    faults = f"{'fault' if '--faults' in sys.argv else 'not fault'} and {elsewhere}"
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
     codes = [_pytest("SQLite", ["-m", f"not postgres and {faults}", *share, *arguments], {})]

@@ -29,8 +29,8 @@ from training.contract import (
     settings_from_json,
 )
 from training.contract.external import TrlSettings, trl_command, trl_refusals
-from training.rlhf.external.configuration import to_yaml
-from training.rlhf.external.rows import rows_of_judgments
+from training.rlhf.external.configuration import Machine, configuration, to_yaml
+from training.rlhf.external.rows import Rows, rows_of_judgments
 from training.rlhf.model.backbone import Backbone
 
 GRPO: dict[str, Any] = {
@@ -122,6 +122,23 @@ def test_the_configuration_follows_the_settings_and_the_recipe_may_add_to_it(bas
     assert len(config["lora_target_modules"]) == 7
 
 
+@pytest.mark.parametrize(
+    ("method", "batch", "expected"),
+    [("preference", 4, (1, 4)), ("kto", 4, (2, 2)), ("kto", 5, (5, 1)), ("sft", 6, (1, 6))],
+)
+def test_a_step_is_cut_into_what_memory_holds_but_kto_sees_two_rows_at_least(
+    base: Path, tmp_path: Path, method: Any, batch: int, expected: tuple[int, int]
+):
+    # Each row may be as long as all tokens of a pass.
+    optimiser = {"batch_size": batch, "micro_batch_tokens": 128}
+    run = make_run(tmp_path / "run", base, method=method, optimiser=optimiser, trl=TrlSettings())
+    machine = Machine(dtype="float32", has_gpu=False)
+    rows = Rows([{"label": True}, {"label": False}], [], [])
+    config = configuration(read_spec(run), rows, modules=["q_proj"], machine=machine, resume=None)
+    found = (config["per_device_train_batch_size"], config["gradient_accumulation_steps"])
+    assert found == expected
+
+
 def test_numbers_are_written_as_yaml_reads_them():
     values = {"a": 1e-05, "b": 2.5e-7, "c": 3, "d": [0.1, "x: y"], "e": None, "f": True, "g": "1e3"}
     assert yaml.safe_load(to_yaml(values)) == values
@@ -184,7 +201,7 @@ def test_grpo_is_handed_prompts_and_asks_the_served_reward_model(
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
-        ("fail", "TRL ended with status 1. It said last: "),
+        ("fail", "TRL ended with status 1. It said: ValueError: the learning rate is no number"),
         ("half", "TRL's adapter is not whole"),
         ("nothing", "TRL ended without an adapter"),
     ],

@@ -100,8 +100,10 @@ def _of_method(spec: RunSpec, rows: Rows) -> dict[str, Any]:
     settings = spec.settings
     if isinstance(settings, PolicyGradientSettings):
         return _of_policy_gradient(spec, settings)
+    # Of one row alone TRL's KTO cannot estimate the divergence.
+    together = 2 if isinstance(settings, KtoSettings) else 1
     values: dict[str, Any] = {
-        **_batches(spec, settings.optimiser.batch_size),
+        **_batches(spec, settings.optimiser.batch_size, together=together),
         "max_length": settings.max_tokens,
     }
     if isinstance(settings, PreferenceSettings):
@@ -153,16 +155,27 @@ def _of_policy_gradient(spec: RunSpec, settings: PolicyGradientSettings) -> dict
     return values
 
 
-def _batches(spec: RunSpec, rows: int, *, least: int = 1) -> dict[str, int]:
-    """Return the rows of a device at a time and how often, so that a step has `rows` over all processes."""
+def _batches(spec: RunSpec, rows: int, *, least: int = 1, together: int = 1) -> dict[str, int]:
+    """Return the rows of a device at a time and how often, so that a step has `rows` over all processes.
+
+    least: rows that belong together in a step. together: the fewest rows at a time.
+    """
     if rows % (spec.processes * least):
         raise ContractError(
             f"settings, optimiser, batch_size: {spec.processes} processes cannot share it equally; set it to "
             "a multiple of the processes"
         )
     mine = rows // spec.processes
-    most = max(1, spec.settings.optimiser.micro_batch_tokens // spec.settings.max_tokens)
+    if mine < together:
+        raise ContractError(
+            f"settings, optimiser, batch_size: TRL needs {together} rows at a time; set it to "
+            f"{together * spec.processes} or more"
+        )
+    most = max(together, spec.settings.optimiser.micro_batch_tokens // spec.settings.max_tokens)
     at_once = max(size for size in range(1, min(mine, most) + 1) if mine % size == 0)
+    if at_once < together:
+        # No divisor is as small as wished: all of them at once.
+        at_once = mine
     return {
         "per_device_train_batch_size": at_once,
         "per_device_eval_batch_size": at_once,

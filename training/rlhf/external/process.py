@@ -28,6 +28,8 @@ _TAIL = 12
 _LONGEST_LINE = 500
 _SAID_LOSS = re.compile(r"\{'(loss|grad_norm)':")
 """Start of the line that transformers prints after a step."""
+_ERROR = re.compile(r"(?:\[rank0\]: )?(?:[\w.]+\.)?\w*(?:Error|Exception): ")
+"""The line of a traceback that names the error. The first is the cause: the launcher's own follows."""
 _NAMES = {
     "grad_norm": "gradient_norm",
     "rewards/accuracies": "accuracy",
@@ -56,6 +58,7 @@ class TrlProcess:
         self._step = 0 if saved is None else step_of(saved)
         self._recorded = max((row["step"] for row in read_metrics(folder.path)), default=0)
         self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._error = ""
         self._blot = Blotter(secrets_of_environment())
 
     def run(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -80,8 +83,8 @@ class TrlProcess:
             reader.join(_LEAVE_SECONDS)
         self._record()
         if code != 0:
-            said = "; ".join(self._tail) or "nothing"
-            raise ContractError(f"TRL ended with status {code}. It said last: {said[-1500:]}")
+            said = self._error or "; ".join(self._tail)[-1500:] or "nothing"
+            raise ContractError(f"TRL ended with status {code}. It said: {said}")
 
     def _watch(self, process: subprocess.Popen[str]) -> int:
         while True:
@@ -101,6 +104,8 @@ class TrlProcess:
             if not text:
                 continue
             self._tail.append(text)
+            if _ERROR.match(text) and not self._error:
+                self._error = text
             log.info("TRL: %s", text)
             self._step = min(self._step + bool(_SAID_LOSS.match(text)), self._steps)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -125,10 +126,11 @@ def _prepare(
     if saved is not None:
         log.info("Going on after step %d, from TRL's save", step_of(saved))
     elif spec.parent is not None:
-        _write_start(work / START, backbone)
         resume = START
     machine = Machine(dtype=dtype, has_gpu=device.type == "cuda")
     values = configuration(spec, rows, modules=modules, machine=machine, resume=resume)
+    if resume == START:
+        _write_start(work / START, backbone, values)
     write_atomically(work / CONFIGURATION_FILE, to_yaml(values))
     command = [str(environment.program), str(trl_command(settings)), "--config", CONFIGURATION_FILE]
     variables = child_variables(os.environ, program=environment.program)
@@ -154,12 +156,22 @@ def _rows(spec: RunSpec, snapshot: Path, backbone: Backbone) -> Rows:
     return rows_of_judgments(rows, backbone.tokenizer, spec.settings)
 
 
-def _write_start(folder: Path, backbone: Backbone) -> None:
-    """Write the parent's adapter as a save of TRL's after no step, from which it goes on."""
+def _write_start(folder: Path, backbone: Backbone, values: Mapping[str, Any]) -> None:
+    """Write the parent's adapter as a save of TRL's after no step, from which it goes on.
+
+    values: TRL's configuration; what a save says of it takes the place of the configuration's own.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     save_adapter(folder, backbone, ADAPTER)
-    state = {"global_step": 0, "epoch": 0.0, "log_history": []}
+    state = {
+        "global_step": 0,
+        "epoch": 0.0,
+        "log_history": [],
+        "train_batch_size": values["per_device_train_batch_size"],
+        "stateful_callbacks": {"TrainerControl": {"args": {}, "attributes": {}}},
+        **{name: values[name] for name in ("max_steps", "logging_steps", "eval_steps", "save_steps")},
+    }
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
 
