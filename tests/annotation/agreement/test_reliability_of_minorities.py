@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 
 import pytest
 
@@ -30,7 +31,7 @@ def preferences() -> list[Preference]:
     return found
 
 
-GROUPS = dict.fromkeys(MAJORITY, "majority") | dict.fromkeys(MINORITY, "minority")
+GROUPS: dict[Hashable, str] = dict.fromkeys(MAJORITY, "majority") | dict.fromkeys(MINORITY, "minority")
 
 
 def test_by_agreement_with_all_alone_a_consistent_minority_would_weigh_nothing(preferences: list[Preference]):

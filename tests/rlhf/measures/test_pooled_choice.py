@@ -125,7 +125,7 @@ def test_the_groups_fit_is_the_minimum_that_brute_force_finds() -> None:
             margin = (standard[2 * number + winner] - standard[2 * number + loser]) @ theta
             total += math.log1p(math.exp(-margin))
         penalty = STRENGTH * common @ common + score.group_strength * (own**2).sum()
-        return total / len(examples) + penalty / 2
+        return float(total / len(examples) + penalty / 2)
 
     found = minimize(cost, np.zeros(12), method="BFGS", options={"gtol": 1e-6}).x
 

@@ -68,12 +68,13 @@ def test_segments_in_pieces_attend_as_all_pairs_do(
     drawn = [
         torch.randn(1, HEADS, layout.tokens, WIDTH, generator=generator, requires_grad=True) for _ in range(3)
     ]
+    query, key, value = drawn
     scores = Scores(None, window, cap)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_MOST_PAIRS", 600)
         patch.setattr(attention, "_PIECE", 16)
-        found = layout.attend(torch.nn.Module(), *drawn, scores)
-    expected = attention_scores.attend(*drawn, pairs_of(layout, window), scores).transpose(1, 2)
+        found = layout.attend(torch.nn.Module(), query, key, value, scores)
+    expected = attention_scores.attend(query, key, value, pairs_of(layout, window), scores).transpose(1, 2)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     slope = torch.randn(found.shape, generator=generator)
     ours, theirs = (torch.autograd.grad(one, drawn, slope) for one in (found, expected))
@@ -86,7 +87,7 @@ class Largest(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = 0
+        self.numbers: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -103,10 +104,11 @@ def long_row(tokens: int) -> Layout:
 
 def largest_of(tokens: int, scores: Scores) -> int:
     drawn = [torch.zeros(1, HEADS, tokens, WIDTH, requires_grad=True) for _ in range(3)]
+    query, key, value = drawn
     with Largest() as largest:
-        found = long_row(tokens).attend(torch.nn.Module(), *drawn, scores)
+        found = long_row(tokens).attend(torch.nn.Module(), query, key, value, scores)
         torch.autograd.grad(found.sum(), drawn)
-    return largest.numbers
+    return int(largest.numbers)
 
 
 @pytest.mark.slow

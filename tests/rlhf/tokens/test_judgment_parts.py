@@ -6,13 +6,13 @@ import pytest
 
 from tests.rlhf.runs import judgments, make_run, train
 from training.contract import EXIT_FINISHED, part_of_prompt, read_manifest
-from training.rlhf.loop.run import _rows_of_part
+from training.rlhf.loop.run import rows_of_part
 
 
 def test_two_parts_share_no_prompt_and_both_are_evaluated_on_all_that_is_held_out():
     rows = judgments()
 
-    policy, evaluator = (list(_rows_of_part(rows, part)) for part in ("policy", "evaluator"))
+    policy, evaluator = (list(rows_of_part(rows, part)) for part in ("policy", "evaluator"))
 
     held_out = {row.judgment for row in rows if row.split != "train"}
     trained = [{row.prompt for row in part if row.split == "train"} for part in (policy, evaluator)]
@@ -22,7 +22,7 @@ def test_two_parts_share_no_prompt_and_both_are_evaluated_on_all_that_is_held_ou
     assert trained[0] | trained[1] == {row.prompt for row in rows if row.split == "train"}
     for part in (policy, evaluator):
         assert {row.judgment for row in part if row.split != "train"} == held_out
-    assert list(_rows_of_part(rows, "all")) == rows
+    assert list(rows_of_part(rows, "all")) == rows
 
 
 @pytest.mark.parametrize("part", ["policy", "evaluator"])

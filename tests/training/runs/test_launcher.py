@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -232,7 +233,7 @@ def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_se
     assert trainer_environment({"OMP_WAIT_POLICY": "ACTIVE"}) == {"OMP_WAIT_POLICY": "ACTIVE"}
 
 
-def spec_with(kind: str) -> RunSpec:
+def spec_with(kind: Any) -> RunSpec:
     part = RewardPart(name="people", kind=kind, checkpoint="tea-reward")
     return RunSpec(
         method="policy_gradient",

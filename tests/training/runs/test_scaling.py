@@ -118,8 +118,8 @@ def test_memory_is_that_of_the_dry_run_and_falls_with_gpus_only_where_the_base_i
     if is_sharded:
         # Embedding, LM head and last norm stay whole.
         kept = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
-        base = 2 * (kept + (shape.parameters - kept) / gpus)
-        assert found.memory.total == pytest.approx(whole.total - whole.base + base, abs=2)
+        cut = 2 * (kept + (shape.parameters - kept) / gpus)
+        assert found.memory.total == pytest.approx(whole.total - whole.base + cut, abs=2)
     else:
         assert found.total_memory == whole.total
     assert 0 < found.efficiency_low <= found.efficiency_high <= 1
