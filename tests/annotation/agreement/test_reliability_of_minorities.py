@@ -31,7 +31,10 @@ def preferences() -> list[Preference]:
     return found
 
 
-GROUPS: dict[Hashable, str] = dict.fromkeys(MAJORITY, "majority") | dict.fromkeys(MINORITY, "minority")
+GROUPS: dict[Hashable, str] = {
+    **dict.fromkeys(MAJORITY, "majority"),
+    **dict.fromkeys(MINORITY, "minority"),
+}
 
 
 def test_by_agreement_with_all_alone_a_consistent_minority_would_weigh_nothing(preferences: list[Preference]):
