@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -40,7 +41,7 @@ def larger(rondo_home: Path) -> BaseModel:
     return register_base_model(name="larger", origin=BaseOrigin.FOLDER, tokenizer_digest="b" * 64)
 
 
-def with_recipe(round_: Round, **changes: object) -> Round:
+def with_recipe(round_: Round, **changes: Any) -> Round:
     recipe = dataclasses.replace(Recipe.from_json(default_recipe()), **changes)
     Round.objects.filter(pk=round_.pk).update(recipe=recipe.to_json())
     round_.refresh_from_db()
