@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from training.contract import (
     EXIT_FINISHED,
     ContractError,
     LoraSettings,
+    Method,
     OptimiserSettings,
     PreferenceSettings,
     Quantization,
@@ -167,7 +167,7 @@ class TestWithPackages:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("method", ["reward", "preference"])
     def test_a_run_trains_a_float_adapter_that_loads_on_the_original_base(
-        self, tmp_path: Path, kind: Quantization, method: Any
+        self, tmp_path: Path, kind: Quantization, method: Method
     ) -> None:
         base = family_folder(tmp_path / "llama", "llama", hidden_size=64, intermediate_size=128)
         run = make_run(
