@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+import training.rlhf.train  # noqa: F401 - what all of them share
 from training.rlhf.__main__ import main
 
 _CONTEXT = multiprocessing.get_context("forkserver")
