@@ -1,10 +1,11 @@
 """A pytest plugin: which tests run on which database where both are there.
 
-Locks, commits, constraints, triggers, SQL of our own, search, queries into JSON, jobs and the API run on both,
-for there the databases differ. What goes through a browser or takes long runs on one of them, the stricter and
-more concurrent PostgreSQL. What asks for pages runs on SQLite: it asks what is shown and who may come in. So do
-services that only read and write rows. That PostgreSQL understands the queries of every page and stores what
-the API writes is shown by one walk over all addresses there, in every role, and by the API's tests.
+Locks, commits, constraints, triggers, SQL of our own, search, queries into JSON, jobs and the API run on
+both, for there the databases differ. What goes through a browser or takes long runs on one of them, the
+stricter and more concurrent PostgreSQL. What asks for pages runs on SQLite: it asks what is shown and who may
+come in. So do services that only read and write rows. That PostgreSQL understands the queries of every page
+and stores what the API writes is shown by one walk over all addresses there, in every role, and by the API's
+tests.
 """
 
 from pathlib import Path
@@ -48,25 +49,32 @@ ON_SQLITE_ALONE = (
 """Pages, forms and the admin, rendered once; and a database of 0.1, which is one of SQLite."""
 
 SERVICES_ON_SQLITE_ALONE = (
+    "tests/annotation/assignments/test_splits.py",
     "tests/annotation/conversations/",
     "tests/annotation/exchange/formats/",
     "tests/annotation/exchange/test_bombs.py",
     "tests/annotation/exchange/test_conversations.py",
     "tests/annotation/exchange/test_export_",
     "tests/annotation/exchange/test_rewrites.py",
+    "tests/annotation/judgments/test_answers_refused.py",
+    "tests/annotation/judgments/test_question_checks.py",
     "tests/annotation/people/",
     "tests/annotation/projects/",
     "tests/annotation/statistics/",
     "tests/annotation/traces/",
+    "tests/training/comparing/test_leaderboard_counts.py",
     "tests/training/engine/",
     "tests/training/evaluation/",
     "tests/training/feedback/",
     "tests/training/judges/test_rubric",
     "tests/training/launchers/",
+    "tests/training/rounds/test_dry_run.py",
+    "tests/training/rounds/test_memory_gate.py",
+    "tests/training/rounds/test_round_help.py",
     "tests/training/snapshots/",
     "tests/training/suggestions/",
 )
-"""Rules, files, figures and jobs of clusters over plain rows. Those that commit or take long run on PostgreSQL."""
+"""Rules, files, figures and jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
 
 ON_BOTH = (
     "tests/api/",
