@@ -74,7 +74,7 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/training/snapshots/",
     "tests/training/suggestions/",
 )
-"""Rules, files, figures and jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
+"""Rules, files, figures, jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
 
 ON_BOTH = (
     "tests/api/",
