@@ -1,6 +1,7 @@
 """Run the tests: on SQLite, then on PostgreSQL what reaches the database.
 
-`tests/shares.py` says which tests run on one of them alone, where both are there.
+`tests/shares.py` says which tests run on one of them alone, where both are there, and `tests/order.py` which
+come first.
 
     .ci/test.py            all but the long fault tests: what `make test` runs
     .ci/test.py --faults   the long fault tests: `make test-faults`

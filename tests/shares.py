@@ -1,9 +1,11 @@
 """A pytest plugin: which tests run on which database where both are there.
 
-Services, locks, constraints, jobs and the API run on both, for there the databases differ. What goes through
-a browser or takes long runs on one of them, the stricter and more concurrent PostgreSQL. What asks for pages
-runs on SQLite: it asks what is shown and who may come in. That the queries of every page are understood by
-PostgreSQL is shown by one walk over all addresses there, in every role.
+Locks, commits, constraints, triggers, SQL of our own, search, queries into JSON, jobs and the API run on
+both, for there the databases differ. What goes through a browser or takes long runs on one of them, the
+stricter and more concurrent PostgreSQL. What asks for pages runs on SQLite: it asks what is shown and who may
+come in. So do services that only read and write rows. That PostgreSQL understands the queries of every page
+and stores what the API writes is shown by one walk over all addresses there, in every role, and by the API's
+tests.
 """
 
 from pathlib import Path
@@ -46,7 +48,45 @@ ON_SQLITE_ALONE = (
 )
 """Pages, forms and the admin, rendered once; and a database of 0.1, which is one of SQLite."""
 
-ON_BOTH = ("tests/api/", "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[")
+SERVICES_ON_SQLITE_ALONE = (
+    "tests/annotation/assignments/test_splits.py",
+    "tests/annotation/conversations/",
+    "tests/annotation/exchange/formats/",
+    "tests/annotation/exchange/test_bombs.py",
+    "tests/annotation/exchange/test_conversations.py",
+    "tests/annotation/exchange/test_export_",
+    "tests/annotation/exchange/test_rewrites.py",
+    "tests/annotation/judgments/test_answers_refused.py",
+    "tests/annotation/judgments/test_question_checks.py",
+    "tests/annotation/people/",
+    "tests/annotation/projects/",
+    "tests/annotation/statistics/",
+    "tests/annotation/traces/",
+    "tests/training/comparing/test_leaderboard_counts.py",
+    "tests/training/engine/",
+    "tests/training/evaluation/",
+    "tests/training/feedback/",
+    "tests/training/judges/test_rubric",
+    "tests/training/launchers/",
+    "tests/training/rounds/test_dry_run.py",
+    "tests/training/rounds/test_memory_gate.py",
+    "tests/training/rounds/test_round_help.py",
+    "tests/training/snapshots/",
+    "tests/training/suggestions/",
+)
+"""Rules, files, figures, jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
+
+ON_BOTH = (
+    "tests/api/",
+    "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
+    # A trigger, unique rows, locks.
+    "tests/annotation/people/test_audit.py",
+    "tests/annotation/people/test_tokens.py",
+    "tests/annotation/projects/test_rubrics.py",
+    "tests/training/evaluation/test_drift.py",
+    "tests/training/feedback/test_recording.py",
+    "tests/training/launchers/test_leases.py",
+)
 """Although they ask for pages, or the folder is one of SQLite's."""
 
 
@@ -90,7 +130,9 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
         return share == "sqlite"
     if item.nodeid.startswith("tests/browser/") or item.get_closest_marker("slow"):
         return share == "postgresql"
-    return share == "sqlite" or not asks_for_pages(item) or commits(item)
+    if share == "sqlite" or commits(item):
+        return True
+    return not asks_for_pages(item) and not item.nodeid.startswith(SERVICES_ON_SQLITE_ALONE)
 
 
 def asks_for_pages(item: pytest.Item) -> bool:

@@ -1,4 +1,4 @@
-"""Divided over two databases the suite is still whole."""
+"""Divided over two databases the suite is still whole, and long files come first."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.order import LONGEST
+from tests.order import pytest_collection_modifyitems as put_in_order
 from tests.shares import belongs_to, pytest_collection_modifyitems, pytest_ignore_collect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +40,14 @@ class Test:
             Test("tests/annotation/assignments/test_storm.py::test_a", marks=("postgres", "slow")),
             {"postgresql"},
         ),
+        (Test("tests/training/feedback/test_giving.py::test_a", ("db",)), {"sqlite"}),
+        (
+            Test("tests/training/feedback/test_giving.py::test_a", ("transactional_db",)),
+            {"sqlite", "postgresql"},
+        ),
+        (Test("tests/training/feedback/test_recording.py::test_a", ("db",)), {"sqlite", "postgresql"}),
+        (Test("tests/training/launchers/test_cluster_runs.py::test_a", ("db",), ("slow",)), {"postgresql"}),
+        (Test("tests/annotation/people/test_tokens.py::test_a", ("client", "db")), {"sqlite", "postgresql"}),
         (Test("tests/loop/test_once_around.py::test_a", marks=("django_db", "slow")), {"postgresql"}),
         (Test("tests/browser/test_drafts.py::test_a", ("live_server",)), {"postgresql"}),
         (Test("tests/browser/test_journey.py::test_a", ("browser",), ("slow",)), {"sqlite"}),
@@ -91,3 +101,20 @@ def test_a_test_of_the_database_among_those_that_are_not_read_is_refused():
     misplaced.path = ROOT / "tests" / "rlhf" / "test_a.py"
     with pytest.raises(pytest.UsageError, match="test_b"):
         pytest_collection_modifyitems(run_with("sqlite"), [misplaced])
+
+
+def test_the_longest_files_come_first_and_the_others_keep_their_order():
+    names = [
+        "tests/b.py::test_b",
+        "tests/loop/test_a.py::test_a",
+        "tests/a.py::test_a",
+        f"{LONGEST[0]}::test_a",
+    ]
+    tests: Any = [Test(name) for name in names]
+    put_in_order(tests)
+    assert [test.nodeid for test in tests] == [names[3], names[1], names[0], names[2]]
+
+
+@pytest.mark.parametrize("start", LONGEST)
+def test_each_of_the_longest_files_exists(start: str):
+    assert (ROOT / start).exists()

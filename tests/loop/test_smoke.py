@@ -1,12 +1,15 @@
 """The benchmark of the loop in its smallest size, and the parts whose figures must be right."""
 
 import math
+import os
 import subprocess
 import sys
+from pathlib import Path
 from random import Random
 
 import pytest
 
+<<<<<<< HEAD
 from tests.benchmarks.loop.arms import (
     Judged,
     World,
@@ -17,6 +20,9 @@ from tests.benchmarks.loop.arms import (
     interval,
 )
 from tests.benchmarks.loop.forge import ROOT
+=======
+from tests.benchmarks.loop.forge import ROOT, command, wait_for
+>>>>>>> 41bee9f
 from tests.benchmarks.loop.preferences import (
     SCENES,
     Annotator,
@@ -41,6 +47,28 @@ def test_two_rounds_with_simulated_annotators_end_with_sane_figures():
     assert done.returncode == 0, done.stdout + done.stderr
     rounds = [line for line in done.stdout.splitlines() if line.startswith("| scene=format")]
     assert [line.split(" | ")[2] for line in rounds] == ["1", "2"]
+
+
+def test_what_the_benchmark_has_started_ends_when_it_is_killed(tmp_path: Path):
+    (tmp_path / "asleep.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(300)\n")
+    address = str(tmp_path / "forge.sock")
+    serve = "import sys; from tests.benchmarks.loop.forge import serve; serve(sys.argv[1])"
+    forge = subprocess.Popen(
+        [sys.executable, "-c", serve, address],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    wait_for(address)
+    asked = subprocess.Popen(command(address, "asleep"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert asked.stdout.readline() == b"up\n"
+    # A process that is killed leaves its ends of pipes to the system, which closes them.
+    forge.stdin.close()
+    assert forge.wait(30) != 0
+    # Its client is told, and the stream that the child held is let go.
+    assert asked.wait(30) != 0
+    assert asked.stdout.read() == b""
 
 
 def test_true_rewards_are_as_reckoned_by_hand():

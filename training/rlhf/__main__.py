@@ -11,13 +11,13 @@ stopped, failed or finished. Exit status then: 0 running or finished, 1 failed, 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
 from training.contract import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, SPEC_FILE, ContractError, report_of
 from training.rlhf.runtime.allocation import keep_freed_memory
 from training.rlhf.runtime.stopping import StopRequest
-from training.rlhf.train import train_run
 
 _LOCK_WAIT_SECONDS = 30.0
 
@@ -54,7 +54,18 @@ def main() -> int:
     stop.listen_to_signals()
     if arguments.stop_with_parent:
         stop.listen_to_parent()
-    return train_run(folder, stop=stop, lock_wait_seconds=arguments.wait_for_lock)
+    return _train(folder, stop, arguments.wait_for_lock)
+
+
+def _train(folder: Path, stop: StopRequest, lock_wait_seconds: float) -> int:
+    """Load torch and train. Nothing that is loaded is ever freed, so that no search for rubbish goes through
+    it: half a second less to the first step."""
+    gc.disable()
+    from training.rlhf.train import train_run
+
+    gc.freeze()
+    gc.enable()
+    return train_run(folder, stop=stop, lock_wait_seconds=lock_wait_seconds)
 
 
 def print_status(folder: Path) -> int:

@@ -58,9 +58,19 @@ class Outcome:
 
 
 def configuration(
-    scene: Scene, people: Mapping[str, User], folder: Path, *, who: str, phase: str, operations: set[str]
+    scene: Scene,
+    people: Mapping[str, User],
+    folder: Path,
+    *,
+    who: str,
+    phase: str,
+    operations: set[str],
+    examples: int = 2,
 ) -> schemathesis.Config:
-    """Return the settings of one phase in somebody's name, with the same requests each time."""
+    """Return the settings of one phase in somebody's name, with the same requests each time.
+
+    `examples` of each operation are drawn.
+    """
     users = [
         {
             "name": name,
@@ -83,7 +93,7 @@ def configuration(
                 **{"deterministic": True, "database": "none", "allow-x00": False},
                 # A refused request makes nothing that a later one could build on.
                 "mode": "positive" if phase == "stateful" else "all",
-                **{"max-examples": 2, "with-security-parameters": False},
+                **{"max-examples": examples, "with-security-parameters": False},
             },
             "phases": {"enabled": False, phase: {"enabled": True}},
             "checks": {

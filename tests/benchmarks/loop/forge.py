@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -48,22 +49,27 @@ def command(address: str, module: str) -> tuple[str, ...]:
 # ── Server ────────────────────────────────────────────────────────────────────────────
 
 
-def serve(address: str) -> None:
-    """Load what trainers and model servers need, then fork for everyone who asks."""
+def load() -> None:
+    """Load what trainers and model servers need."""
     import training.rlhf.train
     import training.serving.app  # noqa: F401 - both are loaded for the children
 
+
+def serve(address: str) -> None:
+    """Fork for everyone who asks, until standard input ends, as it does when whoever started this is killed:
+    then end with all of this session."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        while True:
+        while listening in select.select([listening, sys.stdin], [], [])[0]:
             link, _ = listening.accept()
             with link:
                 if os.fork() == 0:
                     listening.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os._exit(_answer(link))
+    os.killpg(0, signal.SIGTERM)
 
 
 def _answer(link: socket.socket) -> int:
@@ -118,7 +124,7 @@ def _run(module: str, arguments: list[str], environment: dict[str, str], streams
 
 @contextlib.contextmanager
 def running_forge(folder: Path, *, threads: int) -> Iterator[str]:
-    """Run a forge with its socket in a folder; its children end with it."""
+    """Run a forge with its socket in a folder; its children end with it, and it with this process."""
     address = str(folder / "forge.sock")
     variables = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     log = folder / "forge.log"
@@ -127,6 +133,7 @@ def running_forge(folder: Path, *, threads: int) -> Iterator[str]:
             [sys.executable, "-m", "tests.benchmarks.loop.forge", address],
             cwd=ROOT,
             env=variables,
+            stdin=subprocess.PIPE,
             stdout=stream,
             stderr=stream,
             start_new_session=True,
@@ -152,6 +159,7 @@ def wait_for(address: str, *, seconds: float = 120) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
+        load()
         serve(sys.argv[1])
     else:
         # Of its own environment a trainer gets nothing more than what the launcher let through.

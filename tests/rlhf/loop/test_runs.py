@@ -2,18 +2,21 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.rlhf.loop.trainers import finish_two
+from tests.rlhf.loop.trainers import finish_one, finish_two
 from tests.rlhf.runs import (
+    ENVIRONMENT,
+    ROOT,
     StopAfter,
     contradicted,
     files_of,
-    finish,
     judgments,
     make_run,
     row,
@@ -232,10 +235,42 @@ def test_what_is_wrong_with_a_run_is_said_in_its_status(base: Path, tmp_path: Pa
 
 
 def test_a_failing_trainer_says_so_to_whoever_started_it(tmp_path: Path) -> None:
-    code, output = finish(tmp_path)
+    code, output = finish_one(tmp_path)
     assert code == EXIT_FAILED
     assert "spec.json: the file is missing" in output
     assert "Traceback" not in output
+
+
+_STARTED = """
+import sys
+from training.rlhf.__main__ import main
+
+def loaded(*names):
+    return [name for name in names if name in sys.modules]
+
+sys.argv = ["python -m training.rlhf", sys.argv[1], "--status"]
+main()
+assert not loaded("torch", "transformers", "numpy"), "to tell of a run"
+sys.argv.remove("--status")
+assert main() == 0
+assert loaded("torch", "transformers", "peft")
+print(loaded("scipy.stats", "sklearn", "pandas", "pyarrow", "datasets", "torchvision", "django", "celery",
+             "math_verify", "latex2sympy2_extended", "rouge_score"))
+"""
+
+
+def test_a_trainer_loads_only_what_its_run_needs(base: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", base, optimiser={"max_steps": 1})
+    started = subprocess.run(
+        [sys.executable, "-c", _STARTED, str(folder)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0, started.stdout + started.stderr
+    assert started.stdout.splitlines()[-1] == "[]"
 
 
 def test_judgments_that_cannot_be_used_stand_in_the_manifest_and_the_log(base: Path, tmp_path: Path) -> None:

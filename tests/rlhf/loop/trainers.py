@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+import training.rlhf.train  # noqa: F401 - what all of them share
 from training.rlhf.__main__ import main
 from training.rlhf.runtime.processes import join_processes
 

@@ -1,7 +1,6 @@
 """The launcher with several trainers of one run: by torchrun, killed, cancelled."""
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -96,12 +95,19 @@ def test_a_cancel_reaches_both(folder: Path):
     assert trainers() == []
 
 
-def test_what_is_wrong_is_said_as_of_one_process(folder: Path):
-    shutil.rmtree(folder.parent / "tiny")
+def test_what_is_wrong_is_said_as_of_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """What real trainers tell of it: tests/rlhf/loop/test_distributed.py."""
+    fail = (
+        "import os, pathlib, sys, time; from training.contract import RunStatus, write_status\n"
+        "now = {'updated_at': time.time(), 'step': 0, 'total_steps': 1}\n"
+        "status = RunStatus(state='failed', message='tiny is missing', **now)\n"
+        "os.environ['RANK'] == '0' and write_status(pathlib.Path(sys.argv[1]), status)\n"
+        "sys.exit(1)"
+    )
+    monkeypatch.setattr(settings, "RONDO_TRAINER_COMMAND", (sys.executable, "-c", fail))
     ending = run_trainer(folder, watch=lambda status: False)
     assert ending.code == EXIT_FAILED
-    assert "tiny" in ending.message
-    assert "ChildFailedError" not in ending.message
+    assert ending.message == "tiny is missing"
 
 
 @pytest.mark.fault

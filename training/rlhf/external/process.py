@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -15,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from training.contract import ContractError, read_metrics
 from training.contract.log_lines import Blotter, secrets_of_environment
@@ -121,12 +122,19 @@ class TrlProcess:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End TRL and all processes that it has started."""
-    for number, seconds in ((signal.SIGTERM, _LEAVE_SECONDS), (signal.SIGKILL, None)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+    """End TRL and all processes that it has started; nothing happens once it has ended."""
+    if process.poll() is not None:
+        return
+    # By psutil, which never takes another process with the same number for one of these.
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid)
+        family = [started, *started.children(recursive=True)]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    member.send_signal(number)
+            _, family = psutil.wait_procs(family, timeout=_LEAVE_SECONDS)
+    process.wait()
 
 
 def last_save(output: Path) -> Path | None:

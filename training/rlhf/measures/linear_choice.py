@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from training.rlhf.measures.calibration import Floats
@@ -172,6 +171,8 @@ def _best_strength(
 
 def fit_ridge(features: Floats, choices: Choices, strength: float, *, start: Floats) -> Floats:
     """Return the θ that minimises mean cost + ½ · strength · ‖θ‖²; convex, so there is one."""
+    from scipy.optimize import minimize
+
     total = choices.weight.sum()
 
     def cost(theta: Floats) -> tuple[float, Floats]:

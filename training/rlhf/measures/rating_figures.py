@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch.nn.functional as F
-from scipy.stats import rankdata, spearmanr
 from torch import Tensor
 
 from training.rlhf.measures.calibration import Values, doubles
@@ -15,6 +14,8 @@ from training.rlhf.measures.calibration import Values, doubles
 
 def spearman(left: Values, right: Values) -> float | None:
     """Correlation of the ranks, ties at their mean rank (Spearman 1904); None where one side is constant."""
+    from scipy.stats import spearmanr  # takes a second, and few runs have ratings
+
     first, second = doubles(left, "left"), doubles(right, "right")
     constant = np.ptp(first) == 0 or np.ptp(second) == 0
     return None if constant else float(spearmanr(first, second).statistic)
@@ -23,6 +24,8 @@ def spearman(left: Values, right: Values) -> float | None:
 def area_under_curve(scores: Values, labels: Values) -> float | None:
     """Probability that an example with label 1 scores higher than one with label 0, ties half (Hanley &
     McNeil 1982). None where a label does not occur."""
+    from scipy.stats import rankdata
+
     ranks, targets = rankdata(doubles(scores, "scores")), doubles(labels, "labels")
     positive = targets == 1
     ones, zeros = int(positive.sum()), int((~positive).sum())

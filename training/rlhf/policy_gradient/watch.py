@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypedDict
 
-from scipy.stats import norm, t
+from scipy.special import ndtr, stdtrit
 
 from training.contract import WatchSettings
 
@@ -101,7 +101,7 @@ class _Series:
         return Change(
             before=before,
             after=after,
-            chance=float(t.isf(norm.sf(_CERTAIN), 2 * self._window - 2)) * error,
+            chance=-float(stdtrit(2 * self._window - 2, ndtr(-_CERTAIN))) * error,
             deviation=math.sqrt(spread),
         )
 
