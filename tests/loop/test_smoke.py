@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-<<<<<<< HEAD
 from tests.benchmarks.loop.arms import (
     Judged,
     World,
@@ -19,10 +18,7 @@ from tests.benchmarks.loop.arms import (
     hours_to_reach,
     interval,
 )
-from tests.benchmarks.loop.forge import ROOT
-=======
 from tests.benchmarks.loop.forge import ROOT, command, wait_for
->>>>>>> 41bee9f
 from tests.benchmarks.loop.preferences import (
     SCENES,
     Annotator,
