@@ -32,13 +32,6 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("rondo")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: none begins when the other processes have nothing left to do."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 @pytest.fixture(autouse=True)
 def quick_passwords(settings: Settings) -> None:
     """Argon2 is slow on purpose; no test is about it."""
