@@ -21,6 +21,7 @@ from annotation.services.texts.comparisons import completion_set
 from annotation.services.texts.completions import create_comparison
 from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json
+from training.contract.record import decode
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
 from training.figures.evaluation_statistics import figures_of
 from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round
@@ -245,7 +246,7 @@ def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
 
 def _apply_rules(evaluation: Evaluation, work: _Work) -> None:
     """Score both texts of each row by the recipe's rules."""
-    rules = [RewardPart(**one) for one in evaluation.settings["rules"]]
+    rules = [decode(RewardPart, one) for one in evaluation.settings["rules"]]
     rows = work.lacking("rules")
     if not rules or not rows:
         return
