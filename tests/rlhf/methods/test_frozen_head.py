@@ -167,7 +167,7 @@ def test_a_reward_model_that_reads_the_last_token_is_encoded_as_before(backbone:
     ("values", "problem"),
     [
         ({"features": "frozen"}, "adapter: features 'frozen' train no adapter; set it to 'none'"),
-        ({"adapter": "none"}, "leave it at 'lora', or set features to 'frozen'"),
+        ({"adapter": "none", "head_from": "frozen"}, "head_from: 'frozen' needs an adapter"),
         (FROZEN | {"loss": "davidson"}, "loss: features 'frozen' are fitted by"),
         (FROZEN | {"loss": "none"}, "loss: features 'frozen' are fitted by"),
         (FROZEN | {"annotator_heads": True, "ensemble": 3}, "ensemble: features 'frozen' fit heads of"),
