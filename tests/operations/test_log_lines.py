@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from training.contract import log_lines
-from training.contract.log_lines import Blotter, JsonLines, TextLines
+from training.contract.log_lines import Blotter, JsonLines, TextLines, errors_alone
 
 # The secret, and lines in which it stands. Each was written by some library at some time, or looks like it.
 CORPUS = [
@@ -163,3 +163,11 @@ def test_which_ids_of_others_are_taken(text: str, is_one: bool):
 def test_another_form_than_the_two_is_refused():
     with pytest.raises(ValueError, match="RONDO_LOG_FORMAT"):
         log_lines.formatter("xml")
+
+
+def test_a_command_that_logs_errors_alone_gives_the_level_back():
+    root = logging.getLogger()
+    level = root.level
+    with errors_alone():
+        assert root.level == logging.ERROR
+    assert root.level == level != logging.ERROR

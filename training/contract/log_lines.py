@@ -247,3 +247,15 @@ def search_lines(path: Path, text: str, *, most_bytes: int) -> tuple[list[str], 
         lines = stream.read(most_bytes).decode("utf-8", errors="replace").splitlines()
     # The first line is a part of one where the beginning is left out.
     return [line for line in lines[1 if start else 0 :] if wanted in line.casefold()], start > 0
+
+
+@contextmanager
+def errors_alone() -> Iterator[None]:
+    """Log nothing below an error inside this block, for commands whose screen shows only their own lines."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

@@ -1,12 +1,12 @@
 """`manage.py demo`: add a simulated project for trying every page."""
 
-import logging
 import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from annotation.errors import Refusal
+from training.contract.log_lines import errors_alone
 from webapp.demo.project import create_demo
 
 
@@ -18,12 +18,12 @@ class Command(BaseCommand):
         parser.add_argument("--seed", type=int, default=0, help="Another seed makes another project.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        logging.getLogger().setLevel(logging.ERROR)
         began = time.monotonic()
         try:
-            project = create_demo(
-                annotations=options["annotations"], seed=options["seed"], tell=self.stdout.write
-            )
+            with errors_alone():
+                project = create_demo(
+                    annotations=options["annotations"], seed=options["seed"], tell=self.stdout.write
+                )
         except Refusal as error:
             raise CommandError(str(error)) from error
         seconds = time.monotonic() - began

@@ -1,6 +1,5 @@
 """`manage.py up`: checks, database, first project, then web, worker and model server until Ctrl-C."""
 
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from training.contract.log_lines import errors_alone
 from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
@@ -60,14 +60,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         os.umask(0o077)
-        # The screen shows only its own lines; everything else is in the programs' logs.
-        logging.getLogger().setLevel(logging.ERROR)
         home = Path(settings.RONDO_HOME)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _ask)
         try:
             check_home(home)
-            with only_one(home):
+            # Everything else is in the programs' logs.
+            with only_one(home), errors_alone():
                 _Up(home, Screen(sys.stdout), **_chosen(options)).run()
         except UpError as error:
             raise CommandError(str(error)) from error
