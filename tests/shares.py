@@ -136,12 +136,12 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
 
 
 def asks_for_pages(item: pytest.Item) -> bool:
-    """Whether a test is given a client of the site."""
+    """Return whether a test takes a client of the site."""
     return not {"client", "client_of", "everybody"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def commits(item: pytest.Item) -> bool:
-    """Whether a test commits, as tests of locks and of several processes do."""
+    """Return whether a test commits, as tests of locks and of several processes do."""
     marker = item.get_closest_marker("django_db")
     return bool(marker and marker.kwargs.get("transaction")) or "transactional_db" in getattr(
         item, "fixturenames", ()

@@ -408,7 +408,7 @@ class SceneOfAddresses(TestCase):
 
 @dataclass(frozen=True)
 class Scene:
-    """What all tests of a module find, and none of them changes for the others."""
+    """Rows that all tests of a module share; no test changes them for the others."""
 
     home: Path
     parts: dict[str, dict[str, Any]]

@@ -25,7 +25,7 @@ from training.figures.folded_metrics import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
-from training.selectors.lists import evaluation_of
+from training.selectors.lists import run_evaluation
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
 from training.selectors.validation import run_baselines, run_people
 from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
@@ -91,7 +91,7 @@ class WholeRunSerializer(RunSerializer):
 
     def get_baselines(self, run: Run) -> dict[str, Any] | None:
         """As the trainer compared them."""
-        found = run_baselines(run, evaluation_of(run))
+        found = run_baselines(run, run_evaluation(run))
         if found is None:
             return None
         ceilings = {one.key: dataclasses.asdict(one.estimate) for one in found.ceilings}
@@ -103,7 +103,7 @@ class WholeRunSerializer(RunSerializer):
 
     def get_people(self, run: Run) -> dict[str, Any] | None:
         """As the trainer reported them, with a sentence for each group."""
-        found = run_people(run, evaluation_of(run))
+        found = run_people(run, run_evaluation(run))
         if found is None:
             return None
         values = {**dataclasses.asdict(found.report), "drift_summary": found.drift}

@@ -104,7 +104,8 @@ def _of_policy_gradient(settings: PolicyGradientSettings) -> Iterator[tuple[str,
     part, rollout, kl, update = settings.rewards[0], settings.rollout, settings.kl, settings.update
     is_rloo = settings.advantage.kind == "leave_one_out"
     place, kind = ("reward", "k1") if is_rloo else ("loss", "k3")
-    one_model = len(settings.rewards) == 1 and part.kind == "model" and part.heads is None and part.weight > 0
+    is_learned = part.kind in ("model", "served") and part.heads is None
+    one_model = len(settings.rewards) == 1 and is_learned and part.weight > 0
     plain = not part.normalise and part.clip is None and settings.reward_clip is None
     checks = (
         (one_model, "rewards", "TRL is handed one reward, a served reward model; name one, weighed above 0"),

@@ -178,6 +178,11 @@ class Recipe:
         for name, problem in trl_refusals(self.policy):
             require(False, f"policy, {name}", problem)
         require(self.compute.nodes == 1, "compute, nodes", "TRL is started on one machine; set it to 1")
+        require(
+            self.compute.quantization == "none",
+            "compute, quantization",
+            "TRL loads the base as it is; set it to 'none', or trainer to 'rondo'",
+        )
 
     def _check_promotion(self) -> None:
         """Raise for conditions that no evidence of this recipe could meet."""

@@ -58,7 +58,7 @@ def run_rows(runs: Sequence[Run]) -> list[RunRow]:
 
 
 def _headline(run: Run) -> Figure | None:
-    report = evaluation_of(run)
+    report = run_evaluation(run)
     if report is None:
         return None
     name = next((name for name in HEADLINES if report.figures.get(name) is not None), None)
@@ -68,7 +68,7 @@ def _headline(run: Run) -> Figure | None:
     return next((figure for figure in figures_of(chosen)), None)
 
 
-def evaluation_of(run: Run) -> EvaluationReport | None:
+def run_evaluation(run: Run) -> EvaluationReport | None:
     """Return a run's last evaluation; None without one that can be read."""
     try:
         return read_evaluation(folder_of(run))

@@ -1,4 +1,4 @@
-"""What an annotator's hour is worth: shapes, losses, ties and AI annotators, without the application.
+"""Measure the worth of an annotator's hour: shapes, losses, ties and AI annotators, without the application.
 
 python -m tests.benchmarks.loop.arms --seeds 0 1 2 3 4 --results var/arms.json
 

@@ -78,7 +78,7 @@ def report(checkpoint: Path) -> PeopleReport:
 
 
 def states_of(backbone: Backbone) -> torch.Tensor:
-    """What the heads read of a long and a short completion."""
+    """Return the states that the heads read of a long and a short completion."""
     (example,) = build_examples(opposed(2)[1:], backbone.tokenizer, max_tokens=128, context=False).train
     batch = pack([example], device=torch.device("cpu"))
     with torch.no_grad():

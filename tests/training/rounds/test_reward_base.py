@@ -14,7 +14,14 @@ from annotation.models import Project, User
 from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import do_steps_before
 from training.choices import BaseOrigin, CheckpointKind, StepKind
-from training.contract import ContractError, PolicyGradientSettings, RewardPart, manifest_digest
+from training.contract import (
+    ContractError,
+    PolicyGradientSettings,
+    RewardPart,
+    RolloutSettings,
+    manifest_digest,
+)
+from training.contract.external import trl_refusals
 from training.models import BaseModel, Checkpoint, Round, Run
 from training.recipe import Recipe, default_recipe
 from training.services.registry.base_models import register_base_model
@@ -117,6 +124,28 @@ def test_an_earlier_reward_model_of_another_base_is_served_and_one_of_the_same_w
         ("served", "old-reward"),
         ("served", "own-reward"),
     ]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["of the same base", "of another base"])
+def test_trl_has_its_samples_scored_by_the_model_server(
+    project: Project, larger: BaseModel, is_elsewhere: bool
+):
+    reward = make_trained("old-reward", project, kind=CheckpointKind.REWARD)
+    if is_elsewhere:
+        on(reward, larger)
+    else:
+        Checkpoint.objects.filter(pk=reward.pk).update(base_model=register_starter().name)
+    policy = PolicyGradientSettings(
+        rewards=(RewardPart(name="old", kind="model", checkpoint="old-reward"),),
+        rollout=RolloutSettings(unfinished="score"),
+    )
+    assert not list(trl_refusals(policy))
+    round_ = draft_first_round(project=project, created_by=None)
+    placed = with_reward_models(round_, policy, served=True)
+    assert isinstance(placed, PolicyGradientSettings)
+    assert [(one.kind, one.checkpoint) for one in placed.rewards] == [("served", "old-reward")]
+    # What a run of TRL is made of.
+    assert not list(trl_refusals(placed))
 
 
 def test_a_base_that_is_not_here_cannot_be_the_reward_models(project: Project):

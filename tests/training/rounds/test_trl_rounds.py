@@ -42,7 +42,7 @@ def tiny(settings: Settings, rondo_home: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def named(program: Path | str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both the web and the trainer are told of the program."""
+    """Name the program to the web and to the trainer."""
     settings.RONDO_TRL = str(program)
     monkeypatch.setenv("RONDO_TRL", str(program))
 
@@ -101,6 +101,7 @@ def test_a_round_is_refused_before_it_starts_where_trl_is_missing_or_cannot_cont
     [
         ({"policy": {"loss": "plackett_luce"}}, "policy, loss: TRL has no loss on rankings"),
         ({"compute": {"nodes": 2, "launcher": "slurm"}}, "compute, nodes: TRL is started on one machine"),
+        ({"compute": {"quantization": "nf4"}}, "compute, quantization: TRL loads the base as it is"),
         ({"trl": {"options": {"output_dir": "/"}}}, "trl, options: output_dir is not yours to set"),
     ],
 )

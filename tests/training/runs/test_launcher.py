@@ -253,7 +253,7 @@ def test_only_a_run_by_a_served_reward_model_gets_the_key_of_the_model_server(
     ours = {"RONDO_REWARD_URL": "http://ours", "RONDO_REWARD_KEY": "secret"}
     assert reward_server(spec_with("served")) == ours
     monkeypatch.setenv("RONDO_REWARD_URL", "http://elsewhere")
-    # Another server is not told the key of this one.
+    # Another server does not get the key of this one.
     assert reward_server(spec_with("served")) == {}
 
 

@@ -37,7 +37,7 @@ def with_reward_models(round_: Round, policy: PolicySettings, *, served: bool = 
     name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
     reward model is not trained yet, and a name that the project does not have.
 
-    served: the round's own reward model is registered first, so that the model server has it.
+    served: the model server scores by every reward model of `rewards`.
     """
     if not isinstance(policy, SftSettings):
         policy = _with_reference(round_, policy)
@@ -84,17 +84,16 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
 def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardPart:
     """Return the part with its reward model's place: a folder, or a name on the model server.
 
-    The server scores where the reward model stands on another base than the policy, or the recipe says so.
+    The server scores where the reward model stands on another base than the policy, where the recipe says so,
+    and with `served`.
     """
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
     found = _reward_model(round_, part.checkpoint, part.name)
-    by_server = part.kind == "served" or found.base_model != round_.policy.base_model
-    if isinstance(found, Run) and (served or by_server):
+    if served or part.kind == "served" or found.base_model != round_.policy.base_model:
         # The model server knows what is registered.
-        found = register_checkpoint(run=found)
-    if by_server and isinstance(found, Checkpoint):
-        return dataclasses.replace(part, kind="served", checkpoint=found.name, checkpoint_digest=found.digest)
+        known = found if isinstance(found, Checkpoint) else register_checkpoint(run=found)
+        return dataclasses.replace(part, kind="served", checkpoint=known.name, checkpoint_digest=known.digest)
     folder = found.path if isinstance(found, Checkpoint) else of_finished(found)
     return dataclasses.replace(
         part,
