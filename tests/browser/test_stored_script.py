@@ -34,7 +34,7 @@ from annotation.models import (
 from annotation.services.audit import record
 from annotation.text.identity import text_hash
 from tests import factories
-from tests.architecture.test_addresses import TABLE, everybody, parts  # noqa: F401 - fixtures
+from tests.architecture.test_addresses import TABLE, parts_of
 from tests.browser.conftest import Gate
 from tests.browser.payloads import payloads, short_payloads
 from training.models import ArenaLink, Checkpoint, Judge, RoundStep, Run, SideBySide, SideBySideAnswer
@@ -77,7 +77,13 @@ def past_manager(model: type[models.Model]) -> "models.QuerySet[Any]":
 
 
 @pytest.fixture
-def stored(parts, alice: User, carol: User, admin: User, project: Project) -> None:  # noqa: F811
+def parts(project: Project, alice: User, carol: User) -> dict[str, dict[str, Any]]:
+    """The parts of every address, committed, so that the server of the browser reads them."""
+    return parts_of(project, alice, carol)
+
+
+@pytest.fixture
+def stored(parts: dict[str, dict[str, Any]], alice: User, carol: User, admin: User, project: Project) -> None:
     """The corpus in every field that somebody fills."""
     # A queue of work too, with all of the corpus in four answers of one comparison.
     chunks = ["\n\n".join(CORPUS[number::4]) for number in range(4)]
@@ -105,7 +111,7 @@ def stored(parts, alice: User, carol: User, admin: User, project: Project) -> No
         record(action="note", subject=text[:200], actor=alice, project=project, details={text[:60]: text})
 
 
-def addresses(parts) -> Iterator[tuple[str, str]]:  # noqa: F811
+def addresses(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Who opens what: Alice what is hers alone, the superuser all else and the lists of the admin."""
     for name, (method, expected) in TABLE.items():
         if method != "GET" or name.startswith(("v1-", "api")) or name in FILES:
@@ -173,7 +179,7 @@ def pages(
     gate.shut()
 
 
-def test_no_stored_text_runs_loads_or_leaves_its_box_on_any_page(stored, parts, pages, live_server):  # noqa: F811
+def test_no_stored_text_runs_loads_or_leaves_its_box_on_any_page(stored, parts, pages, live_server):
     faults: list[str] = []
     here = [""]
     for page in pages.values():
