@@ -28,8 +28,7 @@ from tests.training.snapshots.test_contract import row, write
 from training import contract
 from training.contract import ContractError, SnapshotEdit, read_snapshot
 from training.recipe import Recipe
-from training.services import snapshots
-from training.services.snapshots import freeze_snapshot
+from training.services.snapshots import freeze_snapshot, freezing
 
 pytestmark = pytest.mark.django_db
 
@@ -157,7 +156,7 @@ def test_rows_weigh_what_their_annotators_do_only_when_asked_for(
         asked.append((found, list(rounds)))
         return {alice.pk: 0.25}
 
-    monkeypatch.setattr(snapshots, "reliability_weights", weights)
+    monkeypatch.setattr(freezing, "reliability_weights", weights)
     plain = freeze_snapshot(project=project, rounds=[1])
     assert [found.weight for found in read_snapshot(plain.path)] == [1.0, 1.0]
     assert asked == []

@@ -1,20 +1,13 @@
-"""Judgments leave the database: content-addressed, immutable, pseudonymous."""
+"""Rows and prompts of a snapshot, read from the database some hundred at a time."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TypeVar, cast
 
-from django.conf import settings
-from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import Split, Verdict
-from annotation.errors import Refusal
 from annotation.models import (
     Candidate,
     Completion,
@@ -27,11 +20,8 @@ from annotation.models import (
     Review,
     SpanFlag,
     TraceStep,
-    User,
 )
 from annotation.selectors.access import judgments_current
-from annotation.selectors.membership import groups_of_annotators
-from annotation.selectors.reliability import reliability_weights
 from training.contract import (
     Message,
     Passage,
@@ -47,40 +37,15 @@ from training.contract import (
     SnapshotRow,
     SnapshotSpan,
     SnapshotStepLabels,
-    write_snapshot,
 )
 from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
 from training.contract import StepLabel as ContractStepLabel
 from training.contract import Verdict as ContractVerdict
-from training.files.shared import publish
-from training.models import Snapshot
-from training.recipe.parts import FeedbackUse
-from training.selectors.judgments import decided_judgments, judgments_with_labelled_steps
-from training.services.feedback.rows import feedback_rows
 
 T = TypeVar("T")
 
 _ROWS_AT_ONCE = 200
-
-
-def refuse_unless_learnable(
-    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False, first_passes: bool = False
-) -> None:
-    """Refuse where no judgment says anything that a reward model could learn from."""
-    if decided_judgments(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes).exists():
-        return
-    if judgments_with_labelled_steps(project, rounds, ai_feedback=ai_feedback).exists():
-        return
-    found = judgments_current(project, rounds, machines=ai_feedback).count()
-    if not found:
-        raise Refusal(
-            f"{project} has no judgments yet: label some comparisons, then start the training round."
-        )
-    raise Refusal(
-        f"{project} has {found} judgment{'s' if found > 1 else ''}, but none prefers one answer to another "
-        "on a training prompt (held-out prompts only measure). Label more comparisons, then start again."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,117 +75,6 @@ def readers(project: Project, rounds: Sequence[int], *, first_passes: bool = Fal
         spans=frozenset(who for who, marks, _ in found if marks and project.ask_span_flags),
         missing=frozenset(who for who, _, lacks in found if lacks and project.ask_missing_info),
     )
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts of a snapshot's contents."""
-
-    judgments: int = 0
-    annotators: set[str] = field(default_factory=set)
-    rankings: int = 0
-    decided_pairs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Split.values, 0))
-    spans: int = 0
-    missing: int = 0
-    corrections: int = 0
-    reviewed: int = 0
-
-    def add(self, row: SnapshotRow) -> None:
-        self.judgments += 1
-        self.rankings += len(row.completions) > 2
-        self.spans += len(row.spans)
-        self.missing += len(row.missing)
-        self.corrections += len(row.corrections)
-        self.reviewed += row.review is not None
-        self.decided_pairs[row.split] += sum(1 for _ in row.pairs())
-        self.annotators.add(row.annotator)
-
-    def counts(self) -> dict[str, object]:
-        return {**asdict(self), "annotators": len(self.annotators)}
-
-
-def freeze_snapshot(
-    *,
-    project: Project,
-    rounds: Sequence[int],
-    created_by: User | None = None,
-    weigh_by_reliability: bool = False,
-    ai_feedback: bool = False,
-    feedback: FeedbackUse | None = None,
-    first_passes: bool = False,
-    on_row: Callable[[int, int], object] = lambda done, total: None,
-) -> Snapshot:
-    """Freeze the current judgments of `rounds` into a snapshot.
-
-    Which judgments are in it is decided by one query; what comes later is not. With them go all prompts of
-    the project, judged or not, with their references. Equal content gives the snapshot that is already
-    there. `weigh_by_reliability` gives each row the weight of
-    its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
-    `ai_feedback` puts the judgments of programs in, each with the weight 1; how many is told in the header
-    and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
-    own; None none.
-    `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is
-    told in the counts.
-    `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
-    """
-    refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
-    judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
-    found = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
-    by_machine = {pk: is_machine for pk, is_machine, _ in found}
-    ids = list(by_machine)
-    before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
-    weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
-    groups = groups_of_annotators(project, {annotator for _, _, annotator in found})
-    read_by = readers(project, rounds, first_passes=first_passes)
-    given = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
-    tally = _Tally()
-
-    def rows() -> Iterator[SnapshotRow]:
-        for row in snapshot_rows(ids, weights=weights, read_by=read_by, groups=groups):
-            tally.add(row)
-            on_row(tally.judgments, len(ids))
-            yield row
-        yield from given
-
-    root = Path(settings.RONDO_SNAPSHOTS)
-    root.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=root, prefix=".draft-"))
-    try:
-        header = write_snapshot(
-            draft,
-            rows(),
-            project=project.slug,
-            rounds=tuple(sorted(rounds)),
-            prompts=snapshot_prompts(project),
-            ai_judgments=sum(by_machine.values()),
-            feedback=len(given),
-        )
-        folder = root / header.digest
-        if not folder.exists():
-            draft.chmod(0o755)
-            os.replace(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    publish(folder)
-    with transaction.atomic():
-        snapshot, created = Snapshot.objects.get_or_create(
-            project=project,
-            digest=header.digest,
-            defaults={
-                "folder": str(folder.relative_to(settings.RONDO_HOME)),
-                "rounds": sorted(rounds),
-                "counts": {
-                    **tally.counts(),
-                    "ai_judgments": sum(by_machine.values()),
-                    **({"feedback": len(given)} if feedback else {}),
-                    "first_passes": before_help,
-                },
-                "created_by": created_by,
-            },
-        )
-        if created:
-            snapshot.judgments.add(*ids)
-    return snapshot
 
 
 def snapshot_rows(
