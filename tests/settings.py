@@ -24,3 +24,6 @@ if DATABASES["default"]["ENGINE"] == "webapp.database.sqlite":  # noqa: F405
     DATABASES["default"]["TEST"] = {  # noqa: F405
         "NAME": "file:memorydb_default?mode=memory&cache=shared&process="
     }
+
+# Else each test client, which has middleware of its own, lists and opens all static files first.
+WHITENOISE_AUTOREFRESH = True
