@@ -45,7 +45,7 @@ def turned_round() -> list[SnapshotRow]:
 def test_older_annotations_count_less_where_the_newest_round_contradicts_them(
     base: Path, tmp_path: Path, discount: str, accuracy: float
 ) -> None:
-    """Of sixty old and forty new ones the old win; at a half-life of one round or less thirty of them count."""
+    """Of sixty old and forty new ones the old win; at a half-life of one round thirty of them count."""
     settings = {"adapter": "none", "features": "frozen", "discount_drift": discount, "drift_half_life": 1.0}
     folder = make_run(tmp_path / "run", base, turned_round(), settings=settings)
 
