@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from statistics import fmean, stdev
 
-from scipy.stats import t
+from tests.benchmarks.loop.arms import interval
 
 _WIDTH, _HEIGHT = 640.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 170.0, 16.0, 44.0
@@ -94,7 +93,7 @@ def drawn(
 def loop_lines(files: Sequence[Path]) -> list[Line]:
     """Return the true win rate against the base after each round, a line for each arm.
 
-    Of several seeds the mean with its 95 % interval over seeds (Student's t), of one the interval over prompts.
+    Of several seeds the mean with its 95 % interval over seeds, of one seed the interval over prompts.
     """
     arms: dict[str, list[list[dict[str, float]]]] = {}
     for file in files:
@@ -112,10 +111,10 @@ def _arm_line(name: str, courses: Sequence[Sequence[dict[str, float]]]) -> Line:
     for number, rates in enumerate(zip(*courses, strict=False), start=1):
         values = [rate["value"] for rate in rates]
         low, high = rates[0]["low"], rates[0]["high"]
+        mean = values[0]
         if len(values) > 1:
-            half = t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
-            low, high = fmean(values) - half, fmean(values) + half
-        points.append((number, fmean(values)))
+            mean, low, high = interval(values)
+        points.append((number, mean))
         band.append((number, low, high))
     return Line(name if len(courses) == 1 else f"{name} ({len(courses)} seeds)", points, band)
 

@@ -3,9 +3,9 @@
 OMP_NUM_THREADS=1 python -m tests.benchmarks.loop.rehearsal WRITER --policy dpo grpo --seeds 0 1 2
 
 Losses, advantages, the head on frozen features with its cross-validation and the intervals are the product's;
-API, database, model server and a second evaluator are left out. A course takes half a minute of processor time,
-so settings are tried here before `tests.benchmarks.loop` runs them in the application. WRITER is a folder that
-`tests.benchmarks.loop.writer` made.
+API, database, model server and second evaluator are left out. A course takes half a minute of processor time,
+so settings are tried here before `tests.benchmarks.loop` runs them in the application. WRITER is a folder
+that `tests.benchmarks.loop.writer` made.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def turned_round() -> list[SnapshotRow]:
                 [LONG * (2 + index % 3), SHORT],
                 [2, 1] if newest else [1, 2],
                 split=split,
-                prompt=f"question {index}",
+                prompt=f"question {index % 10}",
                 round=2 if newest else 1,
             )
         )
