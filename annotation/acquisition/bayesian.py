@@ -77,7 +77,7 @@ def information_directed(mean: Values, variance: Values) -> Values:
     density = np.exp(-np.square(ratio) / 2) / np.sqrt(2 * np.pi)
     gap = 2 * spread * density + np.abs(mean) * (2 * _normal_cdf(np.abs(ratio)) - 1)
     information = bald(mean, variance)
-    return np.divide(4 * information, np.square(gap), out=np.zeros_like(gap), where=gap > 1e-9)
+    return np.asarray(np.divide(4 * information, np.square(gap), out=np.zeros_like(gap), where=gap > 1e-9))
 
 
 MEASURES: Mapping[str, tuple[Callable[[Values, Values], Values], Callable[[Values], Values]]] = {

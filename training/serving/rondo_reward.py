@@ -63,7 +63,9 @@ class Reward:
         that counts; none counts all alike. patience: seconds for which a server that is busy, loading or away
         is asked again."""
         self.model = model
-        self._whose = {} if population == "common" else {"reward": population, "groups": dict(groups or {})}
+        self._whose: dict[str, Any] = {}
+        if population != "common":
+            self._whose = {"reward": population, "groups": dict(groups or {})}
         self._patience = patience
         self._client = httpx.Client(
             base_url=url.removesuffix("/").removesuffix("/v1"),
