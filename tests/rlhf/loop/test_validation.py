@@ -40,7 +40,7 @@ def test_of_few_judgments_none_is_cut_off():
 
 
 @pytest.mark.parametrize(
-    ("settings", "chooses"),
+    ("chosen", "chooses"),
     [
         ({"evaluate_every": 10}, True),
         ({"evaluate_every": 0}, False),  # one state alone is evaluated, the last
@@ -49,8 +49,8 @@ def test_of_few_judgments_none_is_cut_off():
         ({"evaluate_every": 10, "keep_best": False, "patience": 2}, True),
     ],
 )
-def test_only_a_run_that_chooses_among_states_gives_up_judgments(settings: dict[str, Any], chooses: bool):
-    optimiser = OptimiserSettings(**settings)
+def test_only_a_run_that_chooses_among_states_gives_up_judgments(chosen: dict[str, Any], chooses: bool):
+    optimiser = OptimiserSettings(**chosen)
     assert chooses_state(optimiser, examples=800, start_is_candidate=False) is chooses
 
 
