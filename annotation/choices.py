@@ -109,6 +109,10 @@ class AcquisitionStrategy(models.TextChoices):
     HEAD_D_OPTIMAL = "head_d_optimal", _("D-optimal for the reward, learned after every few annotations")
     TARGETED = "targeted", _("least variance over all comparisons, learned after every few annotations")
     DELTA_UCB = "delta_ucb", _("widest gap in quality (DeltaUCB), learned after every few annotations")
+    INFORMATION_DIRECTED = (
+        "information_directed",
+        _("most information for the least expected gap, learned after every few annotations"),
+    )
     THOMPSON = "thompson", _("best against worst by chance (Thompson), learned after every few annotations")
 
 
@@ -119,6 +123,7 @@ FOLLOWS_HEAD = (
     AcquisitionStrategy.TARGETED,
     AcquisitionStrategy.DELTA_UCB,
     AcquisitionStrategy.THOMPSON,
+    AcquisitionStrategy.INFORMATION_DIRECTED,
 )
 """Strategies that go by a head on features, which a worker fits anew after every few annotations."""
 

@@ -1,4 +1,4 @@
-"""The learning curve of a project's head, what the next annotations are worth, and what a strategy saved.
+"""The learning curve of a project's head, the gain of the next annotations, and that of a strategy.
 
 NumPy alone. The curve is measured: the head is fitted to parts of the rankings and asked about prompts that
 it has not seen. It is extrapolated as accuracy = a − b / √n, the rate at which a parametric model learns.
@@ -37,7 +37,7 @@ class Outlook:
     now: tuple[float, float, float]
     """Accuracy at this number by the fitted curve, with a 95 % interval."""
     next_100: tuple[float, float, float]
-    """What the next hundred would add to it, with a 95 % interval."""
+    """Gain of the next hundred annotations, with a 95 % interval."""
 
     def to_json(self) -> dict[str, object]:
         """Return it for the database."""

@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What is known of the reward: θ ~ N(mean, covariance)."""
+    """Posterior of the reward: θ ~ N(mean, covariance)."""
 
     mean: Values
     """(d,)"""

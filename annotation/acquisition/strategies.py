@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 SMALLEST_PRECISION = 1e-3
-"""What D-optimality takes for known beforehand of every parameter, as precision (1 / variance)."""
+"""Prior precision (1 / variance) of every parameter in D-optimality."""
 
 _SHUFFLES = 2**31
 

@@ -1,4 +1,4 @@
-"""What the choice of comparisons goes by: features of completions, and what was found of a project."""
+"""Acquisition: features of completions, and the figures of a project's last update."""
 
 from django.db import models
 
@@ -22,7 +22,7 @@ class CompletionFeatures(models.Model):
 
 
 class AcquisitionFigures(models.Model):
-    """What was found of a project's annotations when comparisons were chosen last."""
+    """Figures of a project when comparisons were last chosen: learning curve, gain, numbers of rows."""
 
     project = models.OneToOneField(
         "annotation.Project", on_delete=models.CASCADE, primary_key=True, related_name="acquisition_figures"

@@ -15,6 +15,7 @@ from django.utils import timezone
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, ItemFlag, Judgment, Project, RankedCompletion, User
 from annotation.selectors.comparison.judgments import ShownJudgment
+from annotation.selectors.disputed_gold import disputes_in
 from annotation.selectors.known_answers import gold_outcome
 
 DAYS = 30
@@ -128,11 +129,12 @@ def flags_by(project: Project, annotator: User) -> list[ItemFlag]:
 def gold_feedback_of(project: Project, annotator: User) -> dict[int, bool]:
     """Return assignment → whether its first answer agrees with the known one, of submitted gold items.
 
-    Empty where the project gives no feedback: then not even the number of gold items is shown.
+    Empty where the project gives no feedback: then not even the number of gold items is shown. Without items
+    that the annotator's group disputes.
     """
     if not project.gold_feedback:
         return {}
-    answered = (
+    answered = list(
         Judgment.objects.filter(
             annotator=annotator,
             comparison__project=project,
@@ -145,4 +147,9 @@ def gold_feedback_of(project: Project, annotator: User) -> dict[int, bool]:
         .select_related("comparison__gold_answer")
         .prefetch_related("ranks")
     )
-    return {judgment.assignment_id: gold_outcome(judgment).right for judgment in answered}
+    disputes = disputes_in(project, [judgment.comparison_id for judgment in answered])
+    return {
+        judgment.assignment_id: gold_outcome(judgment).right
+        for judgment in answered
+        if not disputes.concerns(annotator.pk, judgment.comparison_id)
+    }

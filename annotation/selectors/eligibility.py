@@ -18,6 +18,7 @@ from annotation.choices import (
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import closed_rules, open_under
+from annotation.selectors.disputed_gold import disputes_in
 from annotation.selectors.known_answers import gold_outcome
 
 
@@ -38,7 +39,7 @@ def qualification_of(project: Project, annotator: User) -> Qualification:
     """Return the state of `annotator` in the qualification set.
 
     Not asked are managers, superusers and outsiders, and everyone where the project asks for none
-    or has no items yet. The first answer to an item counts.
+    or has no items yet. The first answer to an item counts; one that the annotator's group disputes does not.
     """
     membership = access.membership_of(annotator, project)
     if membership is None or not _is_subject(annotator, project, membership):
@@ -51,14 +52,17 @@ def qualification_of(project: Project, annotator: User) -> Qualification:
         retest_of__isnull=True,
         state__in=[AssignmentState.SUBMITTED, AssignmentState.SKIPPED],
     ).count()
-    answers = (
+    answers = list(
         Judgment.objects.filter(comparison__in=items, annotator=annotator, supersedes__isnull=True)
         .select_related("comparison__gold_answer")
         .prefetch_related("ranks")
     )
-    right = sum(gold_outcome(answer).right for answer in answers)
+    disputes = disputes_in(project, [answer.comparison_id for answer in answers])
+    counted = [one for one in answers if not disputes.concerns(annotator.pk, one.comparison_id)]
+    right = sum(gold_outcome(answer).right for answer in counted)
     # Less a hair: 7 % of 100 is 7, though 0.07 × 100 is a little more in binary.
-    needed = math.ceil((project.qualification_pass_share or 0.0) * total - 1e-9)
+    share = project.qualification_pass_share or 0.0
+    needed = math.ceil(share * (total - len(answers) + len(counted)) - 1e-9)
     return Qualification(
         state=_state(membership, done=done, total=total, right=right, needed=needed),
         done=done,

@@ -19,6 +19,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.selectors.disputed_gold import disputes_in
 from annotation.selectors.known_answers import gold_outcome
 
 _FEW = 5000
@@ -164,7 +165,11 @@ def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Ra
 
 
 def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> list[GoldAnswered]:
-    """First answers to gold and qualification items: a later one may stand on feedback. Two queries."""
+    """Return first answers to gold and qualification items: a later one may rest on feedback.
+
+    Without those to an item that the annotator's group disputes (`disputed_gold`). Three queries; seven where
+    annotators have groups.
+    """
     found = Judgment.objects.filter(
         comparison__project=project,
         comparison__gold_answer__isnull=False,
@@ -173,6 +178,7 @@ def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> l
     )
     if rounds is not None:
         found = found.filter(comparison__round_number__in=rounds)
+    disputes = disputes_in(project)
     return [
         GoldAnswered(
             comparison=judgment.comparison_id,
@@ -182,4 +188,5 @@ def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> l
         for judgment in found.select_related("comparison__gold_answer")
         .prefetch_related("ranks")
         .order_by("id")
+        if not disputes.concerns(judgment.annotator_id, judgment.comparison_id)
     ]

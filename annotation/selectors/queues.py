@@ -8,6 +8,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, Withholding
+from annotation.selectors.disputed_gold import disputes_in
 from annotation.selectors.known_answers import agrees_with_known
 
 EXCERPT = 160
@@ -35,6 +36,8 @@ class KnownItem:
     explanation: str
     answered: int
     right: int
+    disputed_by: list[str]
+    """Groups of annotators for which it does not count, because they consistently answer otherwise."""
 
     @property
     def percent_right(self) -> int | None:
@@ -95,6 +98,7 @@ def known_items(project: Project) -> list[KnownItem]:
         outcomes[judgment.comparison_id].append(
             agrees_with_known(answer, verdict=judgment.verdict, ranks=ranks)
         )
+    disputes = disputes_in(project, by_comparison)
     return [
         KnownItem(
             comparison=answer.comparison,
@@ -104,6 +108,7 @@ def known_items(project: Project) -> list[KnownItem]:
             explanation=answer.explanation,
             answered=len(outcomes[answer.comparison_id]),
             right=sum(outcomes[answer.comparison_id]),
+            disputed_by=disputes.groups_against(answer.comparison_id),
         )
         for answer in known
     ]

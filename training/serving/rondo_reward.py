@@ -1,7 +1,9 @@
 """A reward model that Rondo serves, as a reward function of TRL, OpenRLHF, verl and NeMo-RL.
 
 Needs httpx only: the file can be copied beside any training script. Set RONDO_REWARD_URL to the model server
-(http://host:8001), RONDO_REWARD_MODEL to the checkpoint, and RONDO_REWARD_KEY to the key; then
+(http://host:8001), RONDO_REWARD_MODEL to the checkpoint, and RONDO_REWARD_KEY to the key. A reward model with
+heads of groups scores for some of them where RONDO_REWARD_POPULATION is "groups" or "worst_group" and
+RONDO_REWARD_GROUPS names them with their weights, as JSON ({"nurses": 2, "doctors": 1}). Then
 
     TRL       GRPOTrainer(reward_funcs=rondo_reward.trl_reward, …)
     OpenRLHF  --remote_rm_url rondo_reward.py          (`reward_func`)
@@ -52,11 +54,18 @@ class Reward:
         model: str,
         key: str,
         *,
+        population: str = "common",
+        groups: Mapping[str, float] | None = None,
         patience: float = 600.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """patience: seconds for which a server that is busy, loading or away is asked again."""
+        """population: whose reward it is: "common", "groups" or "worst_group". groups: weight of each group
+        that counts; none counts all alike. patience: seconds for which a server that is busy, loading or away
+        is asked again."""
         self.model = model
+        self._whose: dict[str, Any] = {}
+        if population != "common":
+            self._whose = {"reward": population, "groups": dict(groups or {})}
         self._patience = patience
         self._client = httpx.Client(
             base_url=url.removesuffix("/").removesuffix("/v1"),
@@ -131,6 +140,7 @@ class Reward:
                 "completions": list(completions[start : start + _AT_ONCE]),
             }
             | more
+            | self._whose
             for start in range(0, len(completions), _AT_ONCE)
         ]
 
@@ -176,7 +186,9 @@ def reward_from_environment() -> Reward:
     names = ("RONDO_REWARD_URL", "RONDO_REWARD_MODEL", "RONDO_REWARD_KEY")
     if missing := [name for name in names if not os.environ.get(name)]:
         raise RewardError(f"Set {', '.join(missing)}: the model server's address, the checkpoint, the key.")
-    return Reward(*(os.environ[name] for name in names))
+    groups = json.loads(os.environ.get("RONDO_REWARD_GROUPS") or "{}")
+    population = os.environ.get("RONDO_REWARD_POPULATION") or ("groups" if groups else "common")
+    return Reward(*(os.environ[name] for name in names), population=population, groups=groups)
 
 
 # ── What each library calls ───────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The choice of comparisons as annotations come: a worker learns from the newest and writes what comes next.
+"""Online acquisition: a worker learns from the newest annotations and writes which comparisons come next.
 
 Handing out an assignment reads only `acquisition_score`, as with every strategy, so choosing never delays it.
 A message that is lost costs an update: the next few annotations, or the sweep, send another.
@@ -29,7 +29,7 @@ from annotation.services.assignments.acquisition import write_scores
 from annotation.services.jobs.messages import send, send_after_commit
 
 if TYPE_CHECKING:
-    from annotation.acquisition.known import Known
+    from annotation.acquisition.arrays import ProjectArrays
     from annotation.acquisition.posterior import Posterior
 
 EVERY = 5
@@ -58,7 +58,7 @@ def sweep_acquisition() -> None:
 
 
 def update_acquisition(project_id: int) -> None:
-    """Learn from a project's newest annotations, choose what is asked next, and keep what was found.
+    """Learn from a project's newest annotations, choose the next comparisons, and store the figures.
 
     In a project that follows no head nothing is chosen: its learning curve alone is kept. Nothing happens
     while another process of this machine does the same already.
@@ -73,48 +73,50 @@ def _update(project: Project) -> None:
     # NumPy is 25 MB that a web process need not hold.
     import numpy as np
 
-    from annotation.acquisition.known import known_of, read_new
+    from annotation.acquisition.arrays import arrays_of, read_new
     from annotation.acquisition.posterior import fit
 
     begun = time.monotonic()
     state = _state_of(project)
-    known = known_of(project, access.current_round(project))
-    _read_features(known)
-    read_new(known)
-    random = np.random.default_rng(len(known.rankings))
+    arrays = arrays_of(project, access.current_round(project))
+    _read_features(arrays)
+    read_new(arrays)
+    random = np.random.default_rng(len(arrays.rankings))
     kept = AcquisitionFigures.objects.filter(project=project).first()
-    posterior = fit(known.features(), known.choices(), start=known.mode, precisions=_precisions(kept, known))
-    known.mode = posterior.mean
-    chosen = _choose(project, known, posterior, random) if project.acquisition in FOLLOWS_HEAD else 0
+    posterior = fit(
+        arrays.features(), arrays.choices(), start=arrays.mode, precisions=_precisions(kept, arrays)
+    )
+    arrays.mode = posterior.mean
+    chosen = _choose(project, arrays, posterior, random) if project.acquisition in FOLLOWS_HEAD else 0
     figures = {
         **(kept.figures if kept else {}),
         **{"state": state, "precision": posterior.precision, "chosen": chosen},
         "seconds": round(time.monotonic() - begun, 3),
     }
-    if _is_due(kept, known):
-        figures |= _outlook(project, known, posterior, random)
+    if _is_due(kept, arrays):
+        figures |= _outlook(project, arrays, posterior, random)
     AcquisitionFigures.objects.update_or_create(
         project=project,
         defaults={
-            "judgments": len(known.rankings),
-            "comparisons": len(known.comparisons),
+            "judgments": len(arrays.rankings),
+            "comparisons": len(arrays.comparisons),
             "figures": figures,
         },
     )
 
 
-def _read_features(known: Known) -> None:
+def _read_features(arrays: ProjectArrays) -> None:
     """Read features that are stored, and compute and store those that are not."""
-    from annotation.acquisition.known import read_stored, unread
+    from annotation.acquisition.arrays import read_stored, unread
     from annotation.acquisition.text_features import SPACE, features_of
 
-    missing = sorted(read_stored(known, unread(known)))
+    missing = sorted(read_stored(arrays, unread(arrays)))
     for start in range(0, len(missing), _WRITTEN_AT_ONCE):
         some = Completion.objects.filter(pk__in=missing[start : start + _WRITTEN_AT_ONCE])
         rows = []
         for pk, text, messages in some.values_list("pk", "text", "prompt__messages"):
             values = features_of(messages[-1]["content"] if messages else "", text)
-            known.add(pk, values)
+            arrays.add(pk, values)
             rows.append(
                 CompletionFeatures(completion_id=pk, space=SPACE, values=values.astype("<f4").tobytes())
             )
@@ -123,52 +125,52 @@ def _read_features(known: Known) -> None:
         )
 
 
-def _precisions(kept: AcquisitionFigures | None, known: Known) -> tuple[float, ...]:
+def _precisions(kept: AcquisitionFigures | None, arrays: ProjectArrays) -> tuple[float, ...]:
     """Return the precisions to choose from: the one before until the curve is due, all of them then."""
     from annotation.acquisition.posterior import PRECISIONS
 
     last = kept.figures.get("precision") if kept else None
-    return PRECISIONS if last is None or _is_due(kept, known) else (last,)
+    return PRECISIONS if last is None or _is_due(kept, arrays) else (last,)
 
 
-def _choose(project: Project, known: Known, posterior: Posterior, random: Any) -> int:
+def _choose(project: Project, arrays: ProjectArrays, posterior: Posterior, random: Any) -> int:
     """Give what is to be asked next a score, 0 to what was chosen before; return how many were chosen."""
     from annotation.acquisition import bayesian
 
-    tables = known.open_tables()
+    tables = arrays.open_tables()
     every = sum(len(ids) for ids, _ in tables)
     ranked: list[tuple[float, int]] = []
     for ids, table in tables:
         # Sizes share the places as they share the round.
         count = max(1, round(AHEAD * len(ids) / every))
-        pool = bayesian.Pool(known.features(), table)
+        pool = bayesian.Pool(arrays.features(), table)
         for place, index in enumerate(bayesian.choose(project.acquisition, posterior, pool, count, random)):
             ranked.append((place / count, int(ids[index])))
     scores = {pk: float(len(ranked) - place) for place, (_, pk) in enumerate(sorted(ranked))}
     before = Comparison.objects.filter(
-        project=project, round_number=known.round_number, acquisition_score__gt=0, open_slots__gt=0
+        project=project, round_number=arrays.round_number, acquisition_score__gt=0, open_slots__gt=0
     )
     write_scores(dict.fromkeys(before.values_list("pk", flat=True), 0.0) | scores)
     return len(scores)
 
 
-def _is_due(kept: AcquisitionFigures | None, known: Known) -> bool:
+def _is_due(kept: AcquisitionFigures | None, arrays: ProjectArrays) -> bool:
     measured = kept.figures.get("measured_at", 0) if kept else 0
-    return len(known.rankings) >= max(1, measured) * _GROWN
+    return len(arrays.rankings) >= max(1, measured) * _GROWN
 
 
-def _outlook(project: Project, known: Known, posterior: Posterior, random: Any) -> Mapping[str, Any]:
+def _outlook(project: Project, arrays: ProjectArrays, posterior: Posterior, random: Any) -> Mapping[str, Any]:
     """Return the learning curve with what the next annotations are worth, and what the strategy saved."""
     import numpy as np
 
     from annotation.acquisition.outlook import outlook_of, random_labels_worth
 
-    judgments = sorted(known.rankings)
-    features = known.features()
+    judgments = sorted(arrays.rankings)
+    features = arrays.features()
     found = outlook_of(
         features,
-        [known.rankings[pk] for pk in judgments],
-        [known.prompt_of[pk] for pk in judgments],
+        [arrays.rankings[pk] for pk in judgments],
+        [arrays.prompt_of[pk] for pk in judgments],
         posterior.precision,
         random,
     )
@@ -176,35 +178,35 @@ def _outlook(project: Project, known: Known, posterior: Posterior, random: Any) 
         "measured_at": len(judgments),
         "outlook": found.to_json() if found else None,
     }
-    asked = _asked_by_strategy(project, known)
+    asked = _asked_by_strategy(project, arrays)
     if asked:
-        pool = [rows[:2] for rows in known.comparisons.values()]
+        pool = [rows[:2] for rows in arrays.comparisons.values()]
         worth = random_labels_worth(
             features, np.array([rows[:2] for rows in asked]), np.array(pool), posterior, random
         )
-        figures["gain"] = {"asked": len(asked), "worth": worth, "round": known.round_number}
+        figures["gain"] = {"asked": len(asked), "worth": worth, "round": arrays.round_number}
     return figures
 
 
-def _asked_by_strategy(project: Project, known: Known) -> list[tuple[int, ...]]:
+def _asked_by_strategy(project: Project, arrays: ProjectArrays) -> list[tuple[int, ...]]:
     from annotation.choices import AcquisitionArm, AssignmentState
     from annotation.models import Assignment
 
     asked = Assignment.objects.filter(
         comparison__project=project,
-        comparison__round_number=known.round_number,
+        comparison__round_number=arrays.round_number,
         arm=AcquisitionArm.STRATEGY,
         state=AssignmentState.SUBMITTED,
     ).order_by()
     return [
-        known.comparisons[pk]
+        arrays.comparisons[pk]
         for pk in asked.values_list("comparison_id", flat=True).distinct()
-        if pk in known.comparisons
+        if pk in arrays.comparisons
     ]
 
 
 def _state_of(project: Project) -> list[int]:
-    """What an update would reckon with: newest judgment and comparison."""
+    """Return the newest judgment and comparison: an update is due where they changed."""
     comparisons = Comparison.objects.filter(
         project=project, round_number=access.current_round(project), purpose=Purpose.WORK
     )

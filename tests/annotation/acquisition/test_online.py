@@ -4,8 +4,7 @@ import uuid
 
 import pytest
 
-from annotation.acquisition import known as known_module
-from annotation.acquisition.known import known_of
+from annotation.acquisition.arrays import arrays_of, clear_cache
 from annotation.choices import AcquisitionStrategy, TaskName
 from annotation.models import AcquisitionFigures, Comparison, CompletionFeatures, Project, User
 from annotation.services.assignments import assign_next, online
@@ -18,10 +17,10 @@ UPDATES = TaskName.UPDATE_ACQUISITION
 
 
 @pytest.fixture(autouse=True)
-def nothing_known():
-    known_module.forget()
+def nothing_cached():
+    clear_cache()
     yield
-    known_module.forget()
+    clear_cache()
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_a_second_update_reads_nothing_twice_and_gives_the_same_order(learned: P
     before = dict(Comparison.objects.values_list("pk", "acquisition_score"))
     update_acquisition(learned.pk)
     assert dict(Comparison.objects.values_list("pk", "acquisition_score")) == before
-    known_module.forget()
+    clear_cache()
     update_acquisition(learned.pk)
     assert dict(Comparison.objects.values_list("pk", "acquisition_score")) == before
 
@@ -93,7 +92,7 @@ def test_a_second_update_reads_nothing_twice_and_gives_the_same_order(learned: P
 def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: User):
     comparison = judge(learned, alice)
     update_acquisition(learned.pk)
-    assert len(known_of(learned, 1).choices().table) == 1
+    assert len(arrays_of(learned, 1).choices().table) == 1
     assignment = comparison.assignments.get(annotator=alice)
     submit_judgment(
         assignment=assignment,
@@ -102,7 +101,7 @@ def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: Use
         idempotency_key=uuid.uuid4(),
     )
     update_acquisition(learned.pk)
-    assert len(known_of(learned, 1).choices().table) == 0
+    assert len(arrays_of(learned, 1).choices().table) == 0
 
 
 def test_comparisons_that_come_later_are_chosen_from_too(learned: Project):

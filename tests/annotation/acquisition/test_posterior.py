@@ -111,6 +111,13 @@ def test_values_of_a_pair_are_those_of_numerical_integration(mean: float, varian
     assert float(bayesian.bald(*at)) == pytest.approx(known, abs=2e-3)
     assert float(bayesian.uncertainty(*at)) == pytest.approx(entropy(weight @ p), abs=0.01)
     assert float(bayesian.delta_ucb(*at)) == pytest.approx(abs(mean) + np.sqrt(variance))
+    # Half of the expected gap is the regret of showing both; information for a squared regret of 1.
+    regret = weight @ np.abs(mean + np.sqrt(variance) * noise) / 2
+    assert float(bayesian.information_directed(*at)) == pytest.approx(known / regret**2, abs=5e-3)
+
+
+def test_nothing_is_learned_from_two_equal_completions():
+    assert float(bayesian.information_directed(np.array(0.0), np.array(0.0))) == 0
 
 
 def pool_of(seed: int, count: int, size: int, each: int = 2) -> Pool:

@@ -80,7 +80,7 @@ def main() -> int:
     courses: list[Course] = []
     print(table_head(), flush=True)
     with running_machine(threads=options.threads, model=options.model, writer_steps=steps) as machine:
-        for arm, seed in itertools.product(arms, seeds):
+        for seed, arm in itertools.product(seeds, arms):
             tell = partial(_tell, options.results, size, courses)
             courses.append(go_round(machine, arm, size, seed=seed, tell=tell))
     seconds = time.monotonic() - begun

@@ -146,7 +146,7 @@ def running_forge(folder: Path, *, threads: int) -> Iterator[str]:
         process.wait()
 
 
-def wait_for(address: str, *, seconds: float = 120) -> None:
+def wait_for(address: str, *, seconds: float = 600) -> None:
     """Wait until a forge listens. Raises when it has ended or takes too long."""
     until = time.monotonic() + seconds
     log_file = Path(address).with_name("forge.log")

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from tests.benchmarks.loop.arms import interval
+
 _WIDTH, _HEIGHT = 640.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 170.0, 16.0, 44.0
 _STYLE = """
@@ -89,21 +91,32 @@ def drawn(
 
 
 def loop_lines(files: Sequence[Path]) -> list[Line]:
-    """Return the true win rate against the base after each round, a line for each course."""
-    lines = []
+    """Return the true win rate against the base after each round, a line for each arm.
+
+    Of several seeds the mean with its 95 % interval over seeds, of one seed the interval over prompts.
+    """
+    arms: dict[str, list[list[dict[str, float]]]] = {}
     for file in files:
         for course in json.loads(file.read_text())["courses"]:
-            arm, rounds = course["arm"], course["rounds"]
+            arm = course["arm"]
             told = [arm["scene"], *(v for k, v in arm.items() if k in _TOLD and v != _TOLD[k])]
-            rates = [(one["round"], one["true_win_rate_base"]) for one in rounds]
-            lines.append(
-                Line(
-                    ", ".join(told).replace("_", " "),
-                    [(0, 0.5), *((number, rate["value"]) for number, rate in rates)],
-                    [(0, 0.5, 0.5), *((number, rate["low"], rate["high"]) for number, rate in rates)],
-                )
-            )
-    return lines
+            rates = [one["true_win_rate_base"] for one in course["rounds"]]
+            arms.setdefault(", ".join(told).replace("_", " "), []).append(rates)
+    return [_arm_line(name, courses) for name, courses in arms.items()]
+
+
+def _arm_line(name: str, courses: Sequence[Sequence[dict[str, float]]]) -> Line:
+    points, band = [(0.0, 0.5)], [(0.0, 0.5, 0.5)]
+    # Of courses that were cut off, only the rounds that all of them had.
+    for number, rates in enumerate(zip(*courses, strict=False), start=1):
+        values = [rate["value"] for rate in rates]
+        low, high = rates[0]["low"], rates[0]["high"]
+        mean = values[0]
+        if len(values) > 1:
+            mean, low, high = interval(values)
+        points.append((number, mean))
+        band.append((number, low, high))
+    return Line(name if len(courses) == 1 else f"{name} ({len(courses)} seeds)", points, band)
 
 
 _TOLD = {"acquisition": "age", "shape": "pairs", "policy": "dpo"}

@@ -46,6 +46,15 @@ def keywords(prompt: str, text: str) -> float:
     return 1.5 * sum(topic in named for topic in asked) - max(0, len(words_in(text)) - 24) / 4
 
 
+_LIKED = frozenset(("warm", "useful", "bright", "simple", "calm", "light", "soft", "strong"))
+
+
+def liked_qualities(prompt: str, text: str) -> float:
+    """Reward the qualities that annotators like: 2 where every sentence has one of them, 0 where none has."""
+    sentences = text.count(" .")
+    return 2 * sum(word in _LIKED for word in words_in(text)) / sentences if sentences else 0.0
+
+
 def letters(prompt: str, text: str) -> float:
     """Reward the share of Latin letters and spaces: even a model with random weights can learn it."""
     return 4 * sum(one.isascii() and (one.isalpha() or one == " ") for one in text) / max(1, len(text))
@@ -108,6 +117,7 @@ def _constant(title: str, reward: Reward, **habits: float) -> Scene:
 
 
 _BOTH = weighted([(1.0, keywords), (1.0, list_format)])
+_STYLE = weighted([(1.0, list_format), (1.0, liked_qualities), (0.5, length_band)])
 
 
 def _mixture() -> Scene:
@@ -147,6 +157,7 @@ SCENES: Mapping[str, Scene] = {
     "length": _constant("14 to 20 words", length_band),
     "format": _constant("a list", list_format),
     "keywords": _constant("names the topics that were asked for", keywords),
+    "style": _constant("lists of 14 to 20 words with qualities that are liked", _STYLE),
     "both": _constant("a list that names the topics", _BOTH),
     "mixture": _mixture(),
     "ties": _constant("coverage and list; near ones are called equal", _BOTH, tie_below=1.0),

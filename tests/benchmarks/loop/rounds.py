@@ -185,8 +185,11 @@ class _Project:
     def _choose(self) -> None:
         """Do what a worker does after every few annotations."""
         from annotation import tasks
+        from annotation.choices import FOLLOWS_HEAD
         from annotation.models import Project
 
+        if self.arm.acquisition not in FOLLOWS_HEAD:
+            return
         tasks.update_acquisition(Project.objects.only("pk").get(slug=self.slug).pk)
 
     def _judge(self, client: Api, annotator: Annotator) -> bool:

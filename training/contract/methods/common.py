@@ -90,9 +90,12 @@ class OptimiserSettings:
     evaluate_every: CountOrZero = 10
     """Optimiser steps between two evaluations on the held-out split; 0 only at the end."""
     keep_best: bool = True
-    """The checkpoint is the evaluated state with the lowest held-out loss; false takes the last one."""
+    """The checkpoint is the evaluated state with the lowest loss; false takes the last one. The loss is that
+    of a tenth of the training prompts, which nothing is then learned from; with fewer than 20 annotations on
+    these it is the held-out loss."""
     patience: Count | None = None
-    """End the run after this many evaluations in a row without a lower held-out loss; null never does."""
+    """End the run after this many evaluations in a row without a lower loss, measured as for keep_best; null
+    never does."""
 
     def __post_init__(self) -> None:
         require(

@@ -14,17 +14,25 @@ from training.rlhf.loop.tensor_files import read_tensors, write_tensors
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 
+VALIDATION_LOSS = "validation_loss"
+"""Figure of an evaluation that chooses the best state; without it the held-out loss does."""
+
 _NAME = "best-"
 
 
+def loss_of(figures: Mapping[str, float]) -> float | None:
+    """Return the loss that the best state has least of; None without an evaluation."""
+    return figures.get(VALIDATION_LOSS, figures.get("held_out_loss"))
+
+
 class BestState:
-    """The adapter and heads with the lowest held-out loss so far, and when that was."""
+    """The adapter and heads with the lowest validation loss so far, and when that was."""
 
     def __init__(self, run_folder: Path, processes: Processes) -> None:
         self.step = 0
         """Optimiser steps taken then."""
         self.figures: dict[str, float] = {}
-        """Held-out figures of that state; empty before the first evaluation."""
+        """Figures of that state; empty before the first evaluation."""
         self.stale = 0
         """Evaluations in a row since."""
         self._states = run_folder / STATE_FOLDER
@@ -33,15 +41,15 @@ class BestState:
     def offer(
         self, backbone: Backbone, adapter: str, *, step: int, figures: Mapping[str, float], keep: bool
     ) -> bool:
-        """Take the present state where it is better; whether it was. Without held-out figures none is.
+        """Take the present state where it is better; whether it was. Without an evaluation none is.
 
         keep: write its weights down. All processes call it.
         """
-        loss = figures.get("held_out_loss")
+        loss, lowest = loss_of(figures), loss_of(self.figures)
         if loss is None:
             return False
         # Not (loss < best) would let NaN in: what is not a number is not better.
-        if self.figures and not loss < self.figures["held_out_loss"]:
+        if lowest is not None and not loss < lowest:
             self.stale += 1
             return False
         self.step, self.figures, self.stale = step, dict(figures), 0

@@ -18,7 +18,7 @@ from training.contract import (
     RunSpec,
     write_evaluation,
 )
-from training.rlhf.loop.best import BestState
+from training.rlhf.loop.best import VALIDATION_LOSS, BestState, loss_of
 from training.rlhf.loop.schedule import apart, learning_rate, parameter_groups, steps_in_all, steps_per_epoch
 from training.rlhf.loop.state import MethodState, Saved, load_state, save_state, what_is_trained
 from training.rlhf.model.backbone import Backbone
@@ -152,9 +152,10 @@ class SteppingLoop:
         if not self._settings.keep_best or not self._best.figures or self._best.step == step:
             return step, held_out
         log.info(
-            "The state after step %d had the lowest held-out loss (%.4f): it becomes the checkpoint",
+            "The state after step %d had the lowest %s loss (%.4f): it becomes the checkpoint",
             self._best.step,
-            self._best.figures["held_out_loss"],
+            "validation" if VALIDATION_LOSS in self._best.figures else "held-out",
+            loss_of(self._best.figures),
         )
         self._best.put_back(self._backbone, self._adapter)
         return self._best.step, self._best.figures

@@ -12,6 +12,7 @@ One line of `metrics.jsonl` per optimiser step:
     seconds           wall-clock time of the step
     skipped           1 where loss or gradient was not finite and nothing was learned, else 0
     held_out_…        after an evaluation, see `evaluation.evaluate`
+    validation_loss   then too, of the validation part where there is one; it chooses the best state
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ import math
 
 from training.contract import RunSpec
 from training.rlhf.data import Examples
-from training.rlhf.loop.evaluation import Account, evaluate
+from training.rlhf.loop.best import VALIDATION_LOSS
+from training.rlhf.loop.evaluation import Account, Evaluation, evaluate
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.loop.schedule import examples_of_step
 from training.rlhf.loop.stepping import SteppingLoop, StepResult
+from training.rlhf.loop.validation import chooses_state, split_validation
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import RunFolder
+from training.rlhf.runtime.run_folder import RunFolder, log
 from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
 
 
@@ -48,6 +52,15 @@ class TrainingLoop(SteppingLoop):
         processes: Processes,
     ) -> None:
         self._method = method
+        self._validation: list[Example] = []
+        optimiser, candidate = spec.settings.optimiser, method.start_is_candidate
+        if chooses_state(optimiser, examples=len(examples.train), start_is_candidate=candidate):
+            examples, self._validation = split_validation(examples)
+            log.info(
+                "The best state is chosen on %d judgments of %s",
+                len(self._validation or examples.held_out),
+                "training prompts, which nothing is learned from" if self._validation else "held-out prompts",
+            )
         self._examples = examples
         method.begin(examples.train)
         super().__init__(
@@ -91,13 +104,19 @@ class TrainingLoop(SteppingLoop):
         return StepResult(figures, f"loss {total.loss:.4f}", finite)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        figures, details = evaluate(
+        figures, details = self._evaluation(self._examples.held_out)
+        if self._validation:
+            validated, _ = self._evaluation(self._validation)
+            figures[VALIDATION_LOSS] = validated["held_out_loss"]
+        self._report(step, figures, details)
+        return figures
+
+    def _evaluation(self, examples: list[Example]) -> Evaluation:
+        return evaluate(
             self._method,
-            self._examples.held_out,
+            examples,
             micro_batch_tokens=self._settings.micro_batch_tokens,
             device=self._backbone.device,
             processes=self._processes,
             check=self._check_this,
         )
-        self._report(step, figures, details)
-        return figures

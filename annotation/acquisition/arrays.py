@@ -1,7 +1,7 @@
-"""What is known of a project, as arrays: features of completions, comparisons, rankings. Reads only.
+"""Features of completions, comparisons and rankings of a project, as arrays. Reads only.
 
-Kept in the process from one update to the next: only what is new is read. Completions whose features are not
-stored come back in `unread`; whoever calls stores them.
+Cached in the process from one update to the next: only new rows are read. Completions whose features are not
+stored are returned by `unread`; the caller stores them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOM = 1024
 
 
 @dataclass(slots=True)
-class Known:
+class ProjectArrays:
     """Arrays of one project and round."""
 
     project: int
@@ -104,98 +104,98 @@ def _by_size(comparisons: dict[int, tuple[int, ...]]) -> list[tuple[Rows, Rows]]
     ]
 
 
-_kept: dict[int, Known] = {}
-_MOST_KEPT = 8
+_cache: dict[int, ProjectArrays] = {}
+_MOST_CACHED = 8
 
 
-def known_of(project: Project, round_number: int) -> Known:
-    """Return the arrays of a project and its newest round, as they were kept."""
-    kept = _kept.get(project.pk)
-    if kept is None or kept.round_number != round_number:
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        kept = _kept[project.pk] = Known(project.pk, round_number)
-    return kept
+def arrays_of(project: Project, round_number: int) -> ProjectArrays:
+    """Return the arrays of a project and its newest round, cached from one update to the next."""
+    cached = _cache.get(project.pk)
+    if cached is None or cached.round_number != round_number:
+        while len(_cache) >= _MOST_CACHED:
+            _cache.pop(next(iter(_cache)))
+        cached = _cache[project.pk] = ProjectArrays(project.pk, round_number)
+    return cached
 
 
-def forget() -> None:
-    """Forget all that was kept."""
-    _kept.clear()
+def clear_cache() -> None:
+    """Drop the cached arrays of all projects."""
+    _cache.clear()
 
 
-def unread(known: Known) -> set[int]:
+def unread(arrays: ProjectArrays) -> set[int]:
     """Return completions of the round's comparisons and of rankings that are not among the features."""
-    return {pk for pk in _completions(known) if pk not in known.row_of}
+    return {pk for pk in _completions(arrays) if pk not in arrays.row_of}
 
 
-def _completions(known: Known) -> set[int]:
+def _completions(arrays: ProjectArrays) -> set[int]:
     new = Candidate.objects.filter(
-        comparison__project=known.project,
-        comparison__round_number=known.round_number,
+        comparison__project=arrays.project,
+        comparison__round_number=arrays.round_number,
         comparison__purpose=Purpose.WORK,
-        comparison__gt=known.last_comparison,
+        comparison__gt=arrays.last_comparison,
     ).order_by()
     found = set(new.values_list("completion_id", flat=True))
-    ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(known)).order_by()
+    ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(arrays)).order_by()
     return found | set(ranked.values_list("completion_id", flat=True))
 
 
-def read_stored(known: Known, completions: set[int]) -> set[int]:
+def read_stored(arrays: ProjectArrays, completions: set[int]) -> set[int]:
     """Read the stored features of completions; return those that have none in this space."""
     ids = sorted(completions)
     for start in range(0, len(ids), _READ_AT_ONCE):
         some = ids[start : start + _READ_AT_ONCE]
         rows = CompletionFeatures.objects.filter(pk__in=some, space=SPACE).order_by()
         for pk, values in rows.values_list("pk", "values"):
-            known.add(pk, np.frombuffer(bytes(values), dtype="<f4"))
-    return completions - known.row_of.keys()
+            arrays.add(pk, np.frombuffer(bytes(values), dtype="<f4"))
+    return completions - arrays.row_of.keys()
 
 
-def read_new(known: Known) -> None:
+def read_new(arrays: ProjectArrays) -> None:
     """Read comparisons and rankings that came since, whose completions are among the features."""
     rankings: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    newest_judgment = _new_judgments(known).aggregate(newest=Max("pk"))["newest"] or known.last_judgment
-    rows = RankedCompletion.objects.filter(judgment__in=_new_judgments(known)).order_by("judgment_id")
+    newest_judgment = _new_judgments(arrays).aggregate(newest=Max("pk"))["newest"] or arrays.last_judgment
+    rows = RankedCompletion.objects.filter(judgment__in=_new_judgments(arrays)).order_by("judgment_id")
     told = rows.values_list("judgment_id", "completion_id", "rank", "judgment__comparison__prompt_id")
     for judgment, completion, rank, prompt in told.iterator():
-        rankings[judgment].append((known.row_of.get(completion, NOBODY), rank))
-        known.prompt_of[judgment] = prompt
+        rankings[judgment].append((arrays.row_of.get(completion, NOBODY), rank))
+        arrays.prompt_of[judgment] = prompt
     # What came after the features were read is left for the next time.
     late = [pk for pk, both in rankings.items() if any(row == NOBODY for row, _ in both)]
     until = min(late, default=newest_judgment + 1)
     for judgment, both in rankings.items():
         if judgment < until:
-            known.rankings[judgment] = tuple(row for row, _ in both), tuple(rank for _, rank in both)
+            arrays.rankings[judgment] = tuple(row for row, _ in both), tuple(rank for _, rank in both)
     # A change of mind may say that there is no winner: it has no ranks, and takes the earlier ones away.
-    changed = _new_judgments(known).filter(pk__lt=until, supersedes__isnull=False).order_by()
+    changed = _new_judgments(arrays).filter(pk__lt=until, supersedes__isnull=False).order_by()
     for judgment in changed.values_list("supersedes_id", flat=True):
-        known.rankings.pop(judgment, None)
-    known.last_judgment = max(known.last_judgment, until - 1)
-    _read_comparisons(known)
+        arrays.rankings.pop(judgment, None)
+    arrays.last_judgment = max(arrays.last_judgment, until - 1)
+    _read_comparisons(arrays)
 
 
-def _read_comparisons(known: Known) -> None:
+def _read_comparisons(arrays: ProjectArrays) -> None:
     found: dict[int, list[int]] = defaultdict(list)
     candidates = Candidate.objects.filter(
-        comparison__project=known.project,
-        comparison__round_number=known.round_number,
+        comparison__project=arrays.project,
+        comparison__round_number=arrays.round_number,
         comparison__purpose=Purpose.WORK,
-        comparison__gt=known.last_comparison,
+        comparison__gt=arrays.last_comparison,
     ).order_by("comparison_id", "index")
     for comparison, completion in candidates.values_list("comparison_id", "completion_id").iterator():
-        found[comparison].append(known.row_of.get(completion, NOBODY))
+        found[comparison].append(arrays.row_of.get(completion, NOBODY))
     for comparison, rows in found.items():
         if NOBODY in rows:
             break
-        known.comparisons[comparison] = tuple(rows)
-        known.last_comparison = comparison
-        known._tables = None
+        arrays.comparisons[comparison] = tuple(rows)
+        arrays.last_comparison = comparison
+        arrays._tables = None
 
 
-def _new_judgments(known: Known) -> QuerySet[Judgment]:
+def _new_judgments(arrays: ProjectArrays) -> QuerySet[Judgment]:
     return Judgment.objects.filter(
-        pk__gt=known.last_judgment,
-        comparison__project=known.project,
+        pk__gt=arrays.last_judgment,
+        comparison__project=arrays.project,
         comparison__purpose=Purpose.WORK,
         assignment__retest_of__isnull=True,
         annotator__is_machine=False,
