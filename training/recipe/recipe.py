@@ -201,6 +201,13 @@ class Recipe:
     def _check_rewards(self, policy: PolicyGradientSettings) -> None:
         """Raise for settings that would fail the run only after hours of training the reward model."""
         for part in policy.rewards_of_all:
+            served = bool(self.reward_base) and part.checkpoint == ROUND_REWARD_MODEL
+            require(
+                part.population.reward == "common" or not (served or self.trainer == "trl"),
+                "policy, rewards",
+                f"the reward {part.name!r} is one of groups, which the model server does not score by; set its "
+                "population, reward to 'common', or leave reward_base empty and trainer 'rondo'",
+            )
             if part.checkpoint != ROUND_REWARD_MODEL:
                 continue
             require(
