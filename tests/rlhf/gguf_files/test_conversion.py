@@ -42,7 +42,11 @@ FAMILIES: dict[str, tuple[Type, dict[str, Any], dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
         {"qwen3.rope.scaling.type": "linear", "qwen3.rope.scaling.factor": 2.0},
     ),
-    "phi3": (Type.Q5_1, {}, {"phi3.attention.sliding_window": 24, "phi3.rope.scaling.original_context_length": 512}),
+    "phi3": (
+        Type.Q5_1,
+        {},
+        {"phi3.attention.sliding_window": 24, "phi3.rope.scaling.original_context_length": 512},
+    ),
     "gemma": (Type.Q5_0, {}, {}),
     "gemma2": (
         Type.BF16,
@@ -78,7 +82,9 @@ IDS = torch.randint(0, 320, (2, 40), generator=torch.Generator().manual_seed(4))
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_converted_model_computes_what_the_original_does_with_dequantised_weights(kind: str, tmp_path: Path):
+def test_a_converted_model_computes_what_the_original_does_with_dequantised_weights(
+    kind: str, tmp_path: Path
+):
     matrices, more, metadata = FAMILIES[kind]
     folder = family_folder(tmp_path / "original", kind, **more)
     write_gguf(folder, tmp_path / "model.gguf", matrices, metadata=metadata)
@@ -106,7 +112,12 @@ def test_a_converted_model_computes_what_the_original_does_with_dequantised_weig
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama whose rows hold blocks of 256 weights, with the positions of Llama 3."""
-    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "max_position_embeddings": 512}
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 256,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 512,
+    }
     return family_folder(tmp_path_factory.mktemp("wide") / "llama", "llama", rope_parameters=_LLAMA3, **sizes)
 
 
@@ -120,7 +131,9 @@ def llama3_factors() -> np.ndarray:
     return np.array(factors, dtype=np.float32)
 
 
-@pytest.mark.parametrize("kind", [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS, Type.IQ2_XS, Type.Q4_1])
+@pytest.mark.parametrize(
+    "kind", [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS, Type.IQ2_XS, Type.Q4_1]
+)
 def test_weights_of_every_type_are_those_that_gguf_dequantises(kind: Type, wide: Path, tmp_path: Path):
     path = tmp_path / "model.gguf"
     write_gguf(
@@ -176,7 +189,10 @@ def reason(path: Path, tmp_path: Path) -> str:
         ({"metadata": {"llama.attention.head_count": 8}}, "the metadata say (64, 32)"),
         ({"without": ("blk.1.ffn_down.weight",)}, "lacks the tensor blk.1.ffn_down.weight"),
         ({"without": ("llama.block_count",)}, "lacks llama.block_count"),
-        ({"tensors": {"blk.0.strange.weight": np.zeros(32, np.float32)}}, "has the tensor blk.0.strange.weight"),
+        (
+            {"tensors": {"blk.0.strange.weight": np.zeros(32, np.float32)}},
+            "has the tensor blk.0.strange.weight",
+        ),
         ({"tensors": {"rope_freqs.weight": np.full(4, 3.0, np.float32)}}, "not those of Llama 3"),
         ({"tensors": {"blk.0.strange": np.zeros(32, np.int32)}}, "type I32"),
     ],

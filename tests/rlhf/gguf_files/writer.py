@@ -1,4 +1,4 @@
-"""GGUF files of tiny models, as llama.cpp's converter writes them, and the same models with rounded weights."""
+"""GGUF files of tiny models, as llama.cpp's converter writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_gguf(
     without: tuple[str, ...] = (),
     tensors: dict[str, np.ndarray] | None = None,
 ) -> None:
-    """Write the model in `folder`; matrices are of type `kind` where their rows are whole blocks, else float16.
+    """Write the model in `folder`; matrices are of type `kind` where rows are whole blocks, else float16.
 
     metadata: further values. without: keys that are left out. tensors: further ones.
     """
@@ -90,7 +90,7 @@ def type_of(numbers: np.ndarray, kind: gguf.GGMLQuantizationType) -> gguf.GGMLQu
 
 
 def quantised(numbers: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    """Return a tensor's blocks; of types that gguf does not write, blocks at random with scales of a usual size."""
+    """Return a tensor's blocks; of types that gguf does not write, blocks at random."""
     try:
         return gguf.quantize(np.ascontiguousarray(numbers), kind)
     except NotImplementedError:
@@ -102,7 +102,15 @@ def quantised(numbers: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarra
         return blocks.reshape(numbers.shape[0], -1)
 
 
-_SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,), "IQ2_XS": (0,)}
+_SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_XS": (0,),
+    "IQ2_XS": (0,),
+}
 """Where the float16 scales are in a block of each type, in llama.cpp's `ggml-common.h`."""
 
 
@@ -115,7 +123,9 @@ def _tokens(folder: Path) -> dict[str, Any]:
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [_CONTROL if place in special else _NORMAL for place in range(len(tokens))],
+        "tokenizer.ggml.token_type": [
+            _CONTROL if place in special else _NORMAL for place in range(len(tokens))
+        ],
         "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
         "tokenizer.ggml.bos_token_id": tokenizer.bos_token_id,
         "tokenizer.ggml.eos_token_id": tokenizer.eos_token_id,

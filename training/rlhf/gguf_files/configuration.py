@@ -14,6 +14,7 @@ from training.rlhf.gguf_files.header import GgufFile
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
+_INSTEAD = "add the model's original weights as a folder instead"
 _SIZES = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -23,9 +24,12 @@ _SIZES = {
 }
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_GEMMA_CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+_GEMMA_CAPS = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
-"""Layers of the 27 B models, which scale queries by the width of the model over its heads (as llama.cpp does)."""
+"""Layers of the 27 B models, which scale queries by their width over their heads, as llama.cpp does."""
 
 
 class _Keys:
@@ -45,7 +49,9 @@ class _Keys:
     def neutral(self, key: str, *expected: Any) -> None:
         """Read a key that changes nothing while it has one of these values; any other value stays unread."""
         value = self._left.get(key)
-        if value in expected or (isinstance(value, float) and any(math.isclose(value, one) for one in expected)):
+        if value in expected or (
+            isinstance(value, float) and any(math.isclose(value, one) for one in expected)
+        ):
             del self._left[key]
 
     def refuse_rest(self) -> None:
@@ -53,8 +59,8 @@ class _Keys:
         if self._left:
             key, value = next(iter(sorted(self._left.items())))
             raise ContractError(
-                f"{self._file.path.name}: {self._file.architecture}.{key} = {str(value)[:60]} is not supported in a "
-                "GGUF file; add the model's original weights as a folder instead"
+                f"{self._file.path.name}: {self._file.architecture}.{key} = {str(value)[:60]} is not "
+                f"supported in a GGUF file; {_INSTEAD}"
             )
 
 
@@ -63,14 +69,13 @@ def read_configuration(file: GgufFile) -> PretrainedConfig:
     if file.architecture not in _FAMILIES:
         raise ContractError(
             f"{file.path.name} has the architecture {file.architecture or '(none)'!r}; of GGUF files "
-            f"{', '.join(sorted(_FAMILIES))} are supported. Add the model's original weights as a folder instead"
+            f"{', '.join(sorted(_FAMILIES))} are supported; {_INSTEAD}"
         )
     keys = _Keys(file)
     values: dict[str, Any] = {name: keys.take(key) for key, name in _SIZES.items()}
     if not all(isinstance(value, int) for value in values.values()):
         raise ContractError(
-            f"{file.path.name}: its layers differ in size, which is not supported in a GGUF file; add the model's "
-            "original weights as a folder instead"
+            f"{file.path.name}: its layers differ in size, which is not supported in a GGUF file; {_INSTEAD}"
         )
     heads = values["num_attention_heads"]
     values["num_key_value_heads"] = keys.take("attention.head_count_kv", heads)
@@ -128,8 +133,8 @@ def _llama3_rope(file: GgufFile, base: float, head_size: int) -> dict[str, Any]:
     expected = 1 / ((1 - smooth) / factor + smooth)
     if written.shape != expected.shape or not np.allclose(written, expected, rtol=1e-4):
         raise ContractError(
-            f"{file.path.name}: its factors of rotary positions ({ROPE_FACTORS}) are not those of Llama 3; add the "
-            "model's original weights as a folder instead"
+            f"{file.path.name}: its factors of rotary positions ({ROPE_FACTORS}) are not those of Llama 3; "
+            f"{_INSTEAD}"
         )
     return {"rope_type": "llama3", "rope_theta": base, "factor": factor, **_LLAMA3}
 
@@ -208,4 +213,4 @@ _FAMILIES: dict[str, tuple[str, Callable[[GgufFile, _Keys, dict[str, Any]], dict
     "gemma2": ("gemma2", _gemma2),
     "gemma3": ("gemma3_text", _gemma3),
 }
-"""By llama.cpp's name: the model type, and what its configuration has besides the sizes. Mistral is a llama."""
+"""By llama.cpp's name: the model type, and what its configuration has besides the sizes. Mistral is llama."""

@@ -21,7 +21,12 @@ from training.rlhf.gguf_files.vocabulary import end_ids, read_tokenizer
 
 SOURCE_FILE = "source.json"
 """Where a model came from, in the model's own folder."""
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 """Files beside a GGUF file that count more than its metadata."""
 
 _SHARD_BYTES = 4 * 1024**3
@@ -34,8 +39,8 @@ def convert(path: Path, into: Path, *, dtype: torch.dtype | None = None) -> None
 
     Tokenizer files that lie in `into` are used in place of the file's metadata. dtype: of the weights; None
     takes float32 or bfloat16 where the largest tensor has it, and else float16: the scales of quantised
-    blocks are float16, so that its rounding is below their error. Raises `ContractError` with the reason where the
-    file is not whole, or not supported, before any weight is written.
+    blocks are float16, so that its rounding is below their error. Raises `ContractError` with the reason
+    where the file is not whole, or not supported, before any weight is written.
     """
     file = GgufFile(path)
     config = read_configuration(file)
@@ -80,14 +85,14 @@ def _names(file: GgufFile, config: PretrainedConfig) -> dict[str, str]:
             raise ContractError(f"{file.path.name} lacks the tensor {written or name}; fetch the file again")
         if file.shape(written) != tuple(tensor.shape):
             raise ContractError(
-                f"{file.path.name}: the tensor {written} has the shape {file.shape(written)} where the metadata "
-                f"say {tuple(tensor.shape)}; fetch the file again"
+                f"{file.path.name}: the tensor {written} has the shape {file.shape(written)} where the "
+                f"metadata say {tuple(tensor.shape)}; fetch the file again"
             )
         names[name] = written
     if over := sorted(set(file.tensors) - set(names.values()) - {ROPE_FACTORS}):
         raise ContractError(
-            f"{file.path.name} has the tensor {over[0]}, which is not supported in a GGUF file of the architecture "
-            f"{file.architecture!r}; add the model's original weights as a folder instead"
+            f"{file.path.name} has the tensor {over[0]}, which is not supported in a GGUF file of the "
+            f"architecture {file.architecture!r}; add the model's original weights as a folder instead"
         )
     return names
 

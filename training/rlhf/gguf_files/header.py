@@ -30,7 +30,8 @@ class GgufFile:
         except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
             if gguf.GGMLQuantizationType.__name__ in str(error):
                 raise ContractError(
-                    f"{path.name} has tensors of a type that the gguf package does not know ({error}); {_ORIGINAL}"
+                    f"{path.name} has tensors of a type that the gguf package does not know ({error}); "
+                    f"{_ORIGINAL}"
                 ) from error
             raise ContractError(
                 f"{path.name} is not a whole GGUF file: it was cut off or damaged ({error}); fetch it again"
@@ -55,9 +56,7 @@ class GgufFile:
     def values(self, prefix: str) -> dict[str, Any]:
         """Return the values whose keys begin with a prefix, without it."""
         fields = self._reader.fields.items()
-        return {
-            key.removeprefix(prefix): field.contents() for key, field in fields if key.startswith(prefix)
-        }
+        return {key.removeprefix(prefix): field.contents() for key, field in fields if key.startswith(prefix)}
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor's numbers: dequantised, as float32."""

@@ -1,8 +1,8 @@
 """A fast tokenizer from the metadata of a GGUF file, or the one that lies beside it.
 
-The file holds tokens and merges, and names how texts are split before: the splits that are known here come from
-the tokenizers of their makers. Other vocabularies (SentencePiece; splits without a name here) need the makers'
-`tokenizer.json` beside the file.
+The file holds tokens and merges, and names how texts are split before: the splits that are known here come
+from the tokenizers of their makers. Other vocabularies (SentencePiece; splits without a name here) need the
+makers' `tokenizer.json` beside the file.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ _NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})
 
 
 def read_tokenizer(file: GgufFile, beside: Path, *, context: int) -> Any:
-    """Return the tokenizer in the folder `beside` where one is there, which must have the file's tokens; else
-    the one that the metadata describes. Raise `ContractError` where neither can be had, and without a template.
+    """Return the tokenizer in the folder `beside`, which must have the file's tokens, or the metadata's.
+
+    Raise `ContractError` where neither can be had, and without a chat template.
     """
     tokens = [str(token) for token in file.value("tokenizer.ggml.tokens")]
     if (beside / TOKENIZER_FILE).is_file():
@@ -71,8 +72,8 @@ def read_tokenizer(file: GgufFile, beside: Path, *, context: int) -> Any:
         tokenizer.chat_template = file.value("tokenizer.chat_template", None)
     if not tokenizer.chat_template:
         raise ContractError(
-            f"{file.path.name} has no chat template (tokenizer.chat_template); choose a model that was made for "
-            "chats, or put its chat_template.jinja beside the file"
+            f"{file.path.name} has no chat template (tokenizer.chat_template); choose a model that was made "
+            "for chats, or put its chat_template.jinja beside the file"
         )
     return tokenizer
 
@@ -100,7 +101,9 @@ def _built(file: GgufFile, tokens: list[str]) -> PreTrainedTokenizerFast:
     kind, split = file.value("tokenizer.ggml.model", ""), file.value("tokenizer.ggml.pre", "")
     if kind != "gpt2" or split not in _SPLITS:
         named = f"tokenizer of kind {kind!r}" if kind != "gpt2" else f"tokenizer split as {split!r}"
-        raise ContractError(f"{file.path.name} has a {named}, which is not built from its metadata; {_BESIDE}")
+        raise ContractError(
+            f"{file.path.name} has a {named}, which is not built from its metadata; {_BESIDE}"
+        )
     merges = [tuple(str(merge).split(" ", 1)) for merge in file.value("tokenizer.ggml.merges")]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     try:
@@ -108,7 +111,9 @@ def _built(file: GgufFile, tokens: list[str]) -> PreTrainedTokenizerFast:
             models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split in _WHOLE_WORDS)  # type: ignore[arg-type]
         )
     except Exception as error:  # the Rust library raises no class of its own
-        raise ContractError(f"{file.path.name}: the vocabulary cannot be used ({error}); {_BESIDE}") from error
+        raise ContractError(
+            f"{file.path.name}: the vocabulary cannot be used ({error}); {_BESIDE}"
+        ) from error
     if split in _NORMALISED:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _SPLITS[split]()
@@ -135,6 +140,6 @@ def _special_tokens(file: GgufFile, tokens: list[str]) -> dict[str, str]:
 
 
 def end_ids(file: GgufFile) -> list[int]:
-    """Return the tokens that end a completion: that of the sequence, and that of a turn where it is another."""
+    """Return the tokens that end a completion: those of the sequence and of a turn, where they differ."""
     ids = [file.value(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "eot")]
     return sorted({int(one) for one in ids if one is not None})

@@ -66,9 +66,10 @@ def build_rewards(
     """Return the weighted sum of `parts`, at least one. Close it after use.
 
     Reward models become frozen adapters on `backbone`, one for each checkpoint however many parts and calls
-    name it, and the model server is asked once about a batch for each; their weights must stay those of the base, so a policy that trains the base itself needs another
-    `Backbone` here. `folder` is the run's: where relative paths begin. `context` says whether prompts come
-    with their passages in them: a reward model that was trained otherwise is refused; None does not look.
+    name it, and the model server is asked once about a batch for each. Their weights must stay those of the
+    base, so a policy that trains the base itself needs another `Backbone` here. `folder` is the run's: where
+    relative paths begin. `context` says whether prompts come with their passages in them: a reward model that
+    was trained otherwise is refused; None does not look.
     cancelled: whether the run was asked to stop, so that nothing is waited for any more.
 
     Raises `RewardServerError` where a model server does not score, and `ContractError`, which names the part,

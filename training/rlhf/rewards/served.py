@@ -102,7 +102,7 @@ class ServedReward:
             transport=transport,
         )
         self._last: list[Any] = []
-        """The batch asked about last, its answers, and who has read them; shared by all that `weighed` gives."""
+        """The batch asked about last, its answers, and who has read them; shared by those `weighed`."""
         try:
             [self._probe] = self._done([lambda: self._ask(_PROBE, ["Hello."])])
             if self._probe is not None:

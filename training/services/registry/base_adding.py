@@ -183,7 +183,7 @@ def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
 
 
 def _gguf_in(named: Path) -> Path | None:
-    """Return the GGUF file that was named, or the one of a folder without another model; None where none is."""
+    """Return the GGUF file that was named, or the one of a folder without another model; else None."""
     if named.is_file() and named.suffix == _GGUF:
         return named
     found = [] if (named / "config.json").is_file() else sorted(named.glob(f"*{_GGUF}"))
@@ -273,7 +273,16 @@ def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
         raise Refusal(f"{folder}: the sizes in config.json or in the weights cannot be read. Fetch it again.")
     # What the files hold, whatever the configuration says.
     dtype = dtype_in(folder) or facts["dtype"]
-    return {**facts, "parameters": parameters, "dtype": dtype, "shape": asdict(shape)}
+    return {**facts, "parameters": parameters, "dtype": dtype, "shape": asdict(shape), **_gguf_facts(folder)}
+
+
+def _gguf_facts(folder: Path) -> dict[str, Any]:
+    """Return the GGUF file that a model was converted from; nothing of any other."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
+        types = ", ".join(f"{count} × {name}" for name, count in source["types"].items())
+        return {"gguf": {"file": source["gguf_file"], "sha256": source["gguf_sha256"], "types": types}}
+    return {}
 
 
 def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> Base
 
 
 def allowed_folder(text: str) -> Path:
-    """Return a folder, or a GGUF file, on the server that may be read. Refuses one outside `allowed_roots`."""
+    """Return a folder or GGUF file on the server that may be read. Refuses one outside `allowed_roots`."""
     roots = allowed_roots()
     named = text.strip()
     folder = Path(named).expanduser()
