@@ -71,11 +71,12 @@ def _dtype(file: GgufFile) -> torch.dtype:
 
 
 def _names(file: GgufFile, config: PretrainedConfig) -> dict[str, str]:
-    """Return the file's name of each tensor of the model. Refuses a tensor that is missing, over or odd."""
+    """Return the file's name of each tensor of the model, whose class the configuration learns. Refuses a tensor that is missing, over or odd."""
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     known = gguf.get_tensor_name_map(kinds[file.architecture], config.num_hidden_layers)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
     names = {}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
