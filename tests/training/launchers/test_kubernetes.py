@@ -63,7 +63,7 @@ SET_SCHEMA = closed(
         ttlSecondsAfterFinished={"type": "integer", "minimum": 0},
     ),
 )
-"""From JobSet's `api/jobset/v1alpha2/jobset_types.go`: the fields that a run needs. No package has its CRD."""
+"""From JobSet's `api/jobset/v1alpha2/jobset_types.go`: the fields that a run needs."""
 
 
 class Stub:

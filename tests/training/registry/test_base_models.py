@@ -228,6 +228,7 @@ def test_where_no_link_can_be_made_the_files_are_copied(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("project")
 def test_a_gguf_file_becomes_a_base_model_and_a_damaged_or_unclear_one_leaves_nothing(
     server_folder: Path, admin: User, settings: Settings, client: Client
 ):

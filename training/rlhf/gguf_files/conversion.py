@@ -71,7 +71,10 @@ def _dtype(file: GgufFile) -> torch.dtype:
 
 
 def _names(file: GgufFile, config: PretrainedConfig) -> dict[str, str]:
-    """Return the file's name of each tensor of the model, whose class the configuration learns. Refuses a tensor that is missing, over or odd."""
+    """Return the file's name of each tensor of the model, whose class is noted in the configuration.
+
+    Refuses a tensor that is missing, of another shape, or not of the model.
+    """
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     known = gguf.get_tensor_name_map(kinds[file.architecture], config.num_hidden_layers)
     with torch.device("meta"):
