@@ -205,6 +205,9 @@ def _converted(gguf_file: Path, staged: Path, beat: Heartbeat) -> None:
         beat=lambda: beat(current=_bytes_in(staged), total=0, message=f"converting {gguf_file.name}"),
     )
     _succeed(ended)
+    for file in staged.iterdir():
+        # Weights are written for their owner alone; the model server may be another user.
+        file.chmod(0o644)
 
 
 def _is_wanted(file: Path) -> bool:
