@@ -45,6 +45,9 @@ class Suite:
     """Run pytest in the environment, which then also sees the packages of `.venv`."""
 
 
+_PATIENT = ("--timeout", "2400")
+"""A run of two nodes takes two minutes on two idle cores, and four times as long on busy ones."""
+
 SUITES = {
     "vllm": Suite(
         tests=("-m", "vllm", "-n", "0", "tests/rlhf"),
@@ -64,7 +67,7 @@ SUITES = {
         threads=2,
     ),
     "ray": Suite(
-        tests=("--clusters", "tests/training/launchers/test_on_ray.py"),
+        tests=("--clusters", *_PATIENT, "tests/training/launchers/test_on_ray.py"),
         packages=("ray[default]~=2.60",),
         named="ray",
         variable="TEST_RAY_PYTHON",
@@ -76,7 +79,7 @@ SUITES = {
         threads=2,
         tests_inside=True,
     ),
-    "slurm": Suite(tests=("--clusters", "tests/training/launchers/test_on_slurm.py")),
+    "slurm": Suite(tests=("--clusters", *_PATIENT, "tests/training/launchers/test_on_slurm.py")),
 }
 
 

@@ -64,7 +64,7 @@ def test_its_metadata_names_requirements_extras_and_the_command(wheel: Path):
     needed = re.findall(r"^Requires-Dist: ([^;\n]+)$", about, re.M)
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert len(needed) == len([line for line in lines if line and not line.startswith("#")])
-    assert set(re.findall(r"^Provides-Extra: (\S+)$", about, re.M)) == {"ray", "kubernetes", "s3", "gpu"}
+    assert set(re.findall(r"^Provides-Extra: (\S+)$", about, re.M)) == {"ray", "s3", "gpu"}
     assert "rondo = webapp.management.console:main" in entries
 
 

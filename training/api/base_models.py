@@ -107,7 +107,11 @@ class NewBaseModelSerializer(serializers.Serializer[Any]):
         max_length=100, required=False, default="", allow_blank=True, help_text="Empty: its present name."
     )
     folder = serializers.CharField(
-        max_length=1000, required=False, default="", allow_blank=True, help_text="Origin folder."
+        max_length=1000,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Origin folder: a folder, or a .gguf file.",
     )
     repository = serializers.CharField(
         max_length=200, required=False, default="", allow_blank=True, help_text="Origin hub: OWNER/NAME."

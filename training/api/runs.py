@@ -89,9 +89,15 @@ class WholeRunSerializer(RunSerializer):
     class Meta(RunSerializer.Meta):
         fields = (*RunSerializer.Meta.fields, "spec", "machine", "baselines", "people")
 
+    def to_representation(self, instance: Run) -> dict[str, Any]:
+        """Read the run's evaluation once for all that is told of it."""
+        self._evaluation = run_evaluation(instance)
+        values: dict[str, Any] = super().to_representation(instance)
+        return values
+
     def get_baselines(self, run: Run) -> dict[str, Any] | None:
         """As the trainer compared them."""
-        found = run_baselines(run, run_evaluation(run))
+        found = run_baselines(run, self._evaluation)
         if found is None:
             return None
         ceilings = {one.key: dataclasses.asdict(one.estimate) for one in found.ceilings}
@@ -103,7 +109,7 @@ class WholeRunSerializer(RunSerializer):
 
     def get_people(self, run: Run) -> dict[str, Any] | None:
         """As the trainer reported them, with a sentence for each group."""
-        found = run_people(run, run_evaluation(run))
+        found = run_people(run, self._evaluation)
         if found is None:
             return None
         values = {**dataclasses.asdict(found.report), "drift_summary": found.drift}

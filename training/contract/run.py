@@ -117,12 +117,6 @@ class RunSpec:
             "spec, quantization",
             "a quantised base cannot be cut; set it or sharding to 'none'",
         )
-        require(
-            self.sharding == "none" or self.method != "policy_gradient" or self.settings.adapter == "lora",
-            "spec, sharding",
-            "a policy gradient that trains all weights cannot be cut; set it to 'none', or settings, adapter "
-            "to 'lora'",
-        )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
         if self.trl is not None:
             for name, problem in trl_refusals(self.settings, parent=self.parent is not None):

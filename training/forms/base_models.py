@@ -28,8 +28,11 @@ class FolderForm(forms.Form):
 
     folder = forms.CharField(
         max_length=1000,
-        label=_("Folder"),
-        help_text=_("Absolute path on the server, with config.json, tokenizer.json and *.safetensors."),
+        label=_("Folder or GGUF file"),
+        help_text=_(
+            "Absolute path on the server: a folder with config.json, tokenizer.json and *.safetensors, or a "
+            ".gguf file, which is converted once."
+        ),
     )
     name = _name()
 

@@ -1,4 +1,7 @@
-"""Kubernetes: an indexed Job with a pod for each node, and a Service by which they meet."""
+"""Kubernetes: an indexed Job with a pod for each node, and a Service by which they meet.
+
+Where the cluster has JobSet's controller, a JobSet of one such Job instead: its controller makes the Service.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,10 @@ _LABELS = {"app.kubernetes.io/name": "rondo", "app.kubernetes.io/component": "tr
 _KEEP_SECONDS = 86400
 _GRACE_SECONDS = 180
 """For a trainer to save once it is told to end."""
+_JOBSET = "jobset.x-k8s.io/v1alpha2"
+_NODES = "nodes"
+_OVER = ("Complete", "Completed", "Failed")
+"""Conditions of a Job and of a JobSet that has ended."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -36,6 +43,8 @@ class Pods:
     secret: str = ""
     """A Secret whose entries become variables: keys of the store and of judges."""
     service_account: str = ""
+    jobset: bool = False
+    """Whether jobs are JobSets."""
 
 
 class Kubernetes:
@@ -60,7 +69,8 @@ class Kubernetes:
             "Kubernetes", url, token=_token(token), verify=lambda: _trust(authority), transport=transport
         )
         self._namespaced = f"/api/v1/namespaces/{pods.namespace}"
-        self._jobs = f"/apis/batch/v1/namespaces/{pods.namespace}/jobs"
+        group, kind = (_JOBSET, "jobsets") if pods.jobset else ("batch/v1", "jobs")
+        self._jobs = f"/apis/{group}/namespaces/{pods.namespace}/{kind}"
 
     def script(self, job: Job) -> str:
         """Return the manifests as one list in JSON, which kubectl takes, too."""
@@ -68,7 +78,9 @@ class Kubernetes:
         return json.dumps(items, indent=2) + "\n"
 
     def manifests(self, job: Job) -> list[dict[str, Any]]:
-        """Return the Job, and with several nodes the Service by which they find the first."""
+        """Return the Job, and with several nodes the Service by which they find the first; or the JobSet."""
+        if self._pods.jobset:
+            return [self._set(job)]
         return [self._job(job), *([self._service(job)] if job.resources.nodes > 1 else [])]
 
     def submit(self, job: Job) -> str:
@@ -116,7 +128,7 @@ class Kubernetes:
                 state="failed", reason="OOMKilled: a pod needed more than its memory", nodes=nodes
             )
         for condition in job.get("status", {}).get("conditions") or ():
-            if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
+            if condition.get("status") == "True" and condition.get("type") in _OVER:
                 return JobReport(state="ended", reason=_words(condition), nodes=nodes)
         if any(pod.get("status", {}).get("phase") == "Running" for pod in pods):
             return JobReport(state="running", nodes=nodes)
@@ -149,39 +161,51 @@ class Kubernetes:
         version = self._api.json("GET", "/version").get("gitVersion")
         selector = ",".join(f"{name}={value}" for name, value in _LABELS.items())
         jobs = self._api.json("GET", self._jobs, query={"labelSelector": selector})["items"]
-        active = sum(1 for job in jobs if job.get("status", {}).get("active"))
+        active = sum(1 for job in jobs if _is_active(job.get("status") or {}))
         return [f"version {version}, namespace {self._pods.namespace}: {active} active jobs"]
 
     def _pods_of(self, handle: str) -> list[dict[str, Any]]:
-        query = {"labelSelector": f"batch.kubernetes.io/job-name={handle}"}
+        label = "jobset.sigs.k8s.io/jobset-name" if self._pods.jobset else "batch.kubernetes.io/job-name"
+        query = {"labelSelector": f"{label}={handle}"}
         items: list[dict[str, Any]] = self._api.json("GET", f"{self._namespaced}/pods", query=query)["items"]
         return items
 
     def _job(self, job: Job) -> dict[str, Any]:
+        spec = {**self._job_spec(job), "ttlSecondsAfterFinished": _KEEP_SECONDS}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": self._metadata(job), "spec": spec}
+
+    def _set(self, job: Job) -> dict[str, Any]:
+        nodes = {"name": _NODES, "replicas": 1, "template": {"spec": self._job_spec(job)}}
+        spec = {
+            "replicatedJobs": [nodes],
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
+            "failurePolicy": {"maxRestarts": 0},
+            "ttlSecondsAfterFinished": _KEEP_SECONDS,
+        }
+        return {"apiVersion": _JOBSET, "kind": "JobSet", "metadata": self._metadata(job), "spec": spec}
+
+    def _metadata(self, job: Job) -> dict[str, Any]:
+        queue = job.resources.queue
+        return {
+            "name": job.name,
+            "namespace": self._pods.namespace,
+            "labels": {**_LABELS, **({"kueue.x-k8s.io/queue-name": queue} if queue else {})},
+            "annotations": {"rondo/run": job.run},
+        }
+
+    def _job_spec(self, job: Job) -> dict[str, Any]:
         wants = job.resources
-        labels = {**_LABELS, **({"kueue.x-k8s.io/queue-name": wants.queue} if wants.queue else {})}
         spec: dict[str, Any] = {
             "completions": wants.nodes,
             "parallelism": wants.nodes,
             "completionMode": "Indexed",
             # Rondo submits again by itself, where training came further.
             "backoffLimit": 0,
-            "ttlSecondsAfterFinished": _KEEP_SECONDS,
             "template": {"metadata": {"labels": _LABELS}, "spec": self._pod(job)},
         }
         if wants.hours is not None:
             spec["activeDeadlineSeconds"] = math.ceil(wants.hours * 3600)
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "name": job.name,
-                "namespace": self._pods.namespace,
-                "labels": labels,
-                "annotations": {"rondo/run": job.run},
-            },
-            "spec": spec,
-        }
+        return spec
 
     def _pod(self, job: Job) -> dict[str, Any]:
         wants = job.resources
@@ -225,7 +249,9 @@ class Kubernetes:
 
     def _command(self, job: Job) -> list[str]:
         command = [*node_command(job, self._place), "--rank-from", "JOB_COMPLETION_INDEX"]
-        return [*command, "--master", f"{job.name}-0.{job.name}:{_PORT}"]
+        # JobSet names a pod by its set, the job in it, the job's number and its own.
+        first = f"{job.name}-{_NODES}-0-0" if self._pods.jobset else f"{job.name}-0"
+        return [*command, "--master", f"{first}.{job.name}:{_PORT}"]
 
     def _service(self, job: Job) -> dict[str, Any]:
         return {
@@ -258,6 +284,11 @@ def _trust(authority: str) -> ssl.SSLContext:
             f"Kubernetes: the certificate authority {path} cannot be read ({error}); see to "
             "RONDO_KUBERNETES_CA"
         ) from error
+
+
+def _is_active(status: dict[str, Any]) -> bool:
+    """Return whether a Job, or a Job of a JobSet, has pods that wait or run."""
+    return any(one.get("active") for one in (status, *(status.get("replicatedJobsStatus") or ())))
 
 
 def _ended_by(pod: dict[str, Any]) -> str:

@@ -219,8 +219,7 @@ class ComputeSettings:
     is bfloat16 on a GPU and float32 on a CPU."""
     sharding: Sharding = "none"
     """full: all processes share one copy of the base, for one that a GPU cannot hold. node: those of each
-    machine share a copy, which is faster where the network between machines is slow. A policy gradient
-    needs LoRA."""
+    machine share a copy, which is faster where the network between machines is slow."""
     quantization: Quantization = "none"
     """int8 or nf4: the frozen base's linear layers in 8 or 4 bits (QLoRA), for one that memory cannot hold.
     Needs LoRA, no sharding, and the package torchao or bitsandbytes where it trains."""

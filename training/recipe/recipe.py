@@ -157,18 +157,11 @@ class Recipe:
         self._check_promotion()
         self._check_trainer()
         full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
-        samples = isinstance(self.policy, PolicyGradientSettings)
         require(
             self.compute.quantization == "none" or not full,
             "compute, quantization",
             "only a frozen base can be quantised; set it to 'none', or "
             f"{' and '.join(full)}, adapter to 'lora'",
-        )
-        require(
-            self.compute.sharding == "none" or not samples or self.policy.adapter == "lora",
-            "compute, sharding",
-            "a policy gradient that trains all weights cannot be cut; set it to 'none', or policy, adapter "
-            "to 'lora'",
         )
 
     def _check_trainer(self) -> None:
@@ -201,6 +194,13 @@ class Recipe:
     def _check_rewards(self, policy: PolicyGradientSettings) -> None:
         """Raise for settings that would fail the run only after hours of training the reward model."""
         for part in policy.rewards_of_all:
+            served = bool(self.reward_base) and part.checkpoint == ROUND_REWARD_MODEL
+            require(
+                part.population.reward == "common" or not (served or self.trainer == "trl"),
+                "policy, rewards",
+                f"the reward {part.name!r} is one of groups, which the model server does not score by; set "
+                "its population, reward to 'common', or leave reward_base empty and trainer 'rondo'",
+            )
             if part.checkpoint != ROUND_REWARD_MODEL:
                 continue
             require(

@@ -117,6 +117,12 @@ LAUNCHERS = (
         default_note="none, and no token in the pods",
     ),
     Setting(
+        "RONDO_KUBERNETES_JOBSET",
+        Kind.BOOLEAN,
+        "make each job a JobSet (`jobset.x-k8s.io/v1alpha2`), whose controller the cluster must have",
+        default=False,
+    ),
+    Setting(
         "RONDO_COMMAND_SUBMIT",
         Kind.TEXT,
         "command template: submits `{script}` and writes the job's handle; also `{name}`, `{folder}`, "

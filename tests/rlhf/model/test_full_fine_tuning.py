@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.rlhf.loop.trainers import finish_two
 from tests.rlhf.methods.policies import examples_of, method_of, step
-from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, judgments, make_run, status_of, train
 from training.contract import (
     EXIT_FAILED,
@@ -223,11 +222,6 @@ def test_an_export_of_a_whole_model_says_that_its_folder_is_one(
 ) -> None:
     with pytest.raises(ContractError, match="all weights were trained: the folder is a model"):
         export_checkpoint(trained / "checkpoint", base=base, out=tmp_path / "out", merged=True)
-
-
-def test_a_policy_gradient_over_cut_weights_is_refused(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="a policy gradient that trains all weights cannot be cut"):
-        make_sampled_run(tmp_path / "run", base, {**GRPO, "adapter": "none"}, sharding="full")
 
 
 @pytest.mark.slow

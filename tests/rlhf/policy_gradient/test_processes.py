@@ -39,14 +39,14 @@ def figures_of(folder: Path) -> list[dict[str, float]]:
     ]
 
 
-def assert_same_run(ours: Path, theirs: Path, *, within: float = 1e-5) -> None:
+def assert_same_run(
+    ours: Path, theirs: Path, *, within: float = 1e-5, file: str = "adapter_model.safetensors"
+) -> None:
     told, expected = figures_of(ours), figures_of(theirs)
     assert len(told) == len(expected)
     for line, other in zip(told, expected, strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=within, nan_ok=True)
-    weights, others = (
-        load_file(folder / "checkpoint" / "adapter_model.safetensors") for folder in (ours, theirs)
-    )
+    weights, others = (load_file(folder / "checkpoint" / file) for folder in (ours, theirs))
     assert set(weights) == set(others)
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, others[name], rtol=0, atol=within)
@@ -85,6 +85,17 @@ def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
     assert train(one) == EXIT_FINISHED
     finish(cut, processes, per_node=2)
     assert_same_run(cut, one)
+
+
+def test_all_weights_cut_over_processes_end_where_whole_ones_do(base: Path, tmp_path: Path):
+    # The reference is a second transformer, the frozen base, which is cut too; the value head is whole.
+    settings = {"optimiser": {"batch_size": 3, "epochs": 1, "learning_rate": 3e-4}}
+    method = {**PPO, "adapter": "none"}
+    one = make_sampled_run(tmp_path / "one", base, method, **settings)
+    cut = make_sampled_run(tmp_path / "cut", base, method, **settings, sharding="full")
+    assert train(one) == EXIT_FINISHED
+    finish(cut, 2, per_node=2)
+    assert_same_run(cut, one, file="model.safetensors")
 
 
 def test_the_survivor_of_two_processes_ends_as_one_that_can_go_on(base: Path, tmp_path: Path):

@@ -226,6 +226,18 @@ def test_completions_are_sent_in_requests_of_one_chat_and_at_most_64() -> None:
     assert sorted(sizes[1:]) == [2, 6, 64]
 
 
+def test_two_parts_that_name_one_reward_model_have_a_batch_scored_once() -> None:
+    values = iter([0.0, 3.0, 5.0])
+    reward = mocked(lambda request: answer(counted(request), value=next(values)))
+    twice = reward.weighed({"score": -2.0})
+    asked = ([ASK], ["Yes."], [None])
+    assert [one(*asked)[0].value for one in (reward, twice)] == [3.0, -6.0]
+    # Who asks again about the same texts is answered by the server again.
+    assert [one(*asked)[0].value for one in (reward, twice)] == [5.0, -10.0]
+    with pytest.raises(ContractError, match="has no head strange"):
+        reward.weighed({"strange": 1.0})
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_stopped_run_waits_for_no_answer(hangs: bool) -> None:
     stopped, asked, release = threading.Event(), threading.Event(), threading.Event()

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import jsonschema
 import kubernetes_validate
 import pytest
 
@@ -21,6 +23,47 @@ JOB = Job(
 )
 JOBS = "/apis/batch/v1/namespaces/nlp/jobs"
 CORE = "/api/v1/namespaces/nlp"
+SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/nlp/jobsets"
+
+
+def closed(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these fields and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+ANY = {"type": "object"}
+SET_SCHEMA = closed(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
+    kind={"const": "JobSet"},
+    metadata=ANY,
+    spec=closed(
+        (),
+        replicatedJobs={
+            "type": "array",
+            "items": closed(
+                ("name", "template"),
+                name={"type": "string"},
+                replicas={"type": "integer", "minimum": 0},
+                template=closed((), metadata=ANY, spec=ANY),
+            ),
+        },
+        network=closed(
+            (),
+            enableDNSHostnames={"type": "boolean"},
+            publishNotReadyAddresses={"type": "boolean"},
+            subdomain={"type": "string"},
+        ),
+        failurePolicy=closed((), maxRestarts={"type": "integer"}),
+        ttlSecondsAfterFinished={"type": "integer", "minimum": 0},
+    ),
+)
+"""From JobSet's `api/jobset/v1alpha2/jobset_types.go`: the fields that a run needs."""
 
 
 class Stub:
@@ -53,10 +96,9 @@ class Stub:
             body["metadata"]["uid"] = "11-22"
             self.objects[place] = body
             return httpx.Response(201, json=body)
-        if path == JOBS:
-            return httpx.Response(
-                200, json={"items": [one for one in self.objects.values() if one["kind"] == "Job"]}
-            )
+        if path in (JOBS, SETS):
+            items = [one for one in self.objects.values() if one["kind"] in ("Job", "JobSet")]
+            return httpx.Response(200, json={"items": items})
         if path not in self.objects:
             return httpx.Response(404, json={"message": "not found"})
         if request.method == "DELETE":
@@ -100,6 +142,43 @@ def pod(**status: Any) -> dict[str, Any]:
 def test_manifests_keep_to_the_published_schema_of_kubernetes(version: str, job: Job, pods: Pods):
     for manifest in kubernetes(Stub(), pods).manifests(job):
         kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_jobset_keeps_to_its_schema_and_its_job_to_that_of_kubernetes():
+    launcher = kubernetes(Stub(), replace(PODS, jobset=True))
+    [manifest] = launcher.manifests(JOB)
+    jsonschema.validate(manifest, SET_SCHEMA)
+    [nodes] = manifest["spec"]["replicatedJobs"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": JOB.name}, **nodes["template"]}
+    kubernetes_validate.validate(job, "1.33", strict=True)
+    assert (job["spec"]["completions"], job["spec"]["completionMode"], nodes["replicas"]) == (2, "Indexed", 1)
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    # <set>-<job>-<its number>-<the pod's>.<subdomain>, as JobSet's controller names the first pod.
+    assert command[-1] == "rondo-7-1-abcdef-nodes-0-0.rondo-7-1-abcdef:29400"
+    assert "very secret" not in launcher.script(JOB)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**manifest, "spec": {**manifest["spec"], "replicas": 1}}, SET_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("condition", "state"),
+    [("Completed", "ended"), ("Failed", "ended"), ("StartupPolicyCompleted", "running")],
+)
+def test_a_jobset_is_created_followed_and_deleted_as_one_object(condition: str, state: str):
+    stub = Stub()
+    launcher = kubernetes(stub, replace(PODS, jobset=True))
+    assert launcher.submit(JOB) == launcher.submit(JOB) == JOB.name
+    assert set(stub.objects) == {f"{SETS}/{JOB.name}"}
+    assert launcher.find(JOB.name) == JOB.name
+    stub.pods = [pod(phase="Running")]
+    status = {"conditions": [{"type": condition, "status": "True"}], "replicatedJobsStatus": [{"active": 1}]}
+    stub.objects[f"{SETS}/{JOB.name}"]["status"] = status
+    assert launcher.poll(JOB.name).state == state
+    assert stub.requests[-1].url.params["labelSelector"] == f"jobset.sigs.k8s.io/jobset-name={JOB.name}"
+    assert list(launcher.look()) == ["version v1.33.1, namespace nlp: 1 active jobs"]
+    launcher.cancel(JOB.name)
+    assert stub.objects == {}
 
 
 def test_the_schema_would_find_a_field_that_is_not_there():

@@ -10,11 +10,14 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from django.test import Client
+from gguf import GGMLQuantizationType
 from pytest_django import Settings
 
 from annotation.choices import JobState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, CompletionSource, User
+from tests.rlhf.gguf_files.writer import write_gguf
 from tests.rlhf.model.families import family_folder
 from tests.tiny import tiny_model_folder
 from tests.training.registry.stub_hub import COMMIT, StubHub, running_hub
@@ -222,6 +225,35 @@ def test_where_no_link_can_be_made_the_files_are_copied(
     assert added(of_folder(server_folder), admin).error == ""
     weights = BaseModel.objects.get().path / "model.safetensors"
     assert weights.read_bytes() == (server_folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("project")
+def test_a_gguf_file_becomes_a_base_model_and_a_damaged_or_unclear_one_leaves_nothing(
+    server_folder: Path, admin: User, settings: Settings, client: Client
+):
+    folder = server_folder.parent / "files"
+    folder.mkdir()
+    file = folder / "tiny.Q8_0.gguf"
+    write_gguf(server_folder, file, GGMLQuantizationType.Q8_0)
+    addition = added(of_folder(file), admin)
+    assert (addition.state, addition.error) == (JobState.FINISHED, "")
+    base = BaseModel.objects.get(name="tiny.Q8_0")
+    # Rows of 48 and 24 numbers are no whole blocks of 32 and stay float16; those of 128 are quantised.
+    assert base.facts["gguf"] == {
+        "file": file.name,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "types": "19 × F16, 7 × F32, 3 × Q8_0",
+    }
+    assert (base.facts["dtype"], base.facts["architecture"]) == ("float16", "LlamaForCausalLM")
+    client.force_login(admin)
+    assert "19 × F16, 7 × F32, 3 × Q8_0" in client.get(base.get_absolute_url()).content.decode()
+    # A folder with one file is that file.
+    assert added(Wanted(origin=BaseOrigin.FOLDER, folder=str(folder), name="again"), admin).error == ""
+    (folder / "b.gguf").write_bytes(file.read_bytes()[:5000])
+    assert "holds 2 GGUF files" in added(of_folder(folder), admin).error
+    assert "not a whole GGUF file" in added(of_folder(folder / "b.gguf"), admin).error
+    assert leftovers(settings) == ["again", "tiny.Q8_0"]
 
 
 # ── The hub ───────────────────────────────────────────────────────────────────────────

@@ -17,17 +17,20 @@ from training.choices import BaseOrigin, CheckpointKind, StepKind
 from training.contract import (
     ContractError,
     PolicyGradientSettings,
+    Population,
     RewardPart,
+    RewardSettings,
     RolloutSettings,
     manifest_digest,
 )
 from training.contract.external import trl_refusals
 from training.models import BaseModel, Checkpoint, Round, Run
-from training.recipe import Recipe, default_recipe
+from training.recipe import ROUND_REWARD_MODEL, Recipe, default_recipe
 from training.services.registry.base_models import register_base_model
 from training.services.registry.checkpoints import register_starter
 from training.services.rounds import draft_first_round, start_round
 from training.services.rounds.dry_run import dry_run
+from training.services.rounds.recipes import change_recipe
 from training.services.rounds.reward_models import with_reward_models
 from training.services.runs.run_files import checkpoints_of_run
 
@@ -124,6 +127,26 @@ def test_an_earlier_reward_model_of_another_base_is_served_and_one_of_the_same_w
         ("served", "old-reward"),
         ("served", "own-reward"),
     ]
+
+
+def test_a_reward_of_groups_that_the_model_server_would_score_by_is_refused_when_the_recipe_is_saved(
+    project: Project, larger: BaseModel, carol: User
+):
+    on(make_trained("old-reward", project, kind=CheckpointKind.REWARD), larger)
+    groups = Population(reward="worst_group")
+    round_ = draft_first_round(project=project, created_by=None)
+
+    def recipe(checkpoint: str, **more: Any) -> Recipe:
+        part = RewardPart(name="fair", kind="model", checkpoint=checkpoint, population=groups)
+        policy = PolicyGradientSettings(rewards=(part,), rollout=RolloutSettings(unfinished="score"))
+        return Recipe(policy=policy, reward=RewardSettings(group_heads=True), **more)
+
+    with pytest.raises(Refusal, match="policy, rewards: the reward fair is one of groups"):
+        change_recipe(round_=round_, recipe=recipe("old-reward"), actor=carol)
+    for more in ({"reward_base": "larger"}, {"trainer": "trl"}):
+        with pytest.raises(ContractError, match="policy, rewards: the reward 'fair' is one of groups"):
+            recipe(ROUND_REWARD_MODEL, **more)
+    assert change_recipe(round_=round_, recipe=recipe(ROUND_REWARD_MODEL), actor=carol)
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["of the same base", "of another base"])

@@ -40,6 +40,7 @@ from training.contract import WATCH_MARK, PolicyGradientSettings, RunSpec
 from training.rlhf.loop.schedule import examples_of_step
 from training.rlhf.loop.stepping import SteppingLoop, StepResult
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.credit import figures as credit_figures
@@ -402,7 +403,7 @@ class _Steps:
     def __call__(self, finite: bool) -> OptimizerStep:
         """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
         self._sum_gradients([parameter for group in self._groups for parameter in group])
-        norms = [float(nn.utils.clip_grad_norm_(group, self._most)) for group in self._groups]
+        norms = [float(clip_gradients(group, self._most)) for group in self._groups]
         finite = finite and all(map(math.isfinite, norms))
         if finite:
             self._apply()

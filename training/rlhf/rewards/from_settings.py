@@ -66,19 +66,21 @@ def build_rewards(
     """Return the weighted sum of `parts`, at least one. Close it after use.
 
     Reward models become frozen adapters on `backbone`, one for each checkpoint however many parts and calls
-    name it; their weights must stay those of the base, so a policy that trains the base itself needs another
-    `Backbone` here. `folder` is the run's: where relative paths begin. `context` says whether prompts come
-    with their passages in them: a reward model that was trained otherwise is refused; None does not look.
+    name it, and the model server is asked once about a batch for each. Their weights must stay those of the
+    base, so a policy that trains the base itself needs another `Backbone` here. `folder` is the run's: where
+    relative paths begin. `context` says whether prompts come with their passages in them: a reward model that
+    was trained otherwise is refused; None does not look.
     cancelled: whether the run was asked to stop, so that nothing is waited for any more.
 
     Raises `RewardServerError` where a model server does not score, and `ContractError`, which names the part,
     for an option that its kind does not have, a function that is not on the allow-list, and a checkpoint that
     is no reward model of this base or head.
     """
+    asked: dict[tuple[str | None, str | None], ServedReward] = {}
     built = [
         Part(
             name=part.name,
-            reward=_served(part, context, environment, cancelled)
+            reward=_served(part, context, environment, cancelled, asked)
             if part.kind == "served"
             else _reward(part, backbone, folder, context, environment),
             weight=part.weight,
@@ -108,9 +110,16 @@ def _reward(
 
 
 def _served(
-    part: RewardPart, context: bool | None, environment: Mapping[str, str], cancelled: Callable[[], bool]
+    part: RewardPart,
+    context: bool | None,
+    environment: Mapping[str, str],
+    cancelled: Callable[[], bool],
+    asked: dict[tuple[str | None, str | None], ServedReward],
 ) -> ServedReward:
-    """Address and key are the machine owner's to say: a spec that named them could have any server asked."""
+    """Address and key are the machine owner's to say: a spec that named them could have any server asked.
+
+    asked: the reward models of the parts before.
+    """
     where = f"reward {part.name!r}"
     url = environment.get(REWARD_URL_VARIABLE, "").strip()
     require(
@@ -120,8 +129,11 @@ def _served(
         f"{part.checkpoint}, without /v1, and {REWARD_KEY_VARIABLE} to its key",
     )
     key = environment.get(REWARD_KEY_VARIABLE, "")
+    known = asked.get((part.checkpoint, part.checkpoint_digest))
     try:
-        return ServedReward(
+        if known is not None:
+            return known.weighed(part.heads)
+        made = asked[part.checkpoint, part.checkpoint_digest] = ServedReward(
             str(part.checkpoint),
             url=url,
             key=key,
@@ -132,6 +144,7 @@ def _served(
         )
     except ContractError as error:
         raise ContractError(f"{where}: {error}") from None
+    return made
 
 
 def _judge(

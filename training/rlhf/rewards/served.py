@@ -7,6 +7,7 @@ the segment's end in code points and is paid to the policy's token there, see `t
 from __future__ import annotations
 
 import contextlib
+import copy
 import queue
 import re
 import threading
@@ -52,6 +53,10 @@ class _Job(NamedTuple):
     places: list[int]
 
 
+_Answered = tuple[Mapping[str, Any], int]
+"""An answer of the server, and the place of a completion in it."""
+
+
 class ServedReward:
     """Σ_k w_k R_k over the heads of a served reward model, as `learned.LearnedReward` makes it of an adapter.
 
@@ -94,14 +99,15 @@ class ServedReward:
             timeout=timeout,
             attempts=attempts,
             pause=PAUSE_SECONDS if pause is None else pause,
-            cancelled=cancelled,
             transport=transport,
         )
+        self._last: list[Any] = []
+        """The batch asked about last, its answers, and who has read them; shared by those `weighed`."""
         try:
-            [answer] = self._done([lambda: self._ask(_PROBE, ["Hello."])])
-            if answer is not None:
-                self._refuse_unknown_heads(answer)
-                self._refuse_other_context(answer, context)
+            [self._probe] = self._done([lambda: self._ask(_PROBE, ["Hello."])])
+            if self._probe is not None:
+                self._refuse_unknown_heads(self._probe)
+                self._refuse_other_context(self._probe, context)
         except BaseException:
             self.close()
             raise
@@ -110,17 +116,36 @@ class ServedReward:
         """Give the connections back."""
         self._server.close()
 
+    def weighed(self, weights: Mapping[str, float] | None) -> ServedReward:
+        """Return the same reward model with other weights of its heads; both ask once about a batch.
+
+        Raises `ContractError` for a head that is not there.
+        """
+        other = copy.copy(self)
+        other._weights = None if weights is None else dict(weights)
+        if self._probe is not None:
+            other._refuse_unknown_heads(self._probe)
+        return other
+
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> list[Score]:
         del references
-        scores = [Score.cannot("the completion is empty") for _ in completions]
+        batch = ([list(prompt) for prompt in prompts], list(completions))
+        if self._last[:1] != [batch] or id(self) in self._last[2]:
+            self._last[:] = [batch, self._answers(prompts, completions), set()]
+        self._last[2].add(id(self))
+        return [one if isinstance(one, Score) else self._read(*one) for one in self._last[1]]
+
+    def _answers(self, prompts: Sequence[Chat], completions: Sequence[str]) -> list[_Answered | Score]:
+        """Return the answer about each completion, or why it cannot be scored."""
+        answers: list[_Answered | Score] = [Score.cannot("the completion is empty") for _ in completions]
         jobs = list(_jobs(prompts, completions))
-        done = self._done([partial(self._scores, job, completions) for job in jobs])
+        done = self._done([partial(self._answer, job, completions) for job in jobs])
         for job, found in zip(jobs, done, strict=True):
             for place in job.places:
-                scores[place] = Score.cannot(STOPPED) if found is None else found[place]
-        return scores
+                answers[place] = Score.cannot(STOPPED) if found is None else found[place]
+        return answers
 
     def _done(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result | None]:
         """Return the result of each task, some of which run at a time; None for those that were called off.
@@ -148,7 +173,10 @@ class ServedReward:
         for _ in range(min(_REQUESTS, len(tasks))):
             threading.Thread(target=work, name="served reward", daemon=True).start()
         results: dict[int, _Result] = {}
-        while len(results) < len(tasks) and not self._cancelled():
+        while len(results) < len(tasks):
+            if self._cancelled():
+                self._server.abort()
+                break
             with contextlib.suppress(queue.Empty):
                 number, result = done.get(timeout=_LOOK_SECONDS)
                 if isinstance(result, Exception):
@@ -156,9 +184,9 @@ class ServedReward:
                 results[number] = result
         return [results.get(number) for number in range(len(tasks))]
 
-    def _scores(self, job: _Job, completions: Sequence[str]) -> dict[int, Score]:
-        """Return the scores of a job by place; the rest of what is refused is sent again."""
-        scores: dict[int, Score] = {}
+    def _answer(self, job: _Job, completions: Sequence[str]) -> dict[int, _Answered | Score]:
+        """Return the answers about a job by place; the rest of what is refused is sent again."""
+        answers: dict[int, _Answered | Score] = {}
         places = list(job.places)
         while places:
             try:
@@ -167,10 +195,10 @@ class ServedReward:
                 blamed = _BLAMED.fullmatch(error.param or "")
                 if blamed is None or int(blamed[1]) >= len(places):
                     raise
-                scores[places.pop(int(blamed[1]))] = Score.cannot(str(error))
+                answers[places.pop(int(blamed[1]))] = Score.cannot(str(error))
                 continue
-            return scores | dict(zip(places, self._read(answer, len(places)), strict=True))
-        return scores
+            return answers | {place: (answer, row) for row, place in enumerate(places)}
+        return answers
 
     def _ask(self, chat: Chat, completions: Sequence[str]) -> Mapping[str, Any]:
         """Return the server's answer, which is by the right checkpoint."""
@@ -213,10 +241,10 @@ class ServedReward:
                 f"passages; set context to {str(trained).lower()}, or take another reward model"
             )
 
-    def _read(self, answer: Mapping[str, Any], count: int) -> list[Score]:
-        """Return the scores of the completions in an answer. Raises `RewardServerError` for too few."""
+    def _read(self, answer: Mapping[str, Any], place: int) -> Score:
+        """Return the score of a completion in an answer. Raises `RewardServerError` where none is there."""
         try:
-            return [self._score(answer, place) for place in range(count)]
+            return self._score(answer, place)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RewardServerError(
                 f"the model server of the reward model {self._model} gave no usable score ({error!r})"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import httpx
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
-
-
-_WAITING_STEP = 0.1
-"""Seconds between two looks at whether a wait was called off."""
 
 
 class ServerError(Exception):
@@ -40,16 +35,13 @@ class CompatibleServer:
         timeout: float,
         attempts: int,
         pause: float,
-        cancelled: Callable[[], bool] = lambda: False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """name: what messages call it, "the judge". url: without `/v1`. timeout: seconds for one answer.
 
         attempts: how often a request is sent in all, after `pause` seconds, then twice that and so on.
-        cancelled: whether nobody waits for an answer any more; nothing is sent again then.
         """
         self._name, self._attempts, self._pause = name, attempts, pause
-        self._cancelled = cancelled
         self._aborted = threading.Event()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -77,7 +69,7 @@ class CompatibleServer:
         """Return the server's answer, which is a success. Raises `ServerError`."""
         problem, status, param = f"the request to {self._name} was broken off", None, None
         for attempt in range(self._attempts):
-            if self._aborted.is_set() or (attempt and not self._waited(self._pause * 2 ** (attempt - 1))):
+            if self._aborted.wait(self._pause * 2 ** (attempt - 1) if attempt else 0):
                 break
             try:
                 response = self._client.post(path, json=body, extensions={"trace": self._note_socket})
@@ -93,17 +85,6 @@ class CompatibleServer:
             if status not in _AGAIN:
                 break
         raise ServerError(problem, status=status, param=param)
-
-    def _waited(self, seconds: float) -> bool:
-        """Wait; return False once the wait was called off."""
-        until = time.monotonic() + seconds
-        while not self._cancelled():
-            left = until - time.monotonic()
-            if left <= 0:
-                return True
-            if self._aborted.wait(min(left, _WAITING_STEP)):
-                return False
-        return False
 
     def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
         """Keep the socket of each connection, which httpx hands over when it is made (its `trace`)."""

@@ -49,7 +49,7 @@ class Wanted:
         """Return the name that it will bear."""
         by_origin = {
             BaseOrigin.STARTER: STARTER_PACKAGE,
-            BaseOrigin.FOLDER: Path(self.folder).name,
+            BaseOrigin.FOLDER: Path(self.folder).name.removesuffix(".gguf"),
             BaseOrigin.HUB: self.repository.rpartition("/")[2],
             BaseOrigin.SERVER: self.server_model.rpartition("/")[2],
         }
@@ -165,7 +165,7 @@ def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> Base
 
 
 def allowed_folder(text: str) -> Path:
-    """Return a folder on the server that may be read. Refuses one outside `allowed_roots`."""
+    """Return a folder or GGUF file on the server that may be read. Refuses one outside `allowed_roots`."""
     roots = allowed_roots()
     named = text.strip()
     folder = Path(named).expanduser()

@@ -40,7 +40,7 @@ from training.services.rounds.memory_gate import (
     too_large,
     training_machine,
 )
-from training.services.rounds.reward_models import unknown_reference
+from training.services.rounds.reward_models import served_groups, unknown_reference
 from training.services.rounds.rubric_rewards import unknown_rubric
 from training.services.runs.memory import Shape, memory_of, parameters_in
 from training.services.sampling.answers import questions_of, rival_of
@@ -263,6 +263,7 @@ def _unknown_reward_models(round_: Round) -> Iterator[str]:
     policy = round_.parsed_recipe.policy
     yield from unknown_reference(round_, policy)
     yield from unknown_reward_base(round_)
+    yield from served_groups(round_, policy)
     if not isinstance(policy, PolicyGradientSettings):
         return
     known = set(checkpoints_of(round_.project, writing=False).values_list("name", flat=True))

@@ -12,6 +12,7 @@ from annotation.services import audit
 from training.choices import CAN_START, RoundState
 from training.models import Round
 from training.recipe import Recipe
+from training.services.rounds.reward_models import served_groups
 
 CAN_CHANGE = (RoundState.DRAFT, *CAN_START)
 """States in which a recipe may change: what a round trained with is part of its record."""
@@ -21,7 +22,7 @@ def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
     """Give a round another recipe and return the paths of what changed; none leaves all as it was.
 
     What concerns answers holds for those that are not asked for yet. Written to the audit log. Refuses
-    once training has begun.
+    once training has begun, and a reward of groups that the model server would have to score by.
     """
     with transaction.atomic():
         locked = Round.objects.select_for_update().get(pk=round_.pk)
@@ -30,6 +31,8 @@ def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
                 _("%(round)s is %(state)s: its recipe cannot change any more. Change that of the next round.")
                 % {"round": round_, "state": locked.get_state_display()}
             )
+        for problem in served_groups(locked, recipe.policy):
+            raise Refusal(problem, field="recipe")
         before, after = locked.parsed_recipe.to_json(), recipe.to_json()
         changed = sorted(_differences(before, after))
         if changed:

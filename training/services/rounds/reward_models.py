@@ -65,6 +65,26 @@ def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
         ) % {"name": name}
 
 
+def served_groups(round_: Round, policy: PolicySettings) -> Iterator[str]:
+    """Yield why a reward of groups is refused: the model server scores by it, since it is on another base."""
+    if not isinstance(policy, PolicyGradientSettings):
+        return
+    of_groups = {
+        part.checkpoint: part for part in policy.rewards_of_all if part.population.reward != "common"
+    }
+    found = checkpoints_of(round_.project, writing=False).filter(name__in=of_groups) if of_groups else ()
+    for checkpoint in found:
+        if checkpoint.base_model != round_.policy.base_model:
+            yield _(
+                "policy, rewards: the reward %(part)s is one of groups, and %(name)s is on the base "
+                "%(base)s, so that the model server scores by it: set its population, reward to common."
+            ) % {
+                "part": of_groups[checkpoint.name].name,
+                "name": checkpoint,
+                "base": checkpoint.base_model,
+            }
+
+
 def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     """Return the settings with the folder and the digest of the reference in place of its name."""
     if policy.reference in (PARENT, BASE):

@@ -114,6 +114,7 @@ def cluster(name: str) -> Launcher:
                 claim=settings.RONDO_KUBERNETES_CLAIM,
                 secret=settings.RONDO_KUBERNETES_SECRET,
                 service_account=settings.RONDO_KUBERNETES_SERVICE_ACCOUNT,
+                jobset=settings.RONDO_KUBERNETES_JOBSET,
             ),
             url=settings.RONDO_KUBERNETES_URL,
             token=settings.RONDO_KUBERNETES_TOKEN,
