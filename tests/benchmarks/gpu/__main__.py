@@ -4,11 +4,11 @@
     python -m tests.benchmarks.gpu --sizes 7b --parts dpo
     python -m tests.benchmarks.gpu --smoke              # the same code on a processor, tiny shapes, a minute
 
-Reward (rankings of four), DPO and GRPO train LoRA of rank 16 on a Llama-shaped base of random weights; TRL
-does the same work by turns, on FlashAttention where its environment has flash-attn. Generation draws 64
-completions at a time, beside vLLM where that is installed, without CUDA graphs and with them. String reversal
-is `training.rlhf.examples.reverse` on SmolLM2. Every measurement is a process of its own. A pass that runs out
-of memory is tried again with half the tokens.
+Reward (rankings of four), DPO and GRPO train LoRA of rank 16 on a Llama-shaped base of random weights.
+TRL does the same work by turns, on FlashAttention where its environment has flash-attn. Generation draws
+64 completions at a time, beside vLLM where that is installed, without CUDA graphs and with them. String
+reversal is `training.rlhf.examples.reverse` on SmolLM2. Every measurement is a process of its own. A pass
+that runs out of memory is tried again with half the tokens.
 
 Writes report.json and report.md to --out. Ends with 0 only where every figure can be true; goals do not count.
 """
@@ -120,26 +120,27 @@ class Bench:
         runs: dict[str, dict[str, list[Figures]]] = {
             part: {RONDO: [], FIXED: [], TRL: [], VLLM: []} for part in self._parts
         }
-        for _ in range(options.rounds):
-            for group in groups:
-                for part, figures in self._ours(group).items():
-                    if part == "machine":
-                        report.machine = {**report.machine, **figures}
-                        continue
-                    runs[part][RONDO].append(figures)
-                    if "fixed" in figures:
-                        note = "CUDA graphs" if figures["recorded"] else "no CUDA graphs"
-                        runs[part][FIXED].append({**figures["fixed"], "note": note})
-                trained = [part for part in group if part != "generation"]
-                if has_trl and trained:
-                    for part, figures in self._trl(trained).items():
-                        runs[part][TRL].append(figures)
-                if has_vllm and "generation" in group:
-                    runs["generation"][VLLM].append(self._vllm())
+        for group in groups * options.rounds:
+            self._measure_ours(group, runs)
+            trained = [part for part in group if part != "generation"]
+            for part, figures in (self._trl(trained) if has_trl and trained else {}).items():
+                runs[part][TRL].append(figures)
+            if has_vllm and "generation" in group:
+                runs["generation"][VLLM].append(self._vllm())
         peak, source = peak_operations(report.machine, options.peak)
         report.machine |= {"peak": peak, "peak_from": source}
         for part, figures_of in runs.items():
             self._tell(part, figures_of, peak)
+
+    def _measure_ours(self, group: list[str], runs: dict[str, dict[str, list[Figures]]]) -> None:
+        for part, figures in self._ours(group).items():
+            if part == "machine":
+                self._report.machine |= figures
+                continue
+            runs[part][RONDO].append(figures)
+            if "fixed" in figures:
+                note = "CUDA graphs" if figures["recorded"] else "no CUDA graphs"
+                runs[part][FIXED].append({**figures["fixed"], "note": note})
 
     def _tell(self, part: str, runs: dict[str, list[Figures]], peak: float) -> None:
         lines = list(lines_of(self._name, part, runs, peak))
@@ -198,7 +199,9 @@ class Bench:
                 tokens //= 2
                 continue
             if tokens < (options.micro_batch_tokens or self._size.micro_batch_tokens):
-                self._skip(f"{who}, {self._name}, {', '.join(parts)}: memory sufficed for {tokens} tokens a pass")
+                self._skip(
+                    f"{who}, {self._name}, {', '.join(parts)}: memory sufficed for {tokens} tokens a pass"
+                )
             return found
         raise SystemExit(f"{who} runs out of memory on {self._name} with {tokens} tokens a pass")
 
@@ -224,7 +227,9 @@ def reversal(options: argparse.Namespace, report: Report, scratch: Path) -> None
         names.write_text(json.dumps({"train": drawn[:24], "dev": drawn[24:]}))
         command += ["--data", str(names), "--sft-steps", "2", "--rl-steps", "2", "--prompts", "4"]
     elif not (options.model / "config.json").is_file():
-        report.skipped.append(f"string reversal: {options.model} is no model; name SmolLM2's folder by --model")
+        report.skipped.append(
+            f"string reversal: {options.model} is no model; name SmolLM2's folder by --model"
+        )
         return
     else:
         command += ["--model", str(options.model)] + (["--data", str(options.names)] if options.names else [])

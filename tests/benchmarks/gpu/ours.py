@@ -84,10 +84,13 @@ def prompt_ids(size: Size) -> list[list[int]]:
 def training(part: str, size: Size, options: argparse.Namespace) -> Figures:
     """Return the figures of a step: the mean over the steps of a run that count."""
     steps = timed_steps()
-    with tempfile.TemporaryDirectory() as scratch, patch(
-        # No completion ends before the others.
-        "training.rlhf.rollout.generate.end_tokens",
-        return_value=frozenset(),
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        patch(
+            # No completion ends before the others.
+            "training.rlhf.rollout.generate.end_tokens",
+            return_value=frozenset(),
+        ),
     ):
         run = _run(Path(scratch, "run"), part, size, options)
         with _forgetting_the_first(size.warm, options.device):
@@ -96,7 +99,9 @@ def training(part: str, size: Size, options: argparse.Namespace) -> Figures:
     counted = steps[size.warm :]
     names = ("seconds", "tokens", "loss", "seconds_rollout")
     means = {
-        name: sum(float(step[name]) for step in counted) / len(counted) for name in names if name in counted[0]
+        name: sum(float(step[name]) for step in counted) / len(counted)
+        for name in names
+        if name in counted[0]
     }
     if any(step["skipped"] for step in counted):
         means["loss"] = float("nan")

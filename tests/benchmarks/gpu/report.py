@@ -87,9 +87,7 @@ def peak_operations(machine: Figures, given: float | None) -> tuple[float, str]:
     return float(machine["measured_peak"]), "measured, product of two matrices"
 
 
-def lines_of(
-    size: str, part: str, runs: Mapping[str, Sequence[Figures]], peak: float
-) -> Iterator[Line]:
+def lines_of(size: str, part: str, runs: Mapping[str, Sequence[Figures]], peak: float) -> Iterator[Line]:
     """Yield the rows of a part: medians over the rounds, each with its ratio to Rondo's first row.
 
     runs: figures of each round by who made them.
@@ -116,7 +114,9 @@ def lines_of(
         )
 
 
-def problems_of(size: str, part: str, runs: Mapping[str, Sequence[Figures]], lines: Sequence[Line]) -> list[str]:
+def problems_of(
+    size: str, part: str, runs: Mapping[str, Sequence[Figures]], lines: Sequence[Line]
+) -> list[str]:
     """Return why figures cannot be true."""
     odd = []
     need = expected_tokens(size, part)
@@ -166,14 +166,11 @@ def goals_of(report: Report) -> list[Goal]:
         ]
         return max(shares, default=None)
 
-    behind = [ratio("generation", VLLM)] + [
-        line.ratio for line in report.lines if line.who == FIXED and line.ratio is not None
-    ][-1:]
     generation = None
-    if behind[0] is not None:
-        # Rondo's faster way over vLLM's: both ratios are against the plain way.
-        faster = max(1.0, 1 / behind[1]) if len(behind) > 1 and behind[1] else 1.0
-        generation = behind[0] * faster
+    for vllm in (line for line in report.lines if line.who == VLLM):
+        # The faster of Rondo's two ways.
+        own = [one.units for one in report.lines if (one.size, one.part) == (vllm.size, vllm.part)]
+        generation = max(own[:-1]) / vllm.units
     return [
         Goal(name="ranking reward models, times TRL", wanted=3, found=ratio("reward", TRL)),
         Goal(name="DPO, samples a second, times TRL", wanted=1.5, found=ratio("dpo", TRL)),
@@ -187,10 +184,11 @@ def markdown(report: Report) -> str:
     """Return the report as a Markdown text."""
     told = report.machine
     lines = [
-        f"Device: {told.get('device', 'none')}; driver {told.get('driver', '')}, CUDA {told.get('cuda', '')}; "
-        f"torch {told.get('torch', '')}, {told.get('dtype', '')}; {report.date}.",
+        f"Device: {told.get('device', 'none')}; driver {told.get('driver', '')}, "
+        f"CUDA {told.get('cuda', '')}; torch {told.get('torch', '')}, {told.get('dtype', '')}; {report.date}.",
         "",
-        f"Command: `{report.command}`. MFU of {told.get('peak', 0) / 1e12:.4g} TFLOP/s ({told.get('peak_from', '')}).",
+        f"Command: `{report.command}`. MFU of {told.get('peak', 0) / 1e12:.4g} TFLOP/s "
+        f"({told.get('peak_from', '')}).",
         "",
         "| base | part | by | a second | tokens/s | MFU | peak, GB | Rondo is faster | |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -199,8 +197,8 @@ def markdown(report: Report) -> str:
         peak = "" if line.peak is None else f"{line.peak / 1e9:.2f}"
         ratio = "" if line.ratio is None else f"{line.ratio:.2f}×"
         lines.append(
-            f"| {line.size} | {line.part} | {line.who} | {line.units:.3g} {UNITS[line.part]} | {line.tokens:,.0f} "
-            f"| {line.mfu:.1%} | {peak} | {ratio} | {line.note} |"
+            f"| {line.size} | {line.part} | {line.who} | {line.units:.3g} {UNITS[line.part]} "
+            f"| {line.tokens:,.0f} | {line.mfu:.1%} | {peak} | {ratio} | {line.note} |"
         )
     lines += ["", "| goal | wanted | found | |", "|---|---|---|---|"]
     for goal in goals_of(report):

@@ -1,8 +1,8 @@
 """Sizes of the GPU benchmark: shapes of the random bases, work of each part, and the operations it needs.
 
-Knows no torch. A floating-point operation is a multiplication or an addition. What LoRA on a frozen base needs:
-2 for each weight and token forward, 2 backward for the gradient of inputs; attention's two products over what
-a token sees, 2 × 2 × width of all heads forward and twice that backward; the LM head at tokens that are
+Knows no torch. An operation is a multiplication or an addition. What LoRA on a frozen base needs: 2 for
+each weight and token forward, 2 backward for the gradient of inputs; attention's two products over what a
+token sees, 2 × 2 × width of all heads forward and twice that backward; the LM head at tokens that are
 predicted. Adapters, recomputation and the reference's pass, which both trainers make before the steps that
 count, are left out.
 """
@@ -43,9 +43,7 @@ class Size:
     """Steps before them: compilation, and the reference's log-probabilities."""
 
 
-def _shape(
-    vocabulary: int, hidden: int, intermediate: int, layers: int, heads: int, key_heads: int
-) -> Shape:
+def _shape(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: int, key_heads: int) -> Shape:
     return Shape(
         vocabulary=vocabulary,
         hidden=hidden,

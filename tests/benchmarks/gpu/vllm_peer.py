@@ -1,4 +1,4 @@
-"""vLLM's generation on the same prompts. Runs in vLLM's environment, without Rondo. Prints one line of JSON."""
+"""vLLM's generation on the same prompts. Runs in its environment, without Rondo. Prints one line of JSON."""
 
 from __future__ import annotations
 

@@ -13,7 +13,14 @@
                  with gradient checkpointing one hidden state per block, and one block in full
     logits       tokens at a time × vocabulary × 4 bytes, twice: the logits and their gradient
     samples      keys and values of all answers of a step, for methods that sample
+    gathered     sharding: two blocks of the base whole for a moment, and their gradients in float32 where
+                 all weights are trained
+    summed       several processes: gradients of what is not cut once more, 4 bytes each, while they are summed
     process      Python, torch and its libraries
+
+With sharding `full` the processes of a run share one copy of the base, with `node` those of a machine do: of
+each block, and where all weights are trained of its gradients and moments, a process holds its part alone.
+Embedding, LM head, last norm and adapters stay whole. All figures are those of one process.
 
 Base, adapter, trained and frozen are counts; activations are an estimate by the largest tensors that a
 Llama-like block keeps, and the trainer's allocator may hold a third more.
@@ -21,6 +28,7 @@ Llama-like block keeps, and the trainer's allocator may hold a third more.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import struct
@@ -38,6 +46,7 @@ from training.contract import (
     RewardSettings,
     Settings,
     SftSettings,
+    Sharding,
 )
 
 PROCESS_BYTES = 700 * 1024**2
@@ -102,12 +111,21 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Return the parameter count of a Llama-like decoder of this shape."""
-        embedding = self.vocabulary * self.hidden * (1 if self.tied else 2)
         attention = sum(inside * outside for inside, outside in self._attention.values())
         network = sum(inside * outside for inside, outside in self._network.values())
         # Experts are chosen by one more matrix.
         networks = self.experts * (network + self.hidden) if self.experts else network
-        return embedding + self.layers * (attention + networks + 2 * self.hidden) + self.hidden
+        return self.whole + self.layers * (attention + networks + 2 * self.hidden)
+
+    @property
+    def whole(self) -> int:
+        """Return the parameters that no process gives up a part of: embedding, LM head and last norm."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def block(self) -> int:
+        """Return the parameters of a block."""
+        return (self.parameters - self.whole) // self.layers
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
@@ -163,14 +181,14 @@ class Memory:
     activations: int
     logits: int
     samples: int
+    gathered: int = 0
+    summed: int = 0
     process: int = PROCESS_BYTES
 
     @property
     def total(self) -> int:
         """Return the sum."""
-        return sum((self.base, self.trained, self.frozen, self.activations, self.logits, self.samples)) + (
-            self.process
-        )
+        return sum(dataclasses.astuple(self))
 
 
 def parameters_in(folder: Path) -> int | None:
@@ -195,6 +213,28 @@ def dtype_in(folder: Path) -> str:
     return _DTYPES.get(most, most.lower())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The processes of a run, and those of them that share a copy of the base."""
+
+    processes: int = 1
+    shards: int = 1
+
+    @classmethod
+    def of(cls, sharding: Sharding, *, nodes: int, per_node: int) -> Self:
+        """Return the spread over machines that each run so many processes."""
+        processes = nodes * per_node
+        return cls(processes=processes, shards={"none": 1, "full": processes, "node": per_node}[sharding])
+
+    def kept(self, shape: Shape, size: int) -> int:
+        """Return the bytes in one process of what has `size` bytes for all parameters of a base."""
+        whole = shape.whole / shape.parameters
+        return round(size * (whole + (1 - whole) / self.shards))
+
+
+ALONE = Spread()
+
+
 def memory_of(
     settings: Settings,
     shape: Shape,
@@ -203,11 +243,13 @@ def memory_of(
     base_bytes: int = _FLOAT,
     continues: bool = False,
     quantization: Quantization = "none",
+    spread: Spread = ALONE,
 ) -> Memory:
-    """Return the memory of a run of `settings` on a base of this shape.
+    """Return the memory of one process of a run of `settings` on a base of this shape.
 
     parameters: of the base, where they were counted. base_bytes: for each of them. continues: whether
     training goes on from an adapter, of which a frozen copy is the reference. quantization: of the base.
+    spread: over how many processes.
     """
     parameters = shape.parameters if parameters is None else parameters
     lora = settings.trained
@@ -216,14 +258,37 @@ def memory_of(
     holds_base = lora is not None or not isinstance(settings, SftSettings)
     needs_logits = not isinstance(settings, RewardSettings)
     at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
+    base = parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0
+    trained = trained_parameters(settings, shape, parameters=parameters)
     return Memory(
-        base=parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0,
-        trained=trained_parameters(settings, shape, parameters=parameters) * _TRAINED,
+        base=spread.kept(shape, base),
+        trained=_trained(trained, shape, whole=lora is None, base_bytes=base_bytes, spread=spread),
         frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
         activations=_activations(settings, shape, tokens, base_bytes),
         logits=2 * at_once * shape.vocabulary * _FLOAT if needs_logits else 0,
         samples=_samples(settings, shape, base_bytes),
+        gathered=_gathered(shape, whole=lora is None, base_bytes=base_bytes) if spread.shards > 1 else 0,
+        summed=_summed(trained, shape, whole=lora is None, spread=spread),
     )
+
+
+def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread: Spread) -> int:
+    """Return the bytes of trained parameters. whole: whether they are all of the base's."""
+    if not whole:
+        return trained * _TRAINED
+    # A block that is cut is rounded before it is gathered, which is counted there.
+    rounded = base_bytes if base_bytes < _FLOAT and spread.shards == 1 else 0
+    return spread.kept(shape, trained * (_TRAINED + rounded))
+
+
+def _gathered(shape: Shape, *, whole: bool, base_bytes: int) -> int:
+    return 2 * shape.block * (base_bytes + (_FLOAT if whole else 0))
+
+
+def _summed(trained: int, shape: Shape, *, whole: bool, spread: Spread) -> int:
+    if spread.processes == 1:
+        return 0
+    return _FLOAT * (shape.whole if whole and spread.shards > 1 else trained)
 
 
 def _spared(shape: Shape, base_bytes: int, quantization: Quantization) -> int:
