@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m tests.benchmarks.long_rows --tokens 16384 32768
 
 A Llama of two blocks of random weights with LoRA, float32, on a processor. A row is a prompt of half the
-tokens with two answers. Each measurement is a process of its own (`ru_maxrss`), less what it had before. `--torch`
-makes the block mask by torch's `create_block_mask`, for comparison. Linux.
+tokens with two answers. Each measurement is a process of its own (`ru_maxrss`), less what it had before.
+`--torch` makes the block mask by torch's `create_block_mask`, for comparison. Linux.
 """
 
 from __future__ import annotations

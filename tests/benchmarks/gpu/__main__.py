@@ -10,7 +10,7 @@ TRL does the same work by turns, on FlashAttention where its environment has fla
 reversal is `training.rlhf.examples.reverse` on SmolLM2. Every measurement is a process of its own. A pass
 that runs out of memory is tried again with half the tokens.
 
-Writes report.json and report.md to --out. Ends with 0 only where every figure can be true; goals do not count.
+Writes report.json and report.md to --out. Ends with 0 only where every figure can be true.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def markdown(report: Report) -> str:
     told = report.machine
     lines = [
         f"Device: {told.get('device', 'none')}; driver {told.get('driver', '')}, "
-        f"CUDA {told.get('cuda', '')}; torch {told.get('torch', '')}, {told.get('dtype', '')}; {report.date}.",
+        f"CUDA {told.get('cuda', '')}; torch {told.get('torch', '')}, {told.get('dtype', '')}; "
+        f"{report.date}.",
         "",
         f"Command: `{report.command}`. MFU of {told.get('peak', 0) / 1e12:.4g} TFLOP/s "
         f"({told.get('peak_from', '')}).",

@@ -122,7 +122,7 @@ def test_gradients_of_blocks_that_are_cut_are_scattered_in_every_micro_batch():
 def test_nodes_gather_within_themselves_and_sum_their_parts_over_the_network():
     found = scaling_of(plan("sft", rank=0, sharding="node", micro_batches=3), 4)
     # Two nodes of two GPUs: half of 4,736 bytes is scattered over the links, and what each keeps, 2,368
-    # bytes, is summed over the network, 2 × 1/2 of it, three times; so are once the 3,232 bytes that stay whole.
+    # bytes, is summed over the network, 2 × 1/2 of it, three times; so once are 3,232 bytes that stay whole.
     assert found.gradient_bytes == pytest.approx(3 * 2368 + 3 * 2368 + 2 * 0.75 * 3232)
     assert found.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 2 * 3)
     assert found.communication_seconds == pytest.approx((7104 + 7104) / 1000 + (7104 + 4848) / 100)

@@ -6,7 +6,8 @@
                  and 4 bytes every 64 (nf4)
     adapter      Σ over adapted blocks and targets of rank × (in + out) parameters
     trained      16 bytes per trained parameter: weight, gradient and AdamW's two moments, all float32;
-                 without an adapter that is every parameter of the base
+                 without an adapter every parameter of the base, and 2 bytes more of each where products
+                 are computed in bfloat16: rounded weights are kept for the backward pass
     frozen       4 bytes per parameter of every further adapter: what training continues, reward models
     activations  tokens of a micro-batch × what the backward pass keeps of each trained block:
                  12 hidden + 4 intermediate + 2 keys and values, in the base's precision;
@@ -15,7 +16,7 @@
     samples      keys and values of all answers of a step, for methods that sample
     gathered     sharding: two blocks of the base whole for a moment, and their gradients in float32 where
                  all weights are trained
-    summed       several processes: gradients of what is not cut once more, 4 bytes each, while they are summed
+    summed       several processes: gradients of what is not cut once more, 4 bytes each, to be summed
     process      Python, torch and its libraries
 
 With sharding `full` the processes of a run share one copy of the base, with `node` those of a machine do: of
