@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ SHAPE = Shape(
     tied=True,
     context=4096,
 )
-SIZE = Size(shape=SHAPE, prompt=128, answer=128, judgments=4, micro_batch_tokens=1280, prompts=4, samples=4)
+SIZE = Size(shape=SHAPE, prompt=128, answer=128, micro_batch_tokens=1280, prompts=2, samples=4)
 
 
 class Case(NamedTuple):
@@ -49,28 +50,35 @@ class Case(NamedTuple):
     sharding: str = "none"
     per_node: int | None = None
     dtype: str = "float32"
+    judgments: int = 2
 
 
 CASES = (
     Case("reward model, LoRA", "reward"),
-    Case("SFT, all weights, full", "sft", adapter="none", processes=2, sharding="full", tokens=512),
-    Case("reward model, LoRA, full", "reward", processes=2, sharding="full"),
-    Case("SFT, all weights", "sft", adapter="none", tokens=1024),
-    Case("DPO, all weights", "preference", adapter="none", tokens=1152),
-    Case("reward model, LoRA, half the tokens", "reward", tokens=640),
+    Case("SFT, all weights, full", "sft", "none", processes=2, sharding="full", tokens=512, judgments=4),
+    Case("reward model, LoRA, half the tokens", "reward", tokens=640, judgments=1),
+    Case("SFT, all weights", "sft", "none", tokens=1024, judgments=4),
+    Case("reward model, LoRA, full", "reward", processes=2, sharding="full", tokens=640),
     Case("reward model, LoRA, checkpointing", "reward", checkpointing=True),
+    Case("SFT, all weights", "sft", "none", processes=2, tokens=512, judgments=4),
+    Case("DPO, all weights", "preference", "none", tokens=768),
     Case("reward model, LoRA, base in bfloat16", "reward", dtype="bfloat16"),
-    Case("DPO, all weights, bfloat16", "preference", adapter="none", dtype="bfloat16", tokens=1152),
+    Case("reward model, LoRA", "reward", processes=2, tokens=640),
+    Case("DPO, LoRA", "preference", tokens=768),
     Case(
-        "SFT, all weights, node", "sft", adapter="none", processes=4, sharding="node", per_node=2, tokens=256
+        "SFT, all weights, node",
+        "sft",
+        "none",
+        processes=4,
+        sharding="node",
+        per_node=2,
+        tokens=256,
+        judgments=4,
     ),
-    Case("SFT, all weights", "sft", adapter="none", processes=2, tokens=512),
-    Case("DPO, LoRA", "preference", tokens=1152),
+    Case("DPO, all weights, bfloat16", "preference", "none", dtype="bfloat16", tokens=768),
     Case("GRPO, LoRA", "policy_gradient"),
-    Case("DPO, all weights, full", "preference", adapter="none", processes=2, sharding="full", tokens=768),
-    Case("reward model, LoRA", "reward", processes=2),
 )
-"""Tokens are those of the passes that there are."""
+"""Tokens are those of the passes that there are: two rankings of 640, pairs of 384, or demonstrations of 256."""
 
 
 def main() -> None:
@@ -119,9 +127,16 @@ def measure(cases: Sequence[Case], out: Path | None) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch, "base")
         write_base(base, SIZE, device="cpu", dtype=torch.float32)
+        tiny = dataclasses.replace(
+            SHAPE, hidden=32, intermediate=64, layers=2, heads=2, key_heads=1, head_size=16
+        )
+        first = Path(scratch, "first")
+        write_base(first, dataclasses.replace(SIZE, shape=tiny), device="cpu", dtype=torch.float32)
         for number, case in enumerate(cases):
-            folder = make(Path(scratch, str(number), "run"), base, case)
-            found = in_processes(measure_here, case.processes, folder, per_node=case.per_node)
+            # What a first run imports and sets up is not counted.
+            folders = [make(Path(scratch, f"{number}-{of.name}", "run"), of, case) for of in (first, base)]
+            found = in_processes(measure_here, case.processes, *folders, per_node=case.per_node)
+            folder = folders[-1]
             peak, sent = (max(column) for column in zip(*found, strict=True))
             settings = dataclasses.asdict(read_spec(folder).settings)
             measured.append({"case": case._asdict(), "settings": settings, "bytes": peak, "sent": sent})
@@ -146,17 +161,19 @@ def make(folder: Path, base: Path, case: Case) -> Path:
             "rollout": {"samples": SIZE.samples, "max_tokens": SIZE.answer},
             "evaluation_prompts": 0,
         }
+    elif case.method == "sft":
+        settings["sources"] = ["preferred"]
     answers = 2 if case.method == "preference" else 4
     return make_run(
         folder,
         base,
-        [] if samples else Texts(SIZE).rankings(answers),
+        [] if samples else Texts(replace(SIZE, judgments=case.judgments)).rankings(answers),
         prompts=Texts(SIZE).prompts(SIZE.prompts) if samples else (),
         method=case.method,
         settings=settings,
         lora={"rank": 16},
         optimiser={
-            "batch_size": SIZE.prompts if samples else SIZE.judgments,
+            "batch_size": SIZE.prompts if samples else case.judgments,
             "micro_batch_tokens": case.tokens,
             "gradient_checkpointing": case.checkpointing,
             "epochs": 2,
@@ -169,7 +186,7 @@ def make(folder: Path, base: Path, case: Case) -> Path:
     )
 
 
-def measure_here(processes: Any, folder: Path) -> tuple[int, float]:
+def measure_here(processes: Any, first: Path, folder: Path) -> tuple[int, float]:
     """Train in this process; the most bytes that it held beyond those that it began with, and the bytes that
     it sent in the second step."""
     from unittest.mock import patch
@@ -193,7 +210,11 @@ def measure_here(processes: Any, folder: Path) -> tuple[int, float]:
         patches.enter_context(patch.object(train, "join_processes", lambda: nullcontext(processes)))
         patches.enter_context(patch.object(RunFolder, "record", recorded))
         _count_sent(patches, sent)
+        train.train_run(first, stop=StopRequest(first), lock_wait_seconds=0)
+        # The peak begins anew.
+        Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
+        at_steps.clear()
         code = train.train_run(folder, stop=StopRequest(folder), lock_wait_seconds=0)
     if code != EXIT_FINISHED:
         raise RuntimeError((folder / LOG_FILE).read_text()[-3000:])
