@@ -78,7 +78,7 @@ CASES = (
     Case("DPO, all weights, bfloat16", "preference", "none", dtype="bfloat16", tokens=768),
     Case("GRPO, LoRA", "policy_gradient"),
 )
-"""Tokens are those of the passes that there are: two rankings of 640, pairs of 384, or demonstrations of 256."""
+"""Tokens are those of the passes: rankings have 640, pairs 384, demonstrations 256."""
 
 
 def main() -> None:

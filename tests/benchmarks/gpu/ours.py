@@ -21,12 +21,13 @@ from tests.benchmarks.gpu.sizes import CHAT, SIZES, Size
 from tests.benchmarks.gpu.work import Texts, as_pairs, write_base
 from tests.benchmarks.training.ours import peak_memory, timed_steps
 from tests.rlhf.runs import make_run
-from training.contract import EXIT_FINISHED, LOG_FILE
+from training.contract import EXIT_FINISHED, LOG_FILE, read_spec
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.rollout.static_shapes import StaticShapes, as_it_is, shapes_for
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
+from training.services.runs.memory import memory_of
 
 Figures = dict[str, Any]
 METHODS = {"reward": "reward", "dpo": "preference", "grpo": "policy_gradient"}
@@ -93,6 +94,7 @@ def training(part: str, size: Size, options: argparse.Namespace) -> Figures:
         ),
     ):
         run = _run(Path(scratch, "run"), part, size, options)
+        settings = read_spec(run).settings
         with _forgetting_the_first(size.warm, options.device):
             if train_run(run, stop=StopRequest(run), lock_wait_seconds=0) != EXIT_FINISHED:
                 raise SystemExit((run / LOG_FILE).read_text()[-3000:])
@@ -105,6 +107,8 @@ def training(part: str, size: Size, options: argparse.Namespace) -> Figures:
     }
     if any(step["skipped"] for step in counted):
         means["loss"] = float("nan")
+    memory = memory_of(settings, size.shape, base_bytes=4 if options.dtype == "float32" else 2)
+    means["estimate"] = memory.total - memory.process
     units = size.prompts * size.samples if part == "grpo" else size.judgments
     return {**means, "units": units, "peak": _peak(options.device)}
 

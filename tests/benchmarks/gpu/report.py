@@ -31,6 +31,8 @@ class Line:
     mfu: float
     peak: float | None
     """Bytes; None where it is not known."""
+    estimate: float | None = None
+    """Bytes by the formulas of the dry run, without the process itself; None where there are none."""
     ratio: float | None = None
     """The median of the rounds' ratios: Rondo's speed over this one's."""
     note: str = ""
@@ -109,6 +111,7 @@ def lines_of(size: str, part: str, runs: Mapping[str, Sequence[Figures]], peak: 
             tokens=need.tokens / seconds,
             mfu=need.operations / seconds / peak,
             peak=statistics.median(peaks) if peaks else None,
+            estimate=figures[0].get("estimate"),
             ratio=None if who == RONDO else ratio,
             note=str(figures[0].get("note", "")),
         )
@@ -191,15 +194,15 @@ def markdown(report: Report) -> str:
         f"Command: `{report.command}`. MFU of {told.get('peak', 0) / 1e12:.4g} TFLOP/s "
         f"({told.get('peak_from', '')}).",
         "",
-        "| base | part | by | a second | tokens/s | MFU | peak, GB | Rondo is faster | |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| base | part | by | a second | tokens/s | MFU | peak, GB | estimate, GB | Rondo is faster | |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for line in report.lines:
-        peak = "" if line.peak is None else f"{line.peak / 1e9:.2f}"
+        peak, estimate = ("" if size is None else f"{size / 1e9:.2f}" for size in (line.peak, line.estimate))
         ratio = "" if line.ratio is None else f"{line.ratio:.2f}×"
         lines.append(
             f"| {line.size} | {line.part} | {line.who} | {line.units:.3g} {UNITS[line.part]} "
-            f"| {line.tokens:,.0f} | {line.mfu:.1%} | {peak} | {ratio} | {line.note} |"
+            f"| {line.tokens:,.0f} | {line.mfu:.1%} | {peak} | {estimate} | {ratio} | {line.note} |"
         )
     lines += ["", "| goal | wanted | found | |", "|---|---|---|---|"]
     for goal in goals_of(report):
