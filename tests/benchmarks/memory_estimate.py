@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.gpu.sizes import Size
-from training.contract import Method, Settings, read_spec
-from training.services.runs.memory import Shape, memory_of
+from training.contract import Method, Settings, Sharding, read_spec, settings_from_json
+from training.services.runs.memory import Shape, Spread, memory_of
 
 SHAPE = Shape(
     vocabulary=2048,
@@ -47,7 +47,7 @@ class Case(NamedTuple):
     checkpointing: bool = False
     tokens: int = 1280
     processes: int = 1
-    sharding: str = "none"
+    sharding: Sharding = "none"
     per_node: int | None = None
     dtype: str = "float32"
     judgments: int = 2
@@ -106,11 +106,12 @@ def main() -> None:
 
 def estimate_of(entry: dict[str, Any]) -> int:
     """Return the estimate for a measured case, without the process itself."""
-    from training.contract import settings_from_json
-
     case = Case(**entry["case"])
     settings: Settings = settings_from_json(case.method, entry["settings"])
-    memory = memory_of(settings, SHAPE, base_bytes=2 if case.dtype == "bfloat16" else 4)
+    nodes = 1 if case.per_node is None else case.processes // case.per_node
+    spread = Spread.of(case.sharding, nodes=nodes, per_node=case.processes // nodes)
+    base_bytes = 2 if case.dtype == "bfloat16" else 4
+    memory = memory_of(settings, SHAPE, base_bytes=base_bytes, spread=spread)
     return memory.total - memory.process
 
 

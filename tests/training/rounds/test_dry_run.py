@@ -222,8 +222,9 @@ def test_processes_share_the_memory_of_a_machine_without_gpus_and_the_base_where
         return dry_run(round_=Round.objects.get(project=project)).runs[0]
 
     whole, cut = planned("none"), planned("full")
-    assert whole.memory is not None and cut.memory is not None
     shape = Shape.read(base)
+    assert whole.memory is not None
+    assert cut.memory is not None
     assert shape is not None
     # Half of the blocks, at 4 bytes a parameter.
     assert whole.memory.base - cut.memory.base == 4 * (shape.parameters - shape.whole) // 2

@@ -1,4 +1,4 @@
-"""Points that were measured, beside the formulas of scaling: a small model in one to four processes on a CPU.
+"""Points that were measured, beside the formulas of scaling: a small model in one and two processes on a CPU.
 
 Memory is the peak of a process above what Python and torch take; bytes are those that it sends in a step.
 `tests/benchmarks/memory_estimate.py` measures them: 5 million random weights, float32, gloo, 2026-11-25.
@@ -66,7 +66,26 @@ METHODS = {
     "policy_gradient": _("policy by reinforcement learning"),
     "sft": _("supervised fine-tuning"),
 }
-POINTS: tuple[Point, ...] = ()
+POINTS = (
+    Point(method="reward", rank=16, processes=1, tokens=1280, sharding="none", memory=231_432_192, sent=0),
+    Point(
+        method="reward",
+        rank=16,
+        processes=2,
+        tokens=640,
+        sharding="full",
+        memory=155_475_968,
+        sent=19_502_496,
+    ),
+    Point(method="sft", rank=0, processes=1, tokens=1024, sharding="none", memory=235_667_456, sent=0),
+    Point(
+        method="sft", rank=0, processes=2, tokens=512, sharding="none", memory=161_873_920, sent=19_805_436
+    ),
+    Point(
+        method="sft", rank=0, processes=2, tokens=512, sharding="full", memory=175_640_576, sent=28_658_776
+    ),
+    Point(method="preference", rank=0, processes=1, tokens=768, sharding="none", memory=193_654_784, sent=0),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,12 @@
     frozen       4 bytes per parameter of every further adapter: what training continues, reward models
     activations  tokens of a micro-batch × what the backward pass keeps of each trained block:
                  12 hidden + 4 intermediate + 2 keys and values, in the base's precision;
-                 with gradient checkpointing one hidden state per block, and one block in full
+                 with gradient checkpointing one hidden state per block, and three times what one block keeps,
+                 for its gradients and what the allocator holds, but never more than without
     logits       tokens at a time × vocabulary × 4 bytes, twice: the logits and their gradient
     samples      keys and values of all answers of a step, for methods that sample
-    gathered     sharding: two blocks of the base whole for a moment, and their gradients in float32 where
-                 all weights are trained
+    gathered     sharding: two blocks of the base whole for a moment, and the buffers that they arrive in;
+                 where all weights are trained, one block's gradients in float32 with their buffer
     summed       several processes: gradients of what is not cut once more, 4 bytes each, to be summed
     process      Python, torch and its libraries
 
@@ -24,7 +25,7 @@ each block, and where all weights are trained of its gradients and moments, a pr
 Embedding, LM head, last norm and adapters stay whole. All figures are those of one process.
 
 Base, adapter, trained and frozen are counts; activations are an estimate by the largest tensors that a
-Llama-like block keeps, and the trainer's allocator may hold a third more.
+Llama-like block keeps. `tests/benchmarks/memory_estimate.py` holds the sum against measured peaks.
 """
 
 from __future__ import annotations
@@ -283,7 +284,9 @@ def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread
 
 
 def _gathered(shape: Shape, *, whole: bool, base_bytes: int) -> int:
-    return 2 * shape.block * (base_bytes + (_FLOAT if whole else 0))
+    # Of the block that computes and the next one, each with the buffer that it arrives in; of gradients those
+    # of one block, with the buffer that they leave by.
+    return shape.block * (4 * base_bytes + (2 * _FLOAT if whole else 0))
 
 
 def _summed(trained: int, shape: Shape, *, whole: bool, spread: Spread) -> int:
@@ -320,7 +323,7 @@ def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int)
     frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
     layers = 1 if frozen else shape.adapted_layers(settings.trained)
     if settings.optimiser.gradient_checkpointing:
-        return tokens * (layers * shape.hidden + kept) * base_bytes
+        return tokens * min(layers * shape.hidden + 3 * kept, layers * kept) * base_bytes
     return tokens * layers * kept * base_bytes
 
 
