@@ -1,4 +1,4 @@
-"""Points that were measured, beside the formulas of scaling: a small model in one and two processes on a CPU.
+"""Points that were measured, beside the formulas of scaling: a small model in one to four processes on a CPU.
 
 Memory is the peak of a process above what Python and torch take; bytes are those that it sends in a step.
 `tests/benchmarks/memory_estimate.py` measures them: 5 million random weights, float32, gloo, 2026-11-25.
@@ -36,10 +36,10 @@ class Point:
     rank: int
     """Of the adapter; 0 trained all weights."""
     processes: int
+    per_node: int = 8
     tokens: int
     """Of a micro-batch, of which a step has one in each process."""
     sharding: Sharding = "none"
-    per_node: int = 8
     memory: int
     """Bytes measured."""
     sent: int
@@ -83,6 +83,16 @@ POINTS = (
     ),
     Point(
         method="sft", rank=0, processes=2, tokens=512, sharding="full", memory=175_640_576, sent=28_658_776
+    ),
+    Point(
+        method="sft",
+        rank=0,
+        processes=4,
+        per_node=2,
+        tokens=256,
+        sharding="node",
+        memory=149_716_992,
+        sent=38_561_386,
     ),
     Point(method="preference", rank=0, processes=1, tokens=768, sharding="none", memory=193_654_784, sent=0),
 )
