@@ -128,7 +128,8 @@ def test_nodes_gather_within_themselves_and_sum_their_parts_over_the_network():
     assert found.gradient_bytes == pytest.approx(3 * 2368 + 3 * 2368 + 2 * 0.75 * 3232)
     assert found.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 2 * 3)
     assert found.communication_seconds == pytest.approx((7104 + 7104) / 1000 + (7104 + 4848) / 100)
-    # A node's two GPUs share a copy, however many nodes there are.
+    # A node's two GPUs share a copy, however many nodes there are, and keep the base beside it.
+    assert found.memory.base == 2 * (808 + 1184 // 2)
     assert found.memory.trained == 16 * (808 + 1184 // 2)
     assert found.memory == scaling_of(plan("sft", rank=0, sharding="node"), 8).memory
     # A block's gradients in float32 come to it, with their buffer.

@@ -1,7 +1,8 @@
 """Memory that a run needs, estimated from the base model's shape and the run's settings. Knows no torch.
 
     base         parameters × bytes of the base's precision: 4 on a processor, 2 on a GPU; none in
-                 supervised fine-tuning without an adapter, which asks for no reference. Of a quantised base
+                 supervised fine-tuning without an adapter, which asks for no reference, unless the base is
+                 sharded. Of a quantised base
                  the blocks' linear layers count 1 byte a weight and 4 an output (int8), or 4 bits a weight
                  and 4 bytes every 64 (nf4)
     adapter      Σ over adapted blocks and targets of rank × (in + out) parameters
@@ -257,7 +258,8 @@ def memory_of(
     lora = settings.trained
     adapters = _further_adapters(settings) + int(continues and not isinstance(settings, RewardSettings))
     tokens = max(settings.optimiser.micro_batch_tokens, settings.max_tokens)
-    holds_base = lora is not None or not isinstance(settings, SftSettings)
+    # A base that is cut stays beside the weights that are trained, whoever asks for it.
+    holds_base = lora is not None or not isinstance(settings, SftSettings) or spread.shards > 1
     needs_logits = not isinstance(settings, RewardSettings)
     at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
     base = parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0
