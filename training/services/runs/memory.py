@@ -12,8 +12,8 @@
     frozen       4 bytes per parameter of every further adapter: what training continues, reward models
     activations  tokens of a micro-batch × what the backward pass keeps of each trained block:
                  12 hidden + 4 intermediate + 2 keys and values, in the base's precision;
-                 with gradient checkpointing one hidden state per block, and three times what one block keeps,
-                 for its gradients and what the allocator holds, but never more than without
+                 with gradient checkpointing one hidden state per block, and three times what one block keeps
+                 (fitted to a measured peak), but never more than without
     logits       tokens at a time × vocabulary × 4 bytes, twice: the logits and their gradient
     samples      keys and values of all answers of a step, for methods that sample
     gathered     sharding: two blocks of the base whole for a moment, and the buffers that they arrive in;
