@@ -158,11 +158,13 @@ class PlannedRunSerializer(serializers.Serializer[Any]):
     method = serializers.CharField()
     examples = serializers.IntegerField()
     steps = serializers.IntegerField()
-    memory_bytes = serializers.SerializerMethodField(help_text="Null where the base model is not there yet.")
+    memory_bytes = serializers.SerializerMethodField(
+        help_text="Of one process. Null where the base model is not there yet."
+    )
     seconds = serializers.FloatField(allow_null=True, help_text="Null before a like run was measured.")
 
     def get_memory_bytes(self, run: Any) -> int | None:
-        """All that is held at once."""
+        """All that one process holds at once."""
         return None if run.memory is None else int(run.memory.total)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from training.services.runs.measured_points import METHODS
 from training.services.runs.scaling import BASES, GPUS, Plan, settings_for
 
 _DEFAULTS: dict[str, Any] = {
@@ -17,6 +18,7 @@ _DEFAULTS: dict[str, Any] = {
     "micro_batches": 1,
     "completion_tokens": 256,
     "share_of_peak": 40,
+    "sharding": "none",
 }
 
 
@@ -28,12 +30,7 @@ class ScalingForm(forms.Form):
     )
     method = forms.ChoiceField(
         label=_("Method"),
-        choices=[
-            ("reward", _("reward model")),
-            ("preference", _("policy by DPO")),
-            ("policy_gradient", _("policy by reinforcement learning")),
-            ("sft", _("supervised fine-tuning")),
-        ],
+        choices=list(METHODS.items()),
     )
     gpu = forms.ChoiceField(label=_("GPU"), choices=[(key, gpu.name) for key, gpu in GPUS.items()])
     rank = forms.IntegerField(
@@ -55,7 +52,15 @@ class ScalingForm(forms.Form):
         max_value=100,
         help_text=_("An assumption: 30 to 50 is usual."),
     )
-    is_sharded = forms.BooleanField(label=_("Shard the base over all GPUs"), required=False)
+    sharding = forms.ChoiceField(
+        label=_("Sharding"),
+        choices=[
+            ("none", _("none: each GPU holds the base")),
+            ("full", _("full: over all GPUs")),
+            ("node", _("node: over the GPUs of each node")),
+        ],
+        required=False,
+    )
     gradient_checkpointing = forms.BooleanField(label=_("Gradient checkpointing"), required=False)
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -65,7 +70,7 @@ class ScalingForm(forms.Form):
         """Refuse what the trainer refuses: a policy gradient over all weights of a sharded base."""
         values = super().clean() or {}
         samples = values.get("method") == "policy_gradient"
-        if samples and values.get("is_sharded") and values.get("rank") == 0:
+        if samples and values.get("sharding") not in ("", "none") and values.get("rank") == 0:
             self.add_error(
                 "rank", _("Policy gradients on a sharded base train adapters: choose a rank of at least 1.")
             )
@@ -85,7 +90,7 @@ class ScalingForm(forms.Form):
             ),
             shape=BASES[values["base"]][1],
             gpu=GPUS[values["gpu"]],
-            is_sharded=values["is_sharded"],
+            sharding=values["sharding"] or "none",
             micro_batches=values["micro_batches"],
             share_of_peak=values["share_of_peak"] / 100,
         )

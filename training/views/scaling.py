@@ -6,6 +6,7 @@ from django.views.decorators.http import require_safe
 
 from annotation.views.access import Request
 from training.forms.scaling import ScalingForm
+from training.services.runs.measured_points import compared_points
 from training.services.runs.scaling import GPU_COUNTS, fewest_gpus, scaling_of
 from training.views.access import require_manager
 
@@ -15,7 +16,7 @@ def scaling(request: Request) -> HttpResponse:
     """Compute a run of the form's values on each number of GPUs. For managers of any project."""
     require_manager(request.user, None)
     form = ScalingForm(request.GET)
-    context = {"form": form, "rows": [], "fewest": None, "plan": None}
+    context = {"form": form, "rows": [], "fewest": None, "plan": None, "measured": [*compared_points()]}
     if form.is_valid():
         plan = form.plan
         context |= {

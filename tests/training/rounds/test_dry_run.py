@@ -1,5 +1,6 @@
 """Estimate: counted by hand on a small project, and refused where it cannot fit."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from training.selectors.training_time import Pace, steps_of
 from training.services.registry.checkpoints import register_starter
 from training.services.registry.served_models import register_served_model
 from training.services.rounds.dry_run import dry_run, refuse_unless_fits
+from training.services.rounds.memory_gate import UNKNOWN, PlannedRun
 from training.services.rounds.opening import open_round
+from training.services.runs.memory import Shape
 
 pytestmark = pytest.mark.django_db
 
@@ -206,6 +209,27 @@ def test_what_cannot_fit_is_refused_with_the_remedy(project: Project, prompts: l
         refuse_unless_fits(round_)
     assert refused.value.field == "recipe"
     assert any("reward model needs about" in problem for problem in dry_run(round_=round_).problems)
+
+
+def test_processes_share_the_memory_of_a_machine_without_gpus_and_the_base_where_it_is_sharded(
+    project: Project, prompts: list[Prompt], base: Path
+):
+    def planned(sharding: str) -> PlannedRun:
+        compute = {"processes": 2, "sharding": sharding}
+        Round.objects.update_or_create(
+            project=project, defaults={"policy": register_starter(), "recipe": {"compute": compute}}
+        )
+        return dry_run(round_=Round.objects.get(project=project)).runs[0]
+
+    whole, cut = planned("none"), planned("full")
+    shape = Shape.read(base)
+    assert whole.memory is not None
+    assert cut.memory is not None
+    assert shape is not None
+    # Half of the blocks, at 4 bytes a parameter.
+    assert whole.memory.base - cut.memory.base == 4 * (shape.parameters - shape.whole) // 2
+    assert whole.bytes_on(UNKNOWN) == 2 * whole.memory.total
+    assert whole.bytes_on(dataclasses.replace(UNKNOWN, device="cuda")) == whole.memory.total
 
 
 def test_memory_that_is_taken_now_warns_and_does_not_refuse(

@@ -42,7 +42,7 @@ from training.services.rounds.memory_gate import (
 )
 from training.services.rounds.reward_models import served_groups, unknown_reference
 from training.services.rounds.rubric_rewards import unknown_rubric
-from training.services.runs.memory import Shape, memory_of, parameters_in
+from training.services.runs.memory import Shape, Spread, memory_of, parameters_in
 from training.services.sampling.answers import questions_of, rival_of
 
 _ROUNDS_LOOKED_AT = 5
@@ -189,6 +189,8 @@ def _judgments_expected(round_: Round, comparisons: int) -> int:
 
 def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Iterator[PlannedRun]:
     recipe = round_.parsed_recipe
+    compute = recipe.compute
+    spread = Spread.of(compute.sharding, nodes=compute.nodes, per_node=compute.processes)
     continues = round_.policy.kind == CheckpointKind.POLICY
     planned: list[tuple[str, StepKind, Settings]] = [
         (_("reward model"), StepKind.TRAIN_REWARD_MODEL, recipe.reward),
@@ -215,15 +217,17 @@ def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Ite
                 method,
                 shape,
                 parameters=parameters_in(folder),
-                base_bytes=machine.weight_bytes(recipe.compute.dtype),
+                base_bytes=machine.weight_bytes(compute.dtype),
                 continues=continues,
-                quantization=recipe.compute.quantization,
+                quantization=compute.quantization,
+                spread=spread,
             )
             if shape
             else None,
             seconds=pace.seconds_per_example * steps * method.optimiser.batch_size if pace else None,
             measured_on=pace.run if pace else "",
             tokens_per_second=pace.tokens_per_second if pace else None,
+            processes=compute.processes,
         )
 
 

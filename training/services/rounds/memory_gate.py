@@ -4,6 +4,8 @@ The workers that take training report their device, precision and memory with th
 that answers web requests is never asked: it need not be one of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,11 +33,19 @@ class PlannedRun:
     """Judgments or prompts that it passes over once."""
     steps: int
     memory: Memory | None
-    """None where the base model is not there yet, so nothing is known of its size."""
+    """Of one process; None where the base model is not there yet, so nothing is known of its size."""
     seconds: float | None
     measured_on: str
     """The earlier run whose pace the time is reckoned with; empty where there is none."""
     tokens_per_second: float | None
+    processes: int = 1
+    """That train together on a machine, each on a GPU of its own where it has some."""
+
+    def bytes_on(self, machine: Machine) -> int | None:
+        """Return the bytes of the machine's GPU, or of its memory, that the run needs; None if not known."""
+        if self.memory is None:
+            return None
+        return self.memory.total * (1 if machine.on_gpu else self.processes)
 
     @property
     def time(self) -> timedelta | None:
@@ -127,14 +137,15 @@ def machine_of(worker: str, report: dict[str, Any]) -> Machine:
 def too_large(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
     """Runs that cannot fit, each with the remedy."""
     for run in runs:
-        if machine.is_known and run.memory is not None and run.memory.total > machine.usable_bytes:
+        needed = run.bytes_on(machine)
+        if machine.is_known and needed is not None and needed > machine.usable_bytes:
             yield _(
                 "The %(run)s needs about %(needed)s GiB of memory, and %(machine)s has %(total)s for "
                 "training: lower micro_batch_tokens or max_tokens, set gradient_checkpointing, or train "
                 "fewer layers."
             ) % {
                 "run": run.title,
-                "needed": gib(run.memory.total),
+                "needed": gib(needed),
                 "machine": machine.name,
                 "total": gib(machine.usable_bytes),
             }
@@ -145,15 +156,15 @@ def tight(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
     if not machine.is_known:
         yield _("No worker that trains has reported yet: whether its memory suffices is not known.")
     for run in runs:
-        available = machine.available_bytes
-        if run.memory is None:
+        available, needed = machine.available_bytes, run.bytes_on(machine)
+        if needed is None:
             yield _("The base model is not there yet: how much memory the %(run)s needs is not known.") % {
                 "run": run.title
             }
-        elif available is not None and available < run.memory.total <= machine.usable_bytes:
+        elif available is not None and available < needed <= machine.usable_bytes:
             yield _("The %(run)s needs about %(needed)s GiB of memory, and %(free)s are free now.") % {
                 "run": run.title,
-                "needed": gib(run.memory.total),
+                "needed": gib(needed),
                 "free": gib(available),
             }
 

@@ -1,26 +1,37 @@
 """Memory that a run needs, estimated from the base model's shape and the run's settings. Knows no torch.
 
     base         parameters × bytes of the base's precision: 4 on a processor, 2 on a GPU; none in
-                 supervised fine-tuning without an adapter, which asks for no reference. Of a quantised base
+                 supervised fine-tuning without an adapter, which asks for no reference, unless the base is
+                 sharded. Of a quantised base
                  the blocks' linear layers count 1 byte a weight and 4 an output (int8), or 4 bits a weight
                  and 4 bytes every 64 (nf4)
     adapter      Σ over adapted blocks and targets of rank × (in + out) parameters
     trained      16 bytes per trained parameter: weight, gradient and AdamW's two moments, all float32;
-                 without an adapter that is every parameter of the base
+                 without an adapter every parameter of the base, and 2 bytes more of each where products
+                 are computed in bfloat16: rounded weights are kept for the backward pass
     frozen       4 bytes per parameter of every further adapter: what training continues, reward models
     activations  tokens of a micro-batch × what the backward pass keeps of each trained block:
                  12 hidden + 4 intermediate + 2 keys and values, in the base's precision;
-                 with gradient checkpointing one hidden state per block, and one block in full
+                 with gradient checkpointing one hidden state per block, and three times what one block keeps
+                 (fitted to a measured peak), but never more than without
     logits       tokens at a time × vocabulary × 4 bytes, twice: the logits and their gradient
     samples      keys and values of all answers of a step, for methods that sample
+    gathered     sharding: two blocks of the base whole for a moment, and the buffers that they arrive in;
+                 where all weights are trained, one block's gradients in float32 with their buffer
+    summed       several processes: gradients of what is not cut once more, 4 bytes each, to be summed
     process      Python, torch and its libraries
 
+With sharding `full` the processes of a run share one copy of the base, with `node` those of a machine do: of
+each block, and where all weights are trained of its gradients and moments, a process holds its part alone.
+Embedding, LM head, last norm and adapters stay whole. All figures are those of one process.
+
 Base, adapter, trained and frozen are counts; activations are an estimate by the largest tensors that a
-Llama-like block keeps, and the trainer's allocator may hold a third more.
+Llama-like block keeps. `tests/benchmarks/memory_estimate.py` holds the sum against measured peaks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import struct
@@ -38,6 +49,7 @@ from training.contract import (
     RewardSettings,
     Settings,
     SftSettings,
+    Sharding,
 )
 
 PROCESS_BYTES = 700 * 1024**2
@@ -102,12 +114,21 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Return the parameter count of a Llama-like decoder of this shape."""
-        embedding = self.vocabulary * self.hidden * (1 if self.tied else 2)
         attention = sum(inside * outside for inside, outside in self._attention.values())
         network = sum(inside * outside for inside, outside in self._network.values())
         # Experts are chosen by one more matrix.
         networks = self.experts * (network + self.hidden) if self.experts else network
-        return embedding + self.layers * (attention + networks + 2 * self.hidden) + self.hidden
+        return self.whole + self.layers * (attention + networks + 2 * self.hidden)
+
+    @property
+    def whole(self) -> int:
+        """Return the parameters that no process gives up a part of: embedding, LM head and last norm."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def block(self) -> int:
+        """Return the parameters of a block."""
+        return (self.parameters - self.whole) // self.layers
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
@@ -163,14 +184,14 @@ class Memory:
     activations: int
     logits: int
     samples: int
+    gathered: int = 0
+    summed: int = 0
     process: int = PROCESS_BYTES
 
     @property
     def total(self) -> int:
         """Return the sum."""
-        return sum((self.base, self.trained, self.frozen, self.activations, self.logits, self.samples)) + (
-            self.process
-        )
+        return sum(dataclasses.astuple(self))
 
 
 def parameters_in(folder: Path) -> int | None:
@@ -195,6 +216,28 @@ def dtype_in(folder: Path) -> str:
     return _DTYPES.get(most, most.lower())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The processes of a run, and those of them that share a copy of the base."""
+
+    processes: int = 1
+    shards: int = 1
+
+    @classmethod
+    def of(cls, sharding: Sharding, *, nodes: int, per_node: int) -> Self:
+        """Return the spread over machines that each run so many processes."""
+        processes = nodes * per_node
+        return cls(processes=processes, shards={"none": 1, "full": processes, "node": per_node}[sharding])
+
+    def kept(self, shape: Shape, size: int) -> int:
+        """Return the bytes in one process of what has `size` bytes for all parameters of a base."""
+        whole = shape.whole / shape.parameters
+        return round(size * (whole + (1 - whole) / self.shards))
+
+
+ALONE = Spread()
+
+
 def memory_of(
     settings: Settings,
     shape: Shape,
@@ -203,27 +246,55 @@ def memory_of(
     base_bytes: int = _FLOAT,
     continues: bool = False,
     quantization: Quantization = "none",
+    spread: Spread = ALONE,
 ) -> Memory:
-    """Return the memory of a run of `settings` on a base of this shape.
+    """Return the memory of one process of a run of `settings` on a base of this shape.
 
     parameters: of the base, where they were counted. base_bytes: for each of them. continues: whether
     training goes on from an adapter, of which a frozen copy is the reference. quantization: of the base.
+    spread: over how many processes.
     """
     parameters = shape.parameters if parameters is None else parameters
     lora = settings.trained
     adapters = _further_adapters(settings) + int(continues and not isinstance(settings, RewardSettings))
     tokens = max(settings.optimiser.micro_batch_tokens, settings.max_tokens)
-    holds_base = lora is not None or not isinstance(settings, SftSettings)
+    # A base that is cut stays beside the weights that are trained, whoever asks for it.
+    holds_base = lora is not None or not isinstance(settings, SftSettings) or spread.shards > 1
     needs_logits = not isinstance(settings, RewardSettings)
     at_once = min(tokens, _TRAINED_LOGITS_AT_ONCE if lora is None else _LOGITS_AT_ONCE)
+    base = parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0
+    trained = trained_parameters(settings, shape, parameters=parameters)
     return Memory(
-        base=parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0,
-        trained=trained_parameters(settings, shape, parameters=parameters) * _TRAINED,
+        base=spread.kept(shape, base),
+        trained=_trained(trained, shape, whole=lora is None, base_bytes=base_bytes, spread=spread),
         frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
         activations=_activations(settings, shape, tokens, base_bytes),
         logits=2 * at_once * shape.vocabulary * _FLOAT if needs_logits else 0,
         samples=_samples(settings, shape, base_bytes),
+        gathered=_gathered(shape, whole=lora is None, base_bytes=base_bytes) if spread.shards > 1 else 0,
+        summed=_summed(trained, shape, whole=lora is None, spread=spread),
     )
+
+
+def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread: Spread) -> int:
+    """Return the bytes of trained parameters. whole: whether they are all of the base's."""
+    if not whole:
+        return trained * _TRAINED
+    # A block that is cut is rounded before it is gathered, which is counted there.
+    rounded = base_bytes if base_bytes < _FLOAT and spread.shards == 1 else 0
+    return spread.kept(shape, trained * (_TRAINED + rounded))
+
+
+def _gathered(shape: Shape, *, whole: bool, base_bytes: int) -> int:
+    # Of the block that computes and the next one, each with the buffer that it arrives in; of gradients those
+    # of one block, with the buffer that they leave by.
+    return shape.block * (4 * base_bytes + (2 * _FLOAT if whole else 0))
+
+
+def _summed(trained: int, shape: Shape, *, whole: bool, spread: Spread) -> int:
+    if spread.processes == 1:
+        return 0
+    return _FLOAT * (shape.whole if whole and spread.shards > 1 else trained)
 
 
 def _spared(shape: Shape, base_bytes: int, quantization: Quantization) -> int:
@@ -254,7 +325,7 @@ def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int)
     frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
     layers = 1 if frozen else shape.adapted_layers(settings.trained)
     if settings.optimiser.gradient_checkpointing:
-        return tokens * (layers * shape.hidden + kept) * base_bytes
+        return tokens * min(layers * shape.hidden + 3 * kept, layers * kept) * base_bytes
     return tokens * layers * kept * base_bytes
 
 

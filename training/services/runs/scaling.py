@@ -1,35 +1,37 @@
 """Scaling on paper: what a run needs on 1 to 512 GPUs, from the formulas of the dry run. Knows no torch.
 
-    memory         the dry run's parts (memory.py); with full sharding the blocks of the base, and where all
-                   weights are trained their gradients and moments, are divided by the number of GPUs;
-                   embedding and LM head stay whole, and the largest block or matrix for a moment
+    memory         the dry run's parts (memory.py), sharded over all GPUs (`full`) or those of a node (`node`)
     computation    2 floating-point operations per parameter and token for a forward pass, 2 for the gradient
                    of its inputs, 2 per trained parameter for the gradient of weights; 2 more with gradient
                    checkpointing and for a reference policy
     sampling       each token of a completion reads the base once: bytes of the base / memory bandwidth
-    gradients      ring all-reduce of trained parameters, float32: 2 (N − 1) / N × bytes, once a step
-    gathering      full sharding: (N − 1) / N × bytes of the base, for every pass of every micro-batch,
-                   and for every token that is sampled
+    gradients      ring all-reduce of trained parameters, float32: 2 (N − 1) / N × bytes, once a step. Of
+                   blocks that are cut reduce-scatter, (N − 1) / N × bytes, in every micro-batch; with
+                   `node` the parts are then summed over the nodes
+    gathering      sharding: (N − 1) / N × bytes of the blocks, for every pass of every micro-batch, and for
+                   every token that is sampled; N is all GPUs, or with `node` those of a node
     efficiency     seconds of computation and sampling / the same with communication, where none of it
                    overlaps (low) and where all that can does (high)
 
-Bytes cross the slower of the two links where a run has more GPUs than a node. Sources: Narayanan et al. 2021
-(arXiv 2104.04473) for the operations, Rajbhandari et al. 2020 (arXiv 1910.02054) for sharded communication.
+Bytes cross the slower of the two links where those that exchange them are on several nodes. Sources:
+Narayanan et al. 2021 (arXiv 2104.04473) for the operations, Rajbhandari et al. 2020 (arXiv 1910.02054) for
+sharded communication.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from training.contract import (
     PolicyGradientSettings,
     RewardSettings,
     Settings,
     SftSettings,
+    Sharding,
     settings_from_json,
 )
-from training.services.runs.memory import Memory, Shape, memory_of, trained_parameters
+from training.services.runs.memory import Memory, Shape, Spread, memory_of, trained_parameters
 
 _HALF = 2
 _FLOAT = 4
@@ -50,6 +52,10 @@ class Gpu:
     """Between nodes, for each GPU."""
     per_node: int = 8
 
+    def rate(self, gpus: int) -> float:
+        """Return the bytes a second between so many GPUs."""
+        return self.link_rate if gpus <= self.per_node else min(self.link_rate, self.network_rate)
+
 
 GIB = 1024**3
 GPUS = {
@@ -58,6 +64,14 @@ GPUS = {
         memory=80 * GIB,
         operations=989e12,
         memory_rate=3.35e12,
+        link_rate=450e9,
+        network_rate=50e9,
+    ),
+    "h200": Gpu(
+        name="H200 141 GB",
+        memory=141 * 10**9,
+        operations=989e12,
+        memory_rate=4.8e12,
         link_rate=450e9,
         network_rate=50e9,
     ),
@@ -122,11 +136,18 @@ class Plan:
     settings: Settings
     shape: Shape
     gpu: Gpu
-    is_sharded: bool
+    sharding: Sharding = "none"
     micro_batches: int = 1
     """Of each GPU in a step, each of `micro_batch_tokens`."""
     share_of_peak: float = 0.4
     """Part of the data sheet's operations that training reaches."""
+    base_bytes: int = _HALF
+    """Of a parameter of the base; 4 on a processor."""
+
+    def spread(self, gpus: int) -> Spread:
+        """Return the processes, one for each GPU, and those that share a copy of the base."""
+        per_node = min(gpus, self.gpu.per_node)
+        return Spread.of(self.sharding, nodes=-(-gpus // per_node), per_node=per_node)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +156,6 @@ class Scaling:
 
     gpus: int
     memory: Memory
-    gathered: int
-    """Bytes of the weights that are whole for a moment."""
     compute_seconds: float
     sampling_seconds: float
     gradient_bytes: float
@@ -147,11 +166,6 @@ class Scaling:
     efficiency_low: float
     efficiency_high: float
     fits: bool
-
-    @property
-    def total_memory(self) -> int:
-        """Return the bytes that one GPU needs."""
-        return self.memory.total + self.gathered
 
     @property
     def step_seconds(self) -> float:
@@ -167,35 +181,67 @@ class Scaling:
 def scaling_of(plan: Plan, gpus: int) -> Scaling:
     """Return memory, communication and efficiency of a plan on a number of GPUs."""
     settings, shape, gpu = plan.settings, plan.shape, plan.gpu
-    memory, gathered = _memory(plan, gpus)
+    memory = memory_of(settings, shape, base_bytes=plan.base_bytes, spread=plan.spread(gpus))
     tokens = settings.optimiser.micro_batch_tokens * plan.micro_batches
     compute = tokens * operations_per_token(settings, shape) / (gpu.operations * plan.share_of_peak)
     sampled = settings.rollout.max_tokens if isinstance(settings, PolicyGradientSettings) else 0
-    base = shape.parameters * _HALF
-    sampling = sampled * base / gpu.memory_rate
-    apart = (gpus - 1) / gpus
-    gradients = 2 * apart * trained_parameters(settings, shape) * _FLOAT
-    passes = passes_per_token(settings) * plan.micro_batches + sampled
-    gathers = apart * base * passes if plan.is_sharded else 0.0
-    rate = gpu.link_rate if gpus <= gpu.per_node else min(gpu.link_rate, gpu.network_rate)
-    communication = (gradients + gathers) / rate
-    work = compute + sampling
+    work = compute + sampled * shape.parameters * plan.base_bytes / gpu.memory_rate
+    gradients = _gradients(plan, gpus)
+    gathers = _gathers(plan, gpus, sampled)
+    communication = gradients.seconds + gathers.seconds
     # A gather is hidden behind the block before it, the gradients' sum behind nothing.
-    hidden = min(gathers / rate, work)
+    hidden = min(gathers.seconds, work)
     return Scaling(
         gpus=gpus,
         memory=memory,
-        gathered=gathered,
         compute_seconds=compute,
-        sampling_seconds=sampling,
-        gradient_bytes=gradients,
-        gather_bytes=gathers,
+        sampling_seconds=work - compute,
+        gradient_bytes=gradients.bytes,
+        gather_bytes=gathers.bytes,
         communication_seconds=communication,
         tokens_per_second=gpus * tokens / (work + communication),
         efficiency_low=work / (work + communication),
         efficiency_high=work / (work + communication - hidden),
-        fits=memory.total + gathered <= gpu.memory,
+        fits=memory.total <= gpu.memory,
     )
+
+
+class _Sent(NamedTuple):
+    """Bytes that a GPU sends in a step, and the seconds that they take."""
+
+    bytes: float
+    seconds: float
+
+
+def _gradients(plan: Plan, gpus: int) -> _Sent:
+    """Return the exchange of gradients."""
+    settings, shape, gpu = plan.settings, plan.shape, plan.gpu
+    shards = plan.spread(gpus).shards
+    trained = trained_parameters(settings, shape) * _FLOAT
+    if settings.trained is not None or shards == 1:
+        sent = _around(gpus) * 2 * trained
+        return _Sent(sent, sent / gpu.rate(gpus))
+    cut = (shape.parameters - shape.whole) * _FLOAT
+    copies = gpus // shards
+    scattered = plan.micro_batches * _around(shards) * cut
+    summed = plan.micro_batches * _around(copies) * 2 * cut / shards
+    whole = _around(gpus) * 2 * shape.whole * _FLOAT
+    seconds = scattered / gpu.rate(shards) + (summed + whole) / gpu.rate(gpus)
+    return _Sent(scattered + summed + whole, seconds)
+
+
+def _gathers(plan: Plan, gpus: int, sampled: int) -> _Sent:
+    """Return the gathering of blocks that are cut. sampled: tokens of a completion."""
+    shards = plan.spread(gpus).shards
+    passes = passes_per_token(plan.settings) * plan.micro_batches + sampled
+    cut = (plan.shape.parameters - plan.shape.whole) * plan.base_bytes
+    sent = passes * _around(shards) * cut
+    return _Sent(sent, sent / plan.gpu.rate(shards))
+
+
+def _around(count: int) -> float:
+    """Return the share of its bytes that each of so many sends around a ring."""
+    return (count - 1) / count
 
 
 def fewest_gpus(plan: Plan) -> int | None:
@@ -214,25 +260,6 @@ def operations_per_token(settings: Settings, shape: Shape) -> float:
     passes = passes_per_token(settings)
     trained = trained_parameters(settings, shape)
     return 2.0 * shape.parameters * passes + 2.0 * trained
-
-
-def _memory(plan: Plan, gpus: int) -> tuple[Memory, int]:
-    """Return the parts on one GPU, and the bytes of weights gathered for a moment."""
-    settings, shape = plan.settings, plan.shape
-    memory = memory_of(settings, shape, base_bytes=_HALF)
-    if not plan.is_sharded or gpus == 1:
-        return memory, 0
-    block = sum(inside * outside for inside, outside in shape.linear.values())
-    whole = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
-
-    def part(size: int) -> int:
-        """Return the bytes on one GPU of what has so many for all parameters."""
-        return int(size * (whole + (shape.parameters - whole) / gpus) / shape.parameters)
-
-    shared = replace(memory, base=part(memory.base))
-    if settings.trained is None:
-        shared = replace(shared, trained=part(memory.trained))
-    return shared, max(block, shape.vocabulary * shape.hidden) * _HALF
 
 
 def settings_for(
