@@ -1,6 +1,6 @@
 """Take the guide's pictures from the demo project: one page each, light and dark, in static/guide/.
 
-    .venv/bin/python .ci/screenshots.py             all pictures
+    .venv/bin/python .ci/screenshots.py             all pictures that pages of the guide show
     .venv/bin/python .ci/screenshots.py round run   these alone
     --width 360 --into FOLDER                       another width, into another folder, to look at
     --home FOLDER                                   keep the installation there for the next time
@@ -95,7 +95,12 @@ SHOTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="pictures to take; all if none is named")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="pictures to take; those that the guide shows if none is named",
+    )
     parser.add_argument("--into", type=Path, default=PICTURES)
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--home", type=Path, help="keep the installation in this folder, and use it again")
@@ -103,9 +108,16 @@ def main() -> None:
     if unknown := sorted(set(asked.names) - set(SHOTS)):
         sys.exit(f"No such picture: {', '.join(unknown)}. There are: {', '.join(SHOTS)}.")
     asked.into.mkdir(parents=True, exist_ok=True)
-    wanted = {name: SHOTS[name] for name in asked.names or SHOTS}
+    wanted = {name: SHOTS[name] for name in asked.names or SHOTS if asked.names or name in _shown()}
     with tempfile.TemporaryDirectory() as home, _installation(asked.home or Path(home)) as address:
         _take(address, wanted, asked.into, asked.width)
+
+
+def _shown() -> set[str]:
+    """Return the names of the pictures that the guide and the README show."""
+    pages = [ROOT / "README.md", *(ROOT / "webapp" / "guide").rglob("*.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    return set(re.findall(r"static/guide/([\w-]+)-light\.webp", text))
 
 
 @contextmanager

@@ -5,26 +5,36 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from functools import cache
 from gettext import GNUTranslations
 from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
+from django import forms
 from django.core.management import get_commands, load_command_class
 from django.test import Client
 from django.urls import reverse
+from django.utils.module_loading import import_string
+from django.utils.translation import override
+from PIL import Image, ImageStat
 
+from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.exchange.formats.writers import Dropped, Scene
-from annotation.models import User
+from annotation.models import Project, User
 from tests.architecture.test_addresses import our_patterns
 from tests.architecture.test_house import ROOT
+from training.models import Round
 from training.recipe import Recipe
+from training.recipe.form import Group, Input, RecipeForm, flattened
+from training.recipe.presets import PRESETS
+from training.services.registry.checkpoints import register_starter
 from webapp.guide.generated import documents
-from webapp.guide.help_links import PAGE_OF, help_address
+from webapp.guide.help_links import EXPLAINED_FORMS, PAGE_OF, field_address, help_address
 from webapp.guide.library import FOLDER, KINDS, pages, shelves
 from webapp.guide.rendering import anchor_of, render
 from webapp.guide.search import search
@@ -93,7 +103,7 @@ def test_links_of_the_guide_stay_within_it_but_for_pictures():
     assert outside == []
 
 
-def test_every_picture_exists_in_both_themes_and_has_a_text():
+def test_every_picture_is_shown_with_a_text_and_exists_in_both_themes():
     shown = set()
     for path in FILES:
         for text, link in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", without_code(path)):
@@ -101,12 +111,22 @@ def test_every_picture_exists_in_both_themes_and_has_a_text():
             assert link.endswith("-light.webp")
             shown.add((path.parent / link).resolve())
     assert len(shown) > 20
-    for light in shown:
-        for picture in (light, light.with_name(light.name.replace("-light.", "-dark."))):
-            assert picture.read_bytes()[:4] == b"RIFF"
-            assert picture.stat().st_size > 5_000
-    together = sum(picture.stat().st_size for picture in (ROOT / "static" / "guide").iterdir())
-    assert together < MOST_PICTURE_BYTES
+    committed = set((ROOT / "static" / "guide").iterdir())
+    assert committed == shown | {light.with_name(light.name.replace("-light.", "-dark.")) for light in shown}
+    assert sum(picture.stat().st_size for picture in committed) < MOST_PICTURE_BYTES
+
+
+def test_committed_pictures_have_one_size_and_show_something_in_both_themes():
+    """Size and contents of what `make screenshots` and the plots of benchmarks wrote."""
+    for light in sorted((ROOT / "static" / "guide").glob("*-light.webp")):
+        bright, dark = (
+            Image.open(light.with_name(light.name.replace("-light.", f"-{theme}."))).convert("L")
+            for theme in ("light", "dark")
+        )
+        assert bright.size == dark.size
+        assert bright.size in ((1400, 900), (1920, 960)), light.name
+        assert all(ImageStat.Stat(picture).stddev[0] > 8 for picture in (bright, dark)), light.name
+        assert ImageStat.Stat(bright).mean[0] > 200 > 60 > ImageStat.Stat(dark).mean[0], light.name
 
 
 def test_the_generated_pages_are_those_that_the_code_gives():
@@ -146,7 +166,10 @@ def test_files_that_the_guide_names_exist():
 
 
 def test_the_readme_is_one_page():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    # The set for `datasets.load_dataset` is a folder, and so no writer.
+    assert f"{len(READERS)} formats in, {len(WRITERS) + 1} out" in text
 
 
 def test_the_static_site_is_built_without_a_warning(tmp_path: Path):
@@ -341,3 +364,85 @@ def test_every_page_of_the_sidebar_is_explained():
 def test_the_help_of_a_page_leads_to_its_explanation(reader: Client, project):
     html = reader.get(f"/projects/{project.slug}/my-work/").content.decode()
     assert 'href="/guide/how-to/label/"' in html
+
+
+# ── help at settings ───────────────────────────────────────────────────────────────────
+
+
+def rows_of(page: str) -> Sequence[str]:
+    kind, _, name = page.partition("/")
+    return pages()[kind, name].rendered.rows
+
+
+@pytest.mark.parametrize("page", ["/".join(key) for key in pages()])
+def test_every_setting_of_a_table_has_an_anchor_of_its_own(page: str):
+    assert sorted(rows_of(page)) == sorted(set(rows_of(page)))
+
+
+def test_a_row_of_settings_has_the_anchor_of_its_section_and_its_label():
+    shown = render(
+        "## Quality\n\n| setting | a |\n|---|---|\n| Lease time (minutes) | b |\n", folder="reference"
+    )
+    assert shown.rows == ("quality-lease-time",)
+    assert '<tr id="quality-lease-time">' in shown.html
+    assert render("## Q\n\n| role | a |\n|---|---|\n| annotator | b |\n", folder="how-to").rows == ()
+
+
+@pytest.mark.parametrize("path", EXPLAINED_FORMS)
+def test_every_field_of_a_settings_form_leads_to_the_row_that_explains_it(path: str):
+    form: Any = import_string(path)
+    made = form() if issubclass(form, forms.ModelForm) else forms.Form()
+    if not isinstance(made, form):
+        # Some forms want a project; labels do not depend on it.
+        made.fields = dict(form.base_fields)
+        made.__class__ = form
+    with override("de"):
+        fields = [field for field in made if not field.is_hidden]
+        assert fields
+        for field in fields:
+            address = field_address(field)
+            page, _, anchor = address.removeprefix("/guide/").partition("/#")
+            assert anchor in rows_of(page), field.name
+
+
+def test_every_field_of_every_recipe_leads_to_the_row_that_explains_it():
+    rows = rows_of("reference/recipe")
+
+    def walk(group: Group) -> Iterator[Input | Group]:
+        for entry in group.inputs:
+            if entry.kind != "hidden":
+                yield entry
+        for inner in group.groups:
+            if not inner.label.isdecimal():
+                yield inner
+            yield from walk(inner)
+
+    for _label, make in PRESETS.values():
+        entries = list(walk(RecipeForm(flattened(Recipe(policy=make()))).whole))
+        assert len(entries) > 100
+        assert [entry.name for entry in entries if entry.guide not in rows] == []
+
+
+SETTINGS_PAGES = (
+    *("", "questions/", "categories/add/", "questions/add/", "conversations/", "conversations/tasks/add/"),
+    *("../feedback/settings/", "../members/", "../allocation/", "../invitations/", "../webhooks/"),
+    *("../judges/", "../suggestions/", "../rounds/1/recipe/", "../rubrics/new/", "../rubric-drafts/"),
+    *("/projects/new/", "/scaling/", "/served-models/new/"),
+    *(f"/base-model-additions/new/?origin={origin}" for origin in ("hub", "folder", "server")),
+)
+"""Addresses below a project's settings, or of the whole application."""
+
+
+def test_pages_of_settings_show_a_link_at_each_field(client: Client, project: Project, admin: User):
+    User.objects.filter(pk=admin.pk).update(language="de")
+    Round.objects.create(project=project, policy=register_starter())
+    client.force_login(admin)
+    for path in SETTINGS_PAGES:
+        response = client.get(urljoin("/projects/tea/settings/", path))
+        assert response.status_code == 200, path
+        html = response.content.decode()
+        links = re.findall(r'<a class="field__guide" href="/guide/([a-z/-]+)/#([^"]+)">(.*?)</a>', html)
+        assert len(links) >= max(1, len(re.findall(r'class="field(?: [^"]*)?"', html))), path
+        for page, anchor, text in links:
+            assert anchor in rows_of(page), (path, anchor)
+            assert re.search(r'<span class="visually-hidden">Hilfe: [^<]+</span>', text)

@@ -73,7 +73,7 @@ class FeedbackSettingsForm(forms.Form):
 class PatternTestForm(forms.Form):
     """Patterns and a text to try them on."""
 
-    patterns = LinesField(required=False, max_length=30_000)
+    patterns = LinesField(required=False, max_length=30_000, label=_("Redaction patterns"))
     sample = forms.CharField(
         required=False,
         strip=False,

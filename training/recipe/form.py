@@ -56,6 +56,8 @@ class Input:
     choices: tuple[tuple[str, str], ...] = ()
     optional: bool = False
     errors: list[str] = field(default_factory=list)
+    guide: str = ""
+    """Anchor of the setting in the guide's list of recipe fields."""
 
     @property
     def value(self) -> str:
@@ -87,6 +89,8 @@ class Group:
     inputs: list[Input] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    guide: str = ""
+    """Anchor in the guide's list of recipe fields; that of the setting which the group is."""
 
     @property
     def has_errors(self) -> bool:
@@ -174,6 +178,7 @@ class _Part:
         if dataclasses.is_dataclass(item):
             return self._listed(path, name, item, text, group)
         made = _input(path, name, plain, text, optional, self.form.sent(path))
+        made.guide = self._guide(name)
         group.inputs.append(made)
         try:
             return _value(made)
@@ -182,7 +187,7 @@ class _Part:
             return None
 
     def _nested(self, path: str, name: str, cls: Any, text: str, group: Group, *, optional: bool) -> Any:
-        inner = Group(name=path, label=label_of(name), help=text)
+        inner = Group(name=path, label=label_of(name), help=text, guide=self._guide(name))
         group.groups.append(inner)
         if not optional:
             return self._kept(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
@@ -194,7 +199,7 @@ class _Part:
 
     def _listed(self, path: str, name: str, cls: Any, text: str, group: Group) -> tuple[Any, ...]:
         """Return the items that are switched on; the last one is blank, for adding another."""
-        outer = Group(name=path, label=label_of(name), help=text)
+        outer = Group(name=path, label=label_of(name), help=text, guide=self._guide(name))
         group.groups.append(outer)
         built, place = [], 0
         while self.form.sent(f"{path}-{place}-listed"):
@@ -212,7 +217,7 @@ class _Part:
     def _policy(self, text: str, group: Group) -> Any:
         """Read the policy's settings by the method in a hidden input."""
         method = "".join(self.form.sent("policy-method"))
-        inner = Group(name="policy", label=label_of("policy"), help=text)
+        inner = Group(name="policy", label=label_of("policy"), help=text, guide=self._guide("policy"))
         group.groups.append(inner)
         inner.inputs.append(Input("policy-method", "", "", "hidden", [method]))
         cls = SETTINGS.get(method)
@@ -220,6 +225,9 @@ class _Part:
             self._refuse(inner, f"{method!r} is no way to train a policy")
             return None
         return _Part(self.form, cls, "policy-", muted=self.muted).read(inner)
+
+    def _guide(self, name: str) -> str:
+        return f"{self.cls.__name__.lower()}-{name}"
 
     def _kept(self, built: Any) -> Any:
         self.complete = self.complete and built is not None

@@ -16,6 +16,7 @@ from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import (
     AnnotatorTally,
     Assignment,
+    Comment,
     Comparison,
     Completion,
     Judgment,
@@ -30,7 +31,7 @@ from annotation.selectors import access
 from annotation.services.assignments import randomness
 from annotation.services.assignments.display_order import display_order, draw_number
 from annotation.services.assignments.queue import QUEUE_ORDER
-from annotation.services.assignments.retests import APART
+from annotation.services.assignments.retests import drawn_from, is_retest_due
 from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox.comments import post_comment
 from annotation.services.judgments.flags import flag_item
@@ -102,10 +103,10 @@ class Desk:
         return self._lease(work, annotator, slot=slot)
 
     def _retest(self, annotator: User, tally: AnnotatorTally) -> Assignment | None:
-        share = self._project.retest_share
-        if tally.submitted <= APART or tally.retests + 1 > share * tally.submitted:
+        if not is_retest_due(self._project, tally):
             return None
-        waiting = [one for one in self._done[annotator.pk][:-APART] if id(one) not in self._retested]
+        lain = self._done[annotator.pk][::-1][drawn_from(self._project)]
+        waiting = [one for one in lain if id(one) not in self._retested]
         waiting = [one for one in waiting if one.pk is None or one.pk not in self._retested]
         if not waiting:
             return None
@@ -210,7 +211,8 @@ class Desk:
             for membership in Membership.objects.filter(project=self._project, user__in=self._tallies):
                 note_guideline_on_screen(membership=membership, guideline=self._guideline)
         record_agreement(comparisons=list(judged))
-        last = {judgment.comparison_id: judgment for judgment, _answer in self._rows}
+        # A retest comes after the comparison has its judgments.
+        last = {one.comparison_id: one for one, _answer in self._rows if one.assignment.slot is not None}
         for judgment in sorted(last.values(), key=lambda one: one.created_at):
             if not judgment.comparison.open_slots:
                 self._clock.now = judgment.created_at
@@ -218,7 +220,9 @@ class Desk:
         for assignment, flag, text in self._questions:
             self._clock.now = _closed(assignment)
             flag_item(assignment=assignment, annotator=assignment.annotator, reason=flag)
-            post_comment(assignment=assignment, author=assignment.annotator, text=text)
+            comment = post_comment(assignment=assignment, author=assignment.annotator, text=text)
+            # Its default is the real time.
+            Comment.objects.filter(pk=comment.pk).update(created_at=self._clock.now)
         self._clock.now = ends
 
     def _write_parts(self) -> None:

@@ -261,9 +261,9 @@ def _answer_questions(demo: _Demo) -> None:
     )
     for comment in asked.select_related("assignment"):
         demo.clock.forward(minutes=3)
-        post_comment(
-            assignment=comment.assignment, author=demo.manager, text="Yes. The guidelines say so now."
-        )
+        text = "Yes. The guidelines say so now."
+        answer = post_comment(assignment=comment.assignment, author=demo.manager, text=text)
+        Comment.objects.filter(pk=answer.pk).update(created_at=demo.clock.now)
 
 
 def _date(round_: Round, opened: datetime, started: datetime) -> None:

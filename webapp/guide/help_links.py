@@ -1,6 +1,14 @@
-"""The guide page that explains each page of the app, for the “?” in its bar."""
+"""The guide page that explains each page of the app, and the row that explains each setting: behind the “?”.
 
+A setting's paragraph is the row of a table that begins with the setting's label in English.
+"""
+
+from django.forms import BoundField
 from django.urls import reverse
+from django.utils.translation import override
+
+from webapp.guide.library import pages
+from webapp.guide.rendering import setting_anchor
 
 _PAGES: dict[str, tuple[str, ...]] = {
     "tutorials/first-round": ("projects", "project", "dashboard"),
@@ -78,3 +86,61 @@ def help_address(url_name: str) -> str:
     if page := PAGE_OF.get(url_name):
         return reverse("guide-page", args=page.split("/"))
     return reverse("guide")
+
+
+_PROJECT = "reference/project-settings"
+_BASES = "reference/base-models"
+_FORMS: dict[str, tuple[str, ...]] = {
+    "annotation.forms.projects.ProjectSettingsForm": (_PROJECT, "project", "assignment", "quality"),
+    "annotation.forms.projects.GuidelinesForm": (_PROJECT, "project"),
+    "annotation.forms.new_project.NewProjectForm": (_PROJECT, "project"),
+    "annotation.forms.rubrics.RubricForm": (_PROJECT, "rubrics"),
+    "annotation.forms.rubrics.RubricCriterionForm": (_PROJECT, "rubrics"),
+    "annotation.forms.questions.AskedForm": (_PROJECT, "questions"),
+    "annotation.forms.questions.CategoryForm": (_PROJECT, "categories"),
+    "annotation.forms.questions.CriterionForm": (_PROJECT, "criteria"),
+    "annotation.forms.allocation.RuleForm": (_PROJECT, "allocation"),
+    "annotation.forms.invitations.InvitationForm": (_PROJECT, "invitations"),
+    "annotation.forms.webhooks.WebhookForm": (_PROJECT, "webhooks"),
+    "annotation.forms.webhooks.WebhookSettingsForm": (_PROJECT, "webhooks"),
+    "training.forms.conversations.ConversationSettingsForm": (_PROJECT, "conversations"),
+    "training.forms.conversations.ConversationTaskForm": (_PROJECT, "opening-tasks"),
+    "training.forms.feedback.FeedbackSettingsForm": (_PROJECT, "feedback-of-applications"),
+    "training.forms.feedback.PatternTestForm": (_PROJECT, "feedback-of-applications"),
+    "training.forms.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
+    "training.forms.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
+    "training.forms.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
+    "training.forms.rubrics.RubricDraftForm": (_PROJECT, "rubrics"),
+    "training.forms.suggestions.SuggestionsForm": (_PROJECT, "suggestions"),
+    "training.forms.judges.JudgeForm": (_PROJECT, "ai-annotators"),
+    "training.forms.judges.ServedModelForm": (_BASES, "models-of-other-servers"),
+    "training.forms.base_models.HubForm": (_BASES, "forms"),
+    "training.forms.base_models.FolderForm": (_BASES, "forms"),
+    "training.forms.base_models.ServerForm": (_BASES, "models-of-other-servers"),
+    "training.forms.scaling.ScalingForm": ("how-to/train-on-several-gpus", "how-many-gpus"),
+}
+"""Form → its page of the guide and the sections that may explain its fields."""
+EXPLAINED_FORMS = tuple(_FORMS)
+
+
+def field_address(field: BoundField) -> str:
+    """Return the address of the row that explains a form's field; empty for other forms."""
+    form = type(field.form)
+    page, *sections = _FORMS.get(f"{form.__module__}.{form.__qualname__}", ("",))
+    if not page:
+        return ""
+    with override("en"):
+        name = setting_anchor(str(field.label))
+    rows = pages()[_parts(page)].rendered.rows
+    found = (f"{section}-{name}" for section in sections if f"{section}-{name}" in rows)
+    return row_address(page, next(found, sections[0]))
+
+
+def row_address(page: str, anchor: str) -> str:
+    """Return the address of a page of the guide at an anchor."""
+    return f"{reverse('guide-page', args=_parts(page))}#{anchor}"
+
+
+def _parts(page: str) -> tuple[str, str]:
+    kind, _, name = page.partition("/")
+    return kind, name

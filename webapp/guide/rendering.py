@@ -35,11 +35,14 @@ _ATTRIBUTES = {
     "div": {"class", "tabindex", "role"},
     "pre": {"tabindex"},
     "table": {"class"},
+    "tr": {"id"},
     "img": {"src", "alt", "class", "width", "height", "loading"},
     **{heading: {"id"} for heading in ("h1", "h2", "h3", "h4")},
     **formulas.ATTRIBUTES,
 }
 _STATIC = "static/"
+_ROWS_OF = ("field", "setting")
+"""First headings of the tables whose rows have anchors."""
 _WIDTH, _HEIGHT = 1400, 900
 """Size of a picture, as `make screenshots` takes it."""
 
@@ -56,10 +59,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page as HTML, and its sections in order; the first begins with the page's title."""
+    """A page as HTML, and its sections in order; the first begins with the page's title.
+
+    `rows` are the anchors of the settings in its tables: that of the section, and the setting's own.
+    """
 
     html: SafeString
     sections: Sequence[Section]
+    rows: Sequence[str]
 
 
 def anchor_of(title: str) -> str:
@@ -67,11 +74,17 @@ def anchor_of(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
+def setting_anchor(label: str) -> str:
+    """Return the part of a row's anchor that names its setting: its label without unit or “(optional)”."""
+    return anchor_of(label.partition(" (")[0])
+
+
 def render(text: str, *, folder: str) -> Rendered:
     """Render a page that lies in `folder`."""
     parser = _parser()
     tokens = parser.parse(text, Work().as_environment())
     sections = tuple(_sections(tokens))
+    rows = tuple(_rows(tokens))
     for token in tokens:
         if token.type == "inline":
             for part in token.children or ():
@@ -84,7 +97,7 @@ def render(text: str, *, folder: str) -> Rendered:
         url_schemes={"http", "https"},
         link_rel="noopener noreferrer",
     )
-    return Rendered(mark_safe(cleaned), sections)  # noqa: S308 - nh3 has just cleaned it
+    return Rendered(mark_safe(cleaned), sections, rows)  # noqa: S308 - nh3 has just cleaned it
 
 
 class _Renderer(RendererHTML):
@@ -152,6 +165,19 @@ def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
             parts.append(token.content)
     if title:
         yield Section(level, title, anchor, " ".join(parts))
+
+
+def _rows(tokens: Sequence[Token]) -> Iterator[str]:
+    """Yield the anchors of settings in tables, and give each row its anchor."""
+    section, head = "", ""
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open":
+            section = str(token.attrs["id"])
+        elif token.type == "thead_open":
+            head = _plain(tokens[index + 3])
+        elif token.type == "tr_open" and tokens[index - 1].type != "thead_open" and head in _ROWS_OF:
+            token.attrs["id"] = f"{section}-{setting_anchor(_plain(tokens[index + 2]))}"
+            yield str(token.attrs["id"])
 
 
 def _plain(token: Token) -> str:

@@ -22,7 +22,7 @@ class DidNotStartError(UpError):
     """The web server did not start; carries its last output."""
 
 
-def wait_for_web(manager: ProcessManager, family: Family, address: str, seconds: float = 60.0) -> None:
+def wait_for_web(manager: ProcessManager, family: Family, address: str, seconds: float = 180.0) -> None:
     """Wait until the web server answers at `address`. Raise DidNotStartError if it does not."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

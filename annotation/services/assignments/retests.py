@@ -7,7 +7,7 @@ from django.db.models import Exists, OuterRef
 from django.utils.crypto import salted_hmac
 
 from annotation.choices import AssignmentState, Purpose
-from annotation.models import Assignment, Project, User
+from annotation.models import AnnotatorTally, Assignment, Project, User
 from annotation.services.assignments import randomness
 from annotation.services.assignments.tallies import Turn
 
@@ -18,9 +18,16 @@ _FEWEST_DRAWN_FROM = 20
 _MOST_DRAWN_FROM = 200
 
 
-def is_retest_due(project: Project, turn: Turn) -> bool:
+def is_retest_due(project: Project, counted: Turn | AnnotatorTally) -> bool:
     """Return True where this person has had fewer retests than the project's share of what they submitted."""
-    return turn.submitted > APART and turn.retests + 1 <= project.retest_share * turn.submitted + 1e-9
+    due = project.retest_share * counted.submitted + 1e-9
+    return counted.submitted > APART and counted.retests + 1 <= due
+
+
+def drawn_from(project: Project) -> slice:
+    """Return which of a person's submissions, the newest first, a retest is drawn from."""
+    window = min(max(math.ceil(2 / project.retest_share), _FEWEST_DRAWN_FROM), _MOST_DRAWN_FROM)
+    return slice(APART, APART + window)
 
 
 def draw_retest(project: Project, annotator: User, turn: Turn) -> Assignment | None:
@@ -32,7 +39,6 @@ def draw_retest(project: Project, annotator: User, turn: Turn) -> Assignment | N
     retests = Assignment.objects.filter(retest_of=OuterRef("pk")).exclude(
         state__in=[AssignmentState.RELEASED, AssignmentState.EXPIRED]
     )
-    window = min(max(math.ceil(2 / project.retest_share), _FEWEST_DRAWN_FROM), _MOST_DRAWN_FROM)
     lain = list(
         Assignment.objects.filter(
             annotator=annotator,
@@ -43,7 +49,7 @@ def draw_retest(project: Project, annotator: User, turn: Turn) -> Assignment | N
         )
         .annotate(came_back=Exists(retests))
         .select_related("comparison__prompt", "comparison__project")
-        .order_by("-closed_at", "-id")[APART : APART + window]
+        .order_by("-closed_at", "-id")[drawn_from(project)]
     )
     waiting = [one for one in lain if not one.came_back]
     if not waiting:
