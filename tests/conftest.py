@@ -20,7 +20,14 @@ from pytest_django import Settings
 from annotation.models import Project, User
 from tests import factories
 
-pytest_plugins = ["tests.collecting", "tests.skips", "tests.shares", "tests.order", "tests.emptying", "tests.s3"]
+pytest_plugins = [
+    "tests.collecting",
+    "tests.skips",
+    "tests.shares",
+    "tests.order",
+    "tests.emptying",
+    "tests.s3",
+]
 
 # A property is not false because the machine is busy.
 hypothesis_settings.register_profile(
