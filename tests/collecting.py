@@ -1,7 +1,7 @@
-"""A pytest plugin: look for unreachable objects neither while tests are collected nor among what they import.
+"""A pytest plugin: no search for unreachable objects while tests are collected, none among what they import.
 
-Modules, models and some ten thousand collected tests live as long as the process. Without this each full search
-walks through all of them, again and again.
+Modules, models and some ten thousand collected tests live as long as the process; each full search would walk
+through all of them again.
 """
 
 import gc
