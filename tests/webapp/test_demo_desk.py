@@ -71,7 +71,10 @@ def test_a_desk_writes_the_rows_that_the_services_write(alice: User, bob: User, 
     project = factories.make_project(
         annotators=[alice, bob],
         managers=[carol],
-        **{"overlap": 2, "gold_share": 0.2, "retest_share": 0.2, "review_disagreements": True},
+        overlap=2,
+        gold_share=0.2,
+        retest_share=0.2,
+        review_disagreements=True,
     )
     for number in range(15):
         factories.make_comparison(project, question=f"Question {number}?")

@@ -54,7 +54,7 @@ class Report:
     @property
     def on_gpu(self) -> bool:
         """Return whether the figures are of a GPU, which the goals are for."""
-        return self.machine.get("driver", "none") != "none"
+        return bool(self.machine.get("driver", "none") != "none")
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, goals included."""

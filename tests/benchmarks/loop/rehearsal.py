@@ -35,7 +35,8 @@ from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.frozen_features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.frozen_head import FrozenHead, fit_frozen_head
-from training.rlhf.tokens.example import Answered, Example
+from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.example import Example
 
 _TOKENS = 48
 _HELD_OUT, _FRESH = 78, 150
@@ -190,9 +191,9 @@ def train_grpo(writer: Writer, head: FrozenHead, prompts: list[str], size: Size,
             base, _ = writer.logps(asked, texts)
         logps, mask = writer.logps(asked, texts)
         each = advantages[:, None].expand_as(logps)
-        clip = {"clip_low": 0.2, "clip_high": 0.2}
-        loss = policy_gradient(logps, logps.detach(), each, mask, **clip, aggregate="sequence")
-        loss = loss[0] if isinstance(loss, tuple) else loss
+        loss, _ = policy_gradient(
+            logps, logps.detach(), each, mask, clip_low=0.2, clip_high=0.2, aggregate="sequence"
+        )
         penalty = (estimate(logps, base, "k3") * mask).sum() / mask.sum()
         _step(writer, optimiser, loss + size.beta * penalty, size, step)
 

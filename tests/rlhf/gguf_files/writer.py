@@ -92,7 +92,7 @@ def type_of(numbers: np.ndarray, kind: gguf.GGMLQuantizationType) -> gguf.GGMLQu
 def quantised(numbers: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     """Return a tensor's blocks; of types that gguf does not write, blocks at random."""
     try:
-        return gguf.quantize(np.ascontiguousarray(numbers), kind)
+        return np.asarray(gguf.quantize(np.ascontiguousarray(numbers), kind))
     except NotImplementedError:
         width, size = gguf.GGML_QUANT_SIZES[kind]
         generator = np.random.default_rng(numbers.size)

@@ -64,7 +64,7 @@ def test_the_validation_loss_chooses_where_the_held_out_loss_would_choose_otherw
     evaluations = [(0.7, 0.5), (0.6, 0.6), (0.65, 0.4), (float("nan"), 0.1)]
     taken = [
         best.offer(
-            None,  # type: ignore[arg-type] - its weights are not asked for
+            None,  # its weights are not asked for
             "reward",
             step=step,
             figures={"validation_loss": validation, "held_out_loss": held_out},
