@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 import yaml
-from safetensors.torch import save_file
-
-from training.contract import LoraSettings
-from training.rlhf.model.backbone import Backbone
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 
 def main() -> None:
@@ -66,16 +64,19 @@ def lines(step: int) -> list[dict[str, Any]]:
 def save(folder: Path, config: dict[str, Any], step: int, history: list[dict[str, Any]] | None) -> None:
     """Write an adapter whose weights are all the step's number, and the state."""
     folder.mkdir(parents=True, exist_ok=True)
-    backbone = Backbone.load(Path(config["model_name_or_path"]), device="cpu", dtype=torch.float32)
-    lora = LoraSettings(rank=config["lora_r"], alpha=float(config["lora_alpha"]))
-    backbone.add_adapter("made", lora, seed=0)
-    state = {
-        name: torch.full_like(tensor, float(step))
-        for name, tensor in backbone.adapter_state("made").items()
-        if name.removeprefix("base_model.model.").rpartition(".lora_")[0] in config["lora_target_modules"]
-    }
+    rank, targets = config["lora_r"], config["lora_target_modules"]
+    state = {}
+    with safe_open(Path(config["model_name_or_path"]) / "model.safetensors", "numpy") as base:
+        for name in targets:
+            outputs, inputs = base.get_slice(f"{name}.weight").get_shape()
+            for part, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                state[f"base_model.model.{name}.lora_{part}.weight"] = np.full(shape, step, np.float32)
     save_file(state, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(backbone.adapter_config("made")))
+    (folder / "adapter_config.json").write_text(
+        json.dumps(
+            {"peft_type": "LORA", "r": rank, "lora_alpha": config["lora_alpha"], "target_modules": targets}
+        )
+    )
     if history is not None:
         (folder / "trainer_state.json").write_text(
             json.dumps({"global_step": step, "log_history": history, "best_global_step": None})
