@@ -15,7 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.forked import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,7 +30,7 @@ class RunningServer:
     url: str
     """Without a trailing slash; OpenAI's base URL is this with /v1."""
     key: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
 
     def health(self) -> dict[str, Any]:
@@ -57,6 +60,7 @@ def running_model_server(
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
     module: str = "training.serving",
+    forked: bool = True,
 ) -> Iterator[RunningServer]:
     """A model server on a free port, stopped at the end.
 
@@ -65,13 +69,13 @@ def running_model_server(
     arguments: more of the command line. environment: more variables.
     wait: until the model is loaded; else only until the server answers.
     module: the router of several bases is `training.serving.router`.
+    forked: from a process that has imported torch already; else by the command line, as the router always is.
     """
     key = secrets.token_hex(16)
     with tempfile.TemporaryDirectory() as folder:
         status, log = Path(folder) / "status.json", Path(folder) / "log.txt"
         # fmt: off
-        command = [
-            sys.executable, "-m", module,
+        words = [
             "--models", str(models_folder), "--checkpoints", str(checkpoints_folder),
             "--host", "127.0.0.1", "--port", "0", "--status", str(status), *arguments,
         ]
@@ -79,8 +83,8 @@ def running_model_server(
         # The tests' own threads and the server's share two cores; one each is fastest for a tiny model.
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "RONDO_MODEL_SERVER_KEY": key}
         variables.update(environment or {})
-        with log.open("wb") as stream:
-            process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=stream, stderr=stream)
+        start = _forked if forked and module == "training.serving" else _started
+        process: subprocess.Popen[bytes] | Forked = start(module, words, variables, log)
         try:
             url = _wait_for_address(process, status, log)
             server = RunningServer(url=url, key=key, process=process, log=log)
@@ -97,7 +101,24 @@ def running_model_server(
                 process.wait()
 
 
-def _wait_for_address(process: subprocess.Popen[bytes], status: Path, log: Path) -> str:
+def _forked(module: str, words: list[str], variables: Mapping[str, str], log: Path) -> Forked:
+    # Only where a test forks one: importing it imports torch.
+    from tests.forked import Forked
+
+    log.touch()
+    return Forked(module, words, variables, log)
+
+
+def _started(
+    module: str, words: list[str], variables: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *words], cwd=ROOT, env=variables, stdout=stream, stderr=stream
+        )
+
+
+def _wait_for_address(process: subprocess.Popen[bytes] | Forked, status: Path, log: Path) -> str:
     deadline = time.monotonic() + 120
     while not status.is_file():
         if process.poll() is not None or time.monotonic() > deadline:

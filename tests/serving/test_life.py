@@ -54,6 +54,7 @@ def test_it_answers_from_the_first_moment_until_the_last_answer_after_sigterm(
         arguments=["--seconds-to-stop", "120"],
         environment={"RONDO_STARTER_MODEL": str(folders.base)},
         wait=False,
+        forked=False,
     ) as server:
         # Not there yet, and said so.
         seen = server.health()

@@ -97,6 +97,7 @@ def rondo(options: argparse.Namespace, checkpoints: Path) -> Iterator[RunningSer
         checkpoints,
         arguments=["--base", options.model.name],
         environment={"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE"},
+        forked=False,
     ) as server:
         yield server
 
@@ -158,7 +159,9 @@ def streamed(client: openai.OpenAI, model: str, topic: str, tokens: int) -> tupl
 def memory(model: Path, checkpoints: Path, names: Sequence[str]) -> None:
     """RSS of the model server after it has answered from one checkpoint, and after it has from all."""
     with (
-        running_model_server(model.parent, checkpoints, arguments=["--base", model.name]) as server,
+        running_model_server(
+            model.parent, checkpoints, arguments=["--base", model.name], forked=False
+        ) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
     ):
         process = psutil.Process(server.process.pid)

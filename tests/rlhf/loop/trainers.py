@@ -1,16 +1,11 @@
-"""The trainer as processes of its own, forked from one that has imported torch already.
-
-They are processes like any other: they have their own memory, get signals, are killed. What each is spared
-is the 5 s of importing. That `python -m training.rlhf` and torchrun start the same is tested on its own.
-"""
+"""The trainer as processes of its own, forked: see `tests/forked.py`."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
-import sys
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,12 +13,8 @@ from typing import Any
 
 import torch
 
-import training.rlhf.train  # noqa: F401 - what all of them share
-from training.rlhf.__main__ import main
+from tests.forked import CONTEXT, Forked
 from training.rlhf.runtime.processes import join_processes
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.rlhf.loop.trainers"])
 
 
 class Trainer:
@@ -34,15 +25,11 @@ class Trainer:
         descriptor, name = tempfile.mkstemp(prefix="trainer-", suffix=".txt", dir=folder.parent)
         os.close(descriptor)
         self._said = Path(name)
-        self._process = _CONTEXT.Process(
-            target=_train, args=([str(folder), *arguments], name, dict(variables or {})), daemon=True
-        )
-        self._process.start()
+        self._process = Forked("training.rlhf", [str(folder), *arguments], variables or {}, self._said)
 
     @property
     def pid(self) -> int:
         """Of the process."""
-        assert self._process.pid is not None
         return self._process.pid
 
     @property
@@ -52,24 +39,24 @@ class Trainer:
 
     def poll(self) -> int | None:
         """The exit status, minus the signal where one killed it; None while it runs."""
-        return self._process.exitcode
+        return self._process.poll()
 
     def wait(self, timeout: float = 300) -> int:
         """The exit status, once it has ended. Raises TimeoutError where it does not."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
             self.kill()
-            raise TimeoutError(f"after {timeout} s the trainer still runs: {self.output}")
-        return self._process.exitcode
+            raise TimeoutError(f"after {timeout} s the trainer still runs: {self.output}") from None
 
     def send_signal(self, number: signal.Signals) -> None:
         """As `kill` does."""
-        os.kill(self.pid, number)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Without a chance to save."""
         self._process.kill()
-        self._process.join()
+        self._process.wait()
 
 
 def finish_one(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -124,7 +111,7 @@ def in_processes(
     """
     with tempfile.TemporaryDirectory() as scratch:
         processes = [
-            _CONTEXT.Process(target=_call, args=(function, variables, scratch, arguments), daemon=True)
+            CONTEXT.Process(target=_call, args=(function, variables, scratch, arguments), daemon=True)
             for variables in group(count, per_node=per_node)
         ]
         for process in processes:
@@ -150,13 +137,3 @@ def _call(function: Callable[..., Any], variables: dict[str, str], scratch: str,
     except Exception as error:
         result = error
     torch.save(result, Path(scratch, variables["RANK"]))
-
-
-def _train(arguments: list[str], said: str, variables: dict[str, str]) -> None:
-    with open(said, "ab", buffering=0) as file:
-        for standard in (1, 2):
-            os.dup2(file.fileno(), standard)
-    os.environ.update(variables)
-    torch.set_num_threads(1)
-    sys.argv = ["python -m training.rlhf", *arguments]
-    sys.exit(main())
