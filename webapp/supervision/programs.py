@@ -31,6 +31,8 @@ def web(host: str, port: int) -> Program:
             "webapp.wsgi:application",
             *("--bind", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"),
             *("--workers", str(settings.RONDO_WEB_PROCESSES), "--threads", "8"),
+            # Imported once: processes are forked from what holds the application already.
+            "--preload",
             # Half of the threads may be proxying completions (views/openai.py).
             # A page connected to the model server may wait longer than gunicorn's 30 s.
             *("--timeout", "120", "--graceful-timeout", "5"),
