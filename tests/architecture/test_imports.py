@@ -32,7 +32,7 @@ def test_the_contracts_of_import_linter_hold():
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-def test_the_web_process_loads_no_torch_and_stays_under_150_megabytes(tmp_path: Path):
+def test_the_web_process_loads_no_torch_and_stays_under_160_megabytes(tmp_path: Path):
     finished = subprocess.run(
         [sys.executable, "-c", _LOAD_THE_WEB_PROCESS],
         cwd=ROOT,
@@ -45,7 +45,7 @@ def test_the_web_process_loads_no_torch_and_stays_under_150_megabytes(tmp_path: 
     found = json.loads(finished.stdout.splitlines()[-1])
     assert found["heavy"] == []
     assert found["rlhf"] == []
-    assert found["rss"] < 150 * MEGABYTE
+    assert found["rss"] < 160 * MEGABYTE
 
 
 _COMPUTE_STATISTICS_WITHOUT_SPANS = """
