@@ -449,7 +449,7 @@ def session_of(user: User) -> str:
 
 
 @pytest.fixture
-def rondo_home(scene: Scene, settings: Settings) -> Path:
+def home_of_scene(scene: Scene, settings: Settings) -> Path:
     """The home of the scene, whose files the pages read."""
     for name, value in {"RONDO_HOME": scene.home, **folders_in(scene.home)}.items():
         setattr(settings, name, value)
@@ -457,7 +457,7 @@ def rondo_home(scene: Scene, settings: Settings) -> Path:
 
 
 @pytest.fixture
-def everybody(rondo_home: Path, scene: Scene, db: None) -> Mapping[str, Client]:
+def everybody(home_of_scene: Path, scene: Scene, db: None) -> Mapping[str, Client]:
     """A browser for each role."""
     clients = {role: Client() for role in ROLES}
     for username, session in scene.sessions.items():
@@ -466,7 +466,7 @@ def everybody(rondo_home: Path, scene: Scene, db: None) -> Mapping[str, Client]:
 
 
 @pytest.fixture
-def parts(rondo_home: Path, scene: Scene, db: None) -> dict[str, dict[str, Any]]:
+def parts(home_of_scene: Path, scene: Scene, db: None) -> dict[str, dict[str, Any]]:
     """The parts of every address."""
     return scene.parts
 

@@ -22,7 +22,7 @@ from django.views import defaults
 
 from annotation.models import User
 from annotation.statistics.plots import Dot, Line, scatter
-from tests.architecture.test_addresses import ROLES, TABLE, everybody, parts, rondo_home, scene  # noqa: F401 - fixtures
+from tests.architecture.test_addresses import ROLES, TABLE, everybody, home_of_scene, parts, scene  # noqa: F401 - fixtures
 from tests.architecture.test_house import ROOT, tracked
 
 GERMAN = ROOT / "webapp" / "locale" / "de" / "LC_MESSAGES"
