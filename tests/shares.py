@@ -41,7 +41,7 @@ ON_SQLITE_ALONE = (
     "tests/training/snapshots/test_comparison_uses.py",
     "tests/training/test_admin.py",
     "tests/training/test_pages.py",
-    "tests/webapp/test_demo.py",
+    "tests/webapp/test_demo",
     "tests/webapp/test_headers.py",
     "tests/webapp/test_sign_in.py",
     "tests/webapp/test_upgrade.py",
