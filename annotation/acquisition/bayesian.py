@@ -1,4 +1,4 @@
-"""Strategies that go by a posterior of the reward: values of comparisons, and batches of them. NumPy alone.
+"""Strategies by a posterior of the reward: values of comparisons, and batches of them. NumPy and SciPy.
 
 Of a comparison with completions a, b: z = x_a − x_b, and under the posterior N(μ, Σ) their difference of
 rewards is normal with mean m = z·μ and variance v = zᵀΣz. Values of a ranking are those of its pairs
@@ -13,6 +13,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from annotation.acquisition.posterior import Posterior, Rows, Values
 
@@ -75,7 +76,7 @@ def information_directed(mean: Values, variance: Values) -> Values:
     spread = np.sqrt(variance)
     ratio = np.divide(mean, spread, out=np.full_like(spread, np.inf), where=spread > 0)
     density = np.exp(-np.square(ratio) / 2) / np.sqrt(2 * np.pi)
-    gap = 2 * spread * density + np.abs(mean) * (2 * _normal_cdf(np.abs(ratio)) - 1)
+    gap = 2 * spread * density + np.abs(mean) * (2 * ndtr(np.abs(ratio)) - 1)
     information = bald(mean, variance)
     return np.asarray(np.divide(4 * information, np.square(gap), out=np.zeros_like(gap), where=gap > 1e-9))
 
@@ -215,13 +216,6 @@ def _expected(mean: Values, variance: Values) -> Values:
 
 def _sigmoid(values: Values) -> Values:
     return np.asarray(0.5 * (1 + np.tanh(values / 2)))
-
-
-def _normal_cdf(values: Values) -> Values:
-    """Return Φ of values from 0 on (Abramowitz & Stegun 1964, 26.2.17; error below 7.5e-8)."""
-    t = 1 / (1 + 0.2316419 * values)
-    tail = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    return np.asarray(1 - np.exp(-np.square(values) / 2) / np.sqrt(2 * np.pi) * tail)
 
 
 def _entropy(chances: Values) -> Values:

@@ -90,7 +90,7 @@ class WholeRunSerializer(RunSerializer):
         fields = (*RunSerializer.Meta.fields, "spec", "machine", "baselines", "people")
 
     def to_representation(self, instance: Run) -> dict[str, Any]:
-        """Read the run's evaluation once for all that is told of it."""
+        """Read the run's evaluation once for all fields."""
         self._evaluation = run_evaluation(instance)
         values: dict[str, Any] = super().to_representation(instance)
         return values

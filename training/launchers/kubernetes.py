@@ -44,7 +44,7 @@ class Pods:
     """A Secret whose entries become variables: keys of the store and of judges."""
     service_account: str = ""
     jobset: bool = False
-    """Whether jobs are JobSets."""
+    """True: submit JobSets in place of Jobs."""
 
 
 class Kubernetes:

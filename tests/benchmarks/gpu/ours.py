@@ -149,7 +149,7 @@ def _run(folder: Path, part: str, size: Size, options: argparse.Namespace) -> Pa
 
 
 def _forgetting_the_first(warm: int, device: str) -> Any:
-    """Inside, the peak of GPU memory begins anew after the first steps."""
+    """Reset the peak of GPU memory after the first steps of this block."""
     from training.rlhf.runtime.run_folder import RunFolder
 
     record, seen = RunFolder.record, [0]

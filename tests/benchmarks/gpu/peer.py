@@ -26,7 +26,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Times every optimiser step; the peak of memory begins anew after the first ones."""
+    """Time every optimiser step; reset the peak of memory after the first ones."""
 
     def __init__(self, warm: int, device: str) -> None:
         self.steps: list[float] = []

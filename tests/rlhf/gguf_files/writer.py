@@ -111,7 +111,7 @@ _SCALES = {
     "IQ4_XS": (0,),
     "IQ2_XS": (0,),
 }
-"""Where the float16 scales are in a block of each type, in llama.cpp's `ggml-common.h`."""
+"""Offsets of the float16 scales in a block of each type, in llama.cpp's `ggml-common.h`."""
 
 
 def _tokens(folder: Path) -> dict[str, Any]:

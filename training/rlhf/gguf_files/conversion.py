@@ -20,7 +20,7 @@ from training.rlhf.gguf_files.header import GgufFile
 from training.rlhf.gguf_files.vocabulary import end_ids, read_tokenizer
 
 SOURCE_FILE = "source.json"
-"""Where a model came from, in the model's own folder."""
+"""Origin of a model: a file in the model's own folder."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

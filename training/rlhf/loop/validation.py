@@ -28,12 +28,13 @@ def split_validation(examples: Examples) -> tuple[Examples, list[Example]]:
     Cut by prompt, by the hash of its id alone: a resumed run cuts the same way, and a prompt is on one side
     in all rounds.
     """
-    validation = [one for one in examples.train if _is_validation(one.prompt)]
+    learned: list[Example] = []
+    validation: list[Example] = []
+    for one in examples.train:
+        (validation if _is_validation(one.prompt) else learned).append(one)
     if len(validation) < FEWEST:
         return examples, []
-    return replace(
-        examples, train=[one for one in examples.train if not _is_validation(one.prompt)]
-    ), validation
+    return replace(examples, train=learned), validation
 
 
 def _is_validation(prompt: str) -> bool:
