@@ -37,6 +37,7 @@ from training.contract.checkpoint import (
 )
 from training.contract.files import (
     FORMAT_VERSION,
+    SOURCE_FILE,
     canonical_json,
     sha256_of_file,
     write_atomically,
@@ -191,6 +192,7 @@ __all__ = [
     "SNAPSHOT_HEADER_FILE",
     "SNAPSHOT_PROMPTS_FILE",
     "SNAPSHOT_ROWS_FILE",
+    "SOURCE_FILE",
     "SPEC_FILE",
     "STATE_FOLDER",
     "STATUS_FILE",

@@ -15,6 +15,8 @@ from training.contract.record import ContractError, decode
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
+SOURCE_FILE = "source.json"
+"""Where a base model came from: a file in the model's own folder."""
 
 
 def canonical_json(value: Any) -> str:

@@ -66,16 +66,6 @@ class ScalingForm(forms.Form):
     def __init__(self, data: Mapping[str, Any]) -> None:
         super().__init__(data or _DEFAULTS)
 
-    def clean(self) -> dict[str, Any]:
-        """Refuse what the trainer refuses: a policy gradient over all weights of a sharded base."""
-        values = super().clean() or {}
-        samples = values.get("method") == "policy_gradient"
-        if samples and values.get("sharding") not in ("", "none") and values.get("rank") == 0:
-            self.add_error(
-                "rank", _("Policy gradients on a sharded base train adapters: choose a rank of at least 1.")
-            )
-        return values
-
     @property
     def plan(self) -> Plan:
         """Return the run of a valid form."""

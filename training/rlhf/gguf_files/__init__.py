@@ -6,6 +6,6 @@ Configuration, vocabulary and chat template come from the file's metadata. A key
 reads here would change what the model computes: such a file is refused with the key's name.
 """
 
-from training.rlhf.gguf_files.conversion import SOURCE_FILE, TOKENIZER_FILES, convert
+from training.rlhf.gguf_files.conversion import TOKENIZER_FILES, convert
 
-__all__ = ["SOURCE_FILE", "TOKENIZER_FILES", "convert"]
+__all__ = ["TOKENIZER_FILES", "convert"]

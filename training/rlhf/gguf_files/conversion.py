@@ -14,13 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
 
-from training.contract import ContractError, sha256_of_file
+from training.contract import SOURCE_FILE, ContractError, sha256_of_file
 from training.rlhf.gguf_files.configuration import ROPE_FACTORS, read_configuration
 from training.rlhf.gguf_files.header import GgufFile
 from training.rlhf.gguf_files.vocabulary import end_ids, read_tokenizer
 
-SOURCE_FILE = "source.json"
-"""Origin of a model: a file in the model's own folder."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

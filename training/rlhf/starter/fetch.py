@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from training.contract import write_atomically
+from training.contract import SOURCE_FILE, write_atomically
 from training.rlhf.starter.progress import FetchProgress, Report, StarterError, Tell, write_progress
 from training.rlhf.starter.ways import (
     PACKAGE,
@@ -28,8 +28,6 @@ from training.rlhf.starter.ways import (
 STARTER_NAME = "SmolLM2-135M-Instruct"
 """Name of the folder, and the starter's model id on the model server."""
 LOCAL_FOLDER_VARIABLE = "RONDO_STARTER_MODEL"
-SOURCE_FILE = "source.json"
-"""Where a model came from, in the model's own folder."""
 
 _PARTIAL_PREFIX = ".starter-"
 _MEBIBYTE = 1024 * 1024

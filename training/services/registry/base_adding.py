@@ -18,6 +18,7 @@ from annotation.services.jobs.claims import Heartbeat, still_held, write
 from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import run_job
 from training.choices import BaseOrigin, TaskName
+from training.contract import SOURCE_FILE
 from training.engine import Engine, EngineError, check_url, key_of
 from training.engine.addresses import GuardedTransport
 from training.engine.dialect import OPENAI
@@ -282,7 +283,7 @@ def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
 def _gguf_facts(folder: Path) -> dict[str, Any]:
     """Return the GGUF file that a model was converted from; nothing of any other."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
+        source = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
         types = ", ".join(f"{count} × {name}" for name, count in source["types"].items())
         return {"gguf": {"file": source["gguf_file"], "sha256": source["gguf_sha256"], "types": types}}
     return {}
