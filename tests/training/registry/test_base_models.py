@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from django.test import Client
+from django.urls import reverse
 from gguf import GGMLQuantizationType
 from pytest_django import Settings
 
@@ -459,6 +460,17 @@ def test_the_memory_of_a_base_model_is_reckoned_by_the_formulas_of_the_dry_run(
     assert estimates["serving"].float32 == (base.facts["parameters"] + places) * 4 + PROCESS_BYTES
     assert estimates["preference"].full > estimates["preference"].float32 > PROCESS_BYTES
     inspect_again(base=base, requested_by=admin)
+
+
+def test_the_administrator_of_an_empty_installation_reaches_base_models_and_scaling(
+    admin: User, alice: User, client: Client
+):
+    client.force_login(admin)
+    for name in ("base-models", "base-model-add", "scaling", "api-base-models"):
+        assert client.get(reverse(name)).status_code == 200, name
+    assert reverse("scaling") in client.get(reverse("search"), {"q": "scal"}).content.decode()
+    client.force_login(alice)
+    assert client.get(reverse("base-models")).status_code == 404
 
 
 def test_constants_of_the_web_side_are_those_of_trainer_and_model_server():
