@@ -22,7 +22,7 @@ class LauncherUnreachableError(LauncherError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What a job asks for. All but `nodes`, `hours` and `queue` are per node."""
+    """What a job asks for. `processes`, `gpus` and `memory_gb` are per node."""
 
     nodes: int = 1
     processes: int = 1
@@ -30,6 +30,9 @@ class Resources:
     memory_gb: float | None = None
     hours: float | None = None
     queue: str = ""
+    servers: int = 0
+    """Rollout servers beside the nodes, each on a place of its own."""
+    gpus_per_server: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +58,8 @@ class Job:
     run: str
     """Name of the run's folder below `runs`."""
     resources: Resources
+    base_model: str = ""
+    """Folder of the base model on the nodes, for rollout servers."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for the trainer; some are secrets and appear in no script."""
 

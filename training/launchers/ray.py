@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import httpx
 
@@ -22,6 +23,8 @@ _STATES: dict[str, JobState] = {
 }
 """Every status of Ray Jobs (`JobStatus`)."""
 _JOBS = "/api/jobs/"
+_KEY_VARIABLES = ("VLLM_API_KEY", "RONDO_MODEL_SERVER_KEY")
+"""Where vLLM and Rondo's model server look for the key that clients must send."""
 
 
 class Ray:
@@ -30,9 +33,17 @@ class Ray:
     name = "ray"
 
     def __init__(
-        self, place: Place, *, url: str, token: str = "", transport: httpx.BaseTransport | None = None
+        self,
+        place: Place,
+        *,
+        url: str,
+        token: str = "",
+        server_command: str = "",
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """server_command: of a rollout server, with the places that the guide lists."""
         self._place = place
+        self._server_command = server_command
         self._api = Api("Ray", url, token=lambda: token, transport=transport)
 
     def script(self, job: Job) -> str:
@@ -99,9 +110,35 @@ class Ray:
             "gpus": wants.gpus,
             "memory": int(wants.memory_gb * 2**30) if wants.memory_gb else 0,
             "seconds": wants.hours * 3600 if wants.hours else 0,
+            "servers": self._servers(job),
         }
         # A shell of the cluster reads it; `python` is the one that Ray runs in.
         return shlex.join(["python", "-c", driver, json.dumps(arguments)])
+
+    def _servers(self, job: Job) -> dict[str, Any]:
+        """Return what the driver starts beside the nodes."""
+        wants, base = job.resources, PurePosixPath(job.base_model)
+        adapters = str(PurePosixPath(self._place.home) / "rollout")
+        filled = {
+            "{base}": str(base),
+            "{models}": str(base.parent),
+            "{name}": base.name,
+            "{gpus}": str(max(1, wants.gpus_per_server)),
+            "{adapters}": adapters,
+            "{python}": self._place.python,
+        }
+        words = shlex.split(self._server_command) if wants.servers else []
+        for place, value in filled.items():
+            words = [word.replace(place, value) for word in words]
+        return {
+            "count": wants.servers,
+            "gpus": wants.gpus_per_server,
+            "keeper": [self._place.python, "-m", "training.launchers.node.server", "--"],
+            "command": words,
+            "adapters": adapters,
+            "key_variables": _KEY_VARIABLES,
+            "environment": {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
+        }
 
 
 def _driver() -> str:

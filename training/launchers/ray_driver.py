@@ -6,11 +6,13 @@ Stands on the standard library and Ray alone. Its argument is JSON: see `trainin
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from typing import Any
 
 import ray
@@ -19,6 +21,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 _LEAVE_SECONDS = 200.0
 """For the other nodes to save and end after one was lost; each ends by itself once its peers are gone."""
+_START_SECONDS = 3600.0
+"""For a rollout server to load its base."""
 
 
 class Node:
@@ -33,12 +37,15 @@ class Node:
             probe.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
-    def run(self, command: list[str], folder: str, rank: int, master: str) -> int:
-        """Run the node's command to its end; the exit status."""
+    def run(
+        self, command: list[str], folder: str, rank: int, master: str, environment: dict[str, str]
+    ) -> int:
+        """Run the node's command to its end; the exit status. environment: further variables of it."""
         # The other end of the pipe closes with this process, however it ends; the node then saves and stops.
         self.process = subprocess.Popen(
             [*command, "--rank", str(rank), "--master", master, "--stop-with-parent"],
             cwd=folder,
+            env=os.environ | environment,
             stdin=subprocess.PIPE,
         )
         return self.process.wait()
@@ -49,35 +56,104 @@ class Node:
             self.process.send_signal(signal.SIGTERM)
 
 
+class Server:
+    """One rollout server: holds its bundle's resources and the process that keeps it running."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, keeper: list[str], command: list[str], folder: str, environment: dict[str, str]) -> str:
+        """Start the server; its address, once it answers and has loaded its base.
+
+        keeper: command that keeps another one running. command: of the server, with {host} and {port}.
+        """
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        words = [word.replace("{host}", host).replace("{port}", str(port)) for word in command]
+        self.process = subprocess.Popen(
+            [*keeper, *words], cwd=folder, env=os.environ | environment, stdin=subprocess.PIPE
+        )
+        url = f"http://{host}:{port}"
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_ready(url):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the rollout server at {url} does not answer GET /health: see its output")
+            time.sleep(1.0)
+        return url
+
+
+def is_ready(url: str) -> bool:
+    """Return whether a server answers; Rondo's answers before it has its base, and says so."""
+    try:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{url}/health", timeout=10) as response:
+            text = response.read().strip()
+        return not text or json.loads(text).get("state", "ready") == "ready"
+    except (OSError, ValueError):
+        return False
+
+
 def main() -> int:
     """Drive the job; the exit status is that of its first node."""
     job = json.loads(sys.argv[1])
     ray.init(log_to_driver=True)
-    count = job["nodes"]
     bundle = {"CPU": job["processes"]}
     if job["gpus"]:
         bundle["GPU"] = job["gpus"]
     if job["memory"]:
         bundle["memory"] = job["memory"]
-    bundles = [dict(bundle) for _ in range(count)]
-    group = placement_group(bundles, strategy="STRICT_SPREAD" if count > 1 else "PACK")
-    print(f"waiting for {count} nodes with {bundle} each", flush=True)
+    wants = job["servers"]
+    server_bundle = {"CPU": 1, "GPU": wants["gpus"]} if wants["gpus"] else {"CPU": 1}
+    bundles = [*([bundle] * job["nodes"]), *([server_bundle] * wants["count"])]
+    # One group, so that two jobs never wait for each other's half. A server may share a machine with a node.
+    strategy = "SPREAD" if wants["count"] else "STRICT_SPREAD" if job["nodes"] > 1 else "PACK"
+    group = placement_group(bundles, strategy=strategy)
+    print(f"waiting for {job['nodes']} nodes with {bundle} each", flush=True)
+    if wants["count"]:
+        print(f"and for {wants['count']} rollout servers with {server_bundle} each", flush=True)
     ray.get(group.ready())
-    # Several calls at once: one runs until the end.
-    remote = ray.remote(max_restarts=0, max_concurrency=4)(Node)
-    nodes = [
-        remote.options(
-            num_cpus=bundle["CPU"],
-            num_gpus=bundle.get("GPU", 0),
-            memory=bundle.get("memory", 0),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+
+    def actor(kind: type, index: int) -> Any:
+        # Several calls at once: one runs until the end.
+        remote = ray.remote(max_restarts=0, max_concurrency=4)(kind)
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+        needs = bundles[index]
+        return remote.options(
+            num_cpus=needs["CPU"],
+            num_gpus=needs.get("GPU", 0),
+            memory=needs.get("memory", 0),
+            scheduling_strategy=place,
         ).remote()
-        for index in range(count)
-    ]
+
+    nodes = [actor(Node, index) for index in range(job["nodes"])]
+    servers = [actor(Server, job["nodes"] + index) for index in range(wants["count"])]
+    environment = serve(servers, wants, job["folder"]) if servers else {}
     master = ray.get(nodes[0].address.remote())
     print(f"the nodes meet at {master}", flush=True)
-    ends = [node.run.remote(job["command"], job["folder"], rank, master) for rank, node in enumerate(nodes)]
+    ends = [
+        node.run.remote(job["command"], job["folder"], rank, master, environment)
+        for rank, node in enumerate(nodes)
+    ]
     return follow(nodes, ends, job["seconds"])
+
+
+def serve(servers: list[Any], wants: dict[str, Any], folder: str) -> dict[str, str]:
+    """Start the servers; the variables by which trainers find them. Their key is shown nowhere."""
+    key = secrets.token_urlsafe(32)
+    os.makedirs(wants["adapters"], exist_ok=True)
+    environment = dict.fromkeys(wants["key_variables"], key) | wants["environment"]
+    starts = [
+        server.start.remote(wants["keeper"], wants["command"], folder, environment) for server in servers
+    ]
+    urls = ray.get(starts)
+    print(f"rollout servers answer at {', '.join(urls)}", flush=True)
+    return {
+        "RONDO_ROLLOUT_URL": ",".join(urls),
+        "RONDO_ROLLOUT_KEY": key,
+        "RONDO_ROLLOUT_FOLDER": wants["adapters"],
+    }
 
 
 def follow(nodes: list[Any], ends: list[Any], seconds: float) -> int:

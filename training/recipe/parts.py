@@ -214,6 +214,11 @@ class ComputeSettings:
     none."""
     queue: str = ""
     """Queue or partition of the cluster; empty takes its default."""
+    rollout_servers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Servers that a job on Ray starts beside the trainers, to sample the responses of a policy gradient with
+    a rollout server. They end with the job. 0 takes those of RONDO_ROLLOUT_URL."""
+    gpus_per_server: Annotated[int, Field(ge=0, le=64)] = 1
+    """GPUs of each of these servers; 0 samples on the CPU."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the frozen base, and of products where all weights are trained, which stay float32; auto
     is bfloat16 on a GPU and float32 on a CPU."""
@@ -229,6 +234,11 @@ class ComputeSettings:
             self.launcher != "local" or self.nodes == 1,
             "nodes",
             "local has one machine; set nodes to 1, or launcher to a cluster",
+        )
+        require(
+            not self.rollout_servers or self.launcher in ("ray", "default"),
+            "rollout_servers",
+            "they are started on Ray alone; set launcher to 'ray', or rollout_servers to 0",
         )
         require(
             self.quantization == "none" or self.sharding == "none",

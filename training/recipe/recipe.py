@@ -156,6 +156,11 @@ class Recipe:
         )
         self._check_promotion()
         self._check_trainer()
+        require(
+            self.policy.samples_on_server or not self.compute.rollout_servers,
+            "compute, rollout_servers",
+            "the policy does not sample on a server; set it to 0, or policy, rollout, server",
+        )
         full = [name for name in ("reward", "policy") if getattr(self, name).adapter != "lora"]
         require(
             self.compute.quantization == "none" or not full,

@@ -74,6 +74,15 @@ LAUNCHERS = (
         "RONDO_RAY_TOKEN", Kind.TEXT, "its token, where it wants one", default_note="none", is_secret=True
     ),
     Setting(
+        "RONDO_RAY_SERVER_COMMAND",
+        Kind.TEXT,
+        "command of a rollout server that a job on Ray starts",
+        default=(
+            "vllm serve {base} --host {host} --port {port} --tensor-parallel-size {gpus} --enable-lora "
+            "--max-lora-rank 64"
+        ),
+    ),
+    Setting(
         "RONDO_KUBERNETES_URL",
         Kind.ADDRESS,
         "API server of a Kubernetes cluster; inside it `https://kubernetes.default.svc`",

@@ -53,9 +53,8 @@ class RayCluster:
 
     def kill_node_of(self, rank: int) -> None:
         """End the node on which a job's node trains as a power cut does: its raylet, and all below it."""
-        victim = next(process for process in self._agents() if f"--rank {rank} " in _command_of(process))
-        above = [victim, *victim.parents()]
-        raylet = next(process for process in above if process.name() == "raylet")
+        agents = self.processes("training.launchers.node")
+        raylet = self.raylet_of(next(one for one in agents if f"--rank {rank} " in _command_of(one)))
         dying = [raylet, *raylet.children(recursive=True)]
         for process in dying:
             with suppress(psutil.NoSuchProcess):
@@ -84,13 +83,18 @@ class RayCluster:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def _agents(self) -> list[psutil.Process]:
+    def processes(self, module: str) -> list[psutil.Process]:
+        """The processes of the cluster that run a module (`-m`)."""
         found = []
         for process in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.Error):
-                if "training.launchers.node" in process.cmdline():
+                if process.cmdline()[1:3] == ["-m", module]:
                     found.append(process)
         return found
+
+    def raylet_of(self, process: psutil.Process) -> psutil.Process:
+        """The node that a process runs on."""
+        return next(one for one in [process, *process.parents()] if one.name() == "raylet")
 
     def _wait_for_jobs_api(self) -> None:
         until = time.monotonic() + 60

@@ -1,6 +1,7 @@
 """Rounds on a real Ray cluster of a head and three nodes: `make test-ray`."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from annotation.models import Project, User
 from tests.loop.recipe import TINY
 from tests.tiny import tiny_model_folder
 from tests.training.launchers.cluster_scene import (
+    GRPO,
     STEPS,
     AtStep,
     do_step,
@@ -81,6 +83,41 @@ def test_a_run_over_two_nodes_of_which_one_dies_ends_with_the_weights_of_an_undi
     assert [row["step"] for row in read_metrics(disturbed.path)] == list(range(1, STEPS + 1))
     assert weights_of(disturbed) == weights_of(whole)
     assert weights_of(whole)
+
+
+def test_rollout_servers_run_on_nodes_of_their_own_and_one_that_dies_does_not_end_the_run(
+    ray: RayCluster, project: Project, alice: User, carol: User, rondo_home: Path, settings: Settings
+):
+    settings.RONDO_RAY_SERVER_COMMAND = (
+        "{python} -m training.serving --models {models} --base {name} --checkpoints {adapters} "
+        "--host {host} --port {port} --device cpu --dtype float32"
+    )
+    compute = {**COMPUTE, "nodes": 1, "rollout_servers": 2, "gpus_per_server": 0}
+    on_servers = {"rollout": {**GRPO["rollout"], "server": {"kind": "rondo"}}}
+    round_ = started(project, alice, carol, compute, policy=GRPO | on_servers)
+    assert do_step(round_.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
+    RoundStep.objects.filter(round=round_, kind=StepKind.TRAIN_REWARD_MODEL).update(state="finished")
+    raylets: set[int] = set()
+
+    def kill_one() -> None:
+        servers = ray.processes("training.serving")
+        raylets.update(ray.raylet_of(server).pid for server in servers)
+        servers[0].kill()
+
+    with AtStep(rondo_home / "runs", 3, kill_one) as death:
+        run = train(round_, StepKind.TRAIN_POLICY)
+    assert 3 <= death.done_at < STEPS
+    assert len(raylets) == 2
+    assert [launch.state for launch in run.launches.all()] == ["ended"]
+    assert [row["step"] for row in read_metrics(run.path)] == list(range(1, STEPS + 1))
+    assert "is left out until the next adapter" in (run.path / "log.txt").read_text()
+    assert weights_of(run)
+    # The servers end with the job, and no adapter of theirs stays.
+    until = time.monotonic() + 60
+    while ray.processes("training.serving") and time.monotonic() < until:
+        time.sleep(0.5)
+    assert ray.processes("training.serving") == []
+    assert list((rondo_home / "rollout").iterdir()) == []
 
 
 def test_a_pause_reaches_the_nodes_and_the_run_goes_on_in_another_job(

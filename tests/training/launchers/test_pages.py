@@ -15,6 +15,7 @@ from training.models import Launch, Round, Run, Snapshot, Worker
 from training.recipe import Recipe
 from training.services.rounds import start_round
 from training.services.rounds.launch_plan import launch_plan
+from training.services.runs.launchers import resources_of
 
 pytestmark = pytest.mark.django_db
 
@@ -73,6 +74,19 @@ def test_several_machines_need_a_cluster(round_: Round, carol: User):
         start_round(round_=wanted, started_by=carol)
 
 
+def test_rollout_servers_need_ray_and_a_folder_that_all_nodes_share(round_: Round, settings: Settings):
+    rewards = [{"name": "short", "kind": "length", "options": {"most": 2}}]
+    on_server = {"method": "policy_gradient", "rollout": {"server": {}}, "rewards": rewards}
+    recipe = Recipe.from_json({"policy": on_server, "compute": {"rollout_servers": 2}})
+    with pytest.raises(Refusal, match="started on Ray, and this round trains on local: set rollout_servers"):
+        resources_of(recipe.compute)
+    settings.RONDO_LAUNCHER = ["ray"]
+    assert resources_of(recipe.compute)["servers"] == 2
+    settings.RONDO_STORE_URL = "s3://bucket/rondo"
+    with pytest.raises(Refusal, match="RONDO_STORE_URL says that they share none"):
+        resources_of(recipe.compute)
+
+
 @pytest.mark.parametrize(
     ("processes", "gpus", "refused"), [(2, None, False), (3, None, True), (1, 4, True), (3, 0, False)]
 )
@@ -98,6 +112,8 @@ def test_more_processes_than_gpus_are_refused_before_the_start(
         ({"launcher": "lsf"}, "launcher"),
         ({"nodes": 0}, "nodes"),
         ({"memory_gb": 0}, "memory_gb"),
+        ({"launcher": "slurm", "rollout_servers": 2}, "they are started on Ray alone"),
+        ({"launcher": "ray", "rollout_servers": 2}, "the policy does not sample on a server"),
     ],
 )
 def test_a_recipe_says_at_the_field_what_is_wrong_with_its_resources(compute: dict[str, Any], words: str):

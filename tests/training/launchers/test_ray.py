@@ -4,6 +4,7 @@ import ast
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,38 @@ def test_a_job_is_submitted_under_its_own_name_with_the_driver_and_without_secre
         "gpus": 4,
         "memory": 1_610_612_736,
         "seconds": 7200,
+        "servers": {
+            "count": 0,
+            "gpus": 0,
+            "keeper": ["/opt/rondo/bin/python", "-m", "training.launchers.node.server", "--"],
+            "command": [],
+            "adapters": "/data/rollout",
+            "key_variables": ["VLLM_API_KEY", "RONDO_MODEL_SERVER_KEY"],
+            "environment": {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
+        },
     }
-    assert "secret" not in json.dumps(body)
+    assert "very secret" not in json.dumps(body)
+    assert "AWS_SECRET_ACCESS_KEY" not in json.dumps(body)
     assert "/data/runs/tea" in ray(stub).script(JOB)
+
+
+def test_rollout_servers_are_started_with_the_base_on_the_cluster_and_the_folder_that_all_share():
+    stub = Stub()
+    job = replace(
+        JOB,
+        base_model="/data/models/qwen 7b",
+        resources=replace(JOB.resources, servers=3, gpus_per_server=2),
+    )
+    command = "vllm serve {base} --served-model-name '{name}' --host {host} --port {port} -tp {gpus}"
+    launcher = Ray(PLACE, url="http://ray:8265", server_command=command, transport=httpx.MockTransport(stub))
+    launcher.submit(job)
+    arguments = json.loads(shlex.split(stub.jobs[JOB.name]["entrypoint"])[3])
+    assert (arguments["servers"]["count"], arguments["servers"]["gpus"]) == (3, 2)
+    # Host and port are those that the server gets on its node.
+    assert arguments["servers"]["command"] == [
+        *("vllm", "serve", "/data/models/qwen 7b", "--served-model-name", "qwen 7b"),
+        *("--host", "{host}", "--port", "{port}", "-tp", "2"),
+    ]
 
 
 def test_the_driver_that_is_shipped_stands_on_the_standard_library_and_ray_alone():
@@ -99,7 +129,9 @@ def test_the_driver_that_is_shipped_stands_on_the_standard_library_and_ray_alone
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert names == {"json", "os", "ray", "signal", "socket", "subprocess", "sys", "time", "typing"}
+    assert names == {"json", "os", "ray", "secrets", "signal", "socket"} | {
+        *("subprocess", "sys", "time", "typing", "urllib")
+    }
 
 
 @pytest.mark.parametrize(

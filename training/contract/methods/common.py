@@ -137,6 +137,11 @@ class MethodSettings:
         """Return the adapter that is trained; None if the whole base is."""
         return self.lora if self.adapter == "lora" else None
 
+    @property
+    def samples_on_server(self) -> bool:
+        """Return whether a rollout server samples for the trainer."""
+        return False
+
     def resolved(self) -> Self:
         """Return the settings with the default learning rate of method and adapter where none is set."""
         if self.optimiser.learning_rate is not None:

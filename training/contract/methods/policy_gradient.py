@@ -321,6 +321,11 @@ class PolicyGradientSettings(MethodSettings):
     """Held-out prompts that the run is evaluated on, with greedy responses."""
 
     @property
+    def samples_on_server(self) -> bool:
+        """Return whether a rollout server samples for the trainer."""
+        return self.rollout.server is not None
+
+    @property
     def rewards_of_all(self) -> tuple[RewardPart, ...]:
         """Return the rewards that are trained for, and those that are only watched."""
         return (*self.rewards, *self.watch.held_out)

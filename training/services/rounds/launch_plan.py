@@ -57,7 +57,9 @@ def _launch_plan(round_: Round) -> LaunchPlan:
         return LaunchPlan(launcher=name, resources=resources, problems=[*_too_few_gpus(compute)])
     run = f"{round_.project.slug}-round-{round_.number}-reward"
     try:
-        script = cluster(name).script(job_of(run, resources, name="rondo-0-1-000000"))
+        # A reward model samples nothing.
+        alone = dataclasses.replace(resources, servers=0)
+        script = cluster(name).script(job_of(run, alone, name="rondo-0-1-000000"))
     except (LauncherError, Refusal) as error:
         return LaunchPlan(launcher=name, resources=resources, problems=[str(error)])
     return LaunchPlan(launcher=name, resources=resources, script=script)

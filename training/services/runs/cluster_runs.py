@@ -87,9 +87,15 @@ def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def job_of(run_name: str, resources: Resources, *, name: str) -> Job:
-    """Return the job of a run."""
-    return Job(name=name, run=run_name, resources=resources, environment=node_environment())
+def job_of(run_name: str, resources: Resources, *, name: str, base_model: str = "") -> Job:
+    """Return the job of a run. base_model: its folder on the nodes."""
+    return Job(
+        name=name,
+        run=run_name,
+        resources=resources,
+        base_model=base_model,
+        environment=node_environment(),
+    )
 
 
 @contextmanager
@@ -127,7 +133,10 @@ def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
     if run.spec.get("trl") is not None:
         # It starts the others itself.
         resources = replace(resources, processes=1)
-    job = job_of(run.name, resources, name=name)
+    spec = cluster_files.spec_there(run)
+    if not spec.settings.samples_on_server:
+        resources = replace(resources, servers=0)
+    job = job_of(run.name, resources, name=name, base_model=spec.base_model)
     beat = functools.partial(heartbeat, message=_("sending what the job needs"))
     # The thread has no connection to the database.
     run.parent, run.snapshot  # noqa: B018 - read here

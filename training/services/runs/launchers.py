@@ -67,6 +67,8 @@ def resources_of(compute: ComputeSettings) -> dict[str, Any]:
             % {"nodes": compute.nodes},
             field="recipe",
         )
+    if compute.rollout_servers:
+        _check_servers(name)
     return {
         "launcher": name,
         "nodes": compute.nodes,
@@ -74,7 +76,30 @@ def resources_of(compute: ComputeSettings) -> dict[str, Any]:
         "memory_gb": compute.memory_gb,
         "hours": compute.time_limit_hours,
         "queue": compute.queue,
+        "servers": compute.rollout_servers,
+        "gpus_per_server": compute.gpus_per_server,
     }
+
+
+def _check_servers(launcher: str) -> None:
+    """Refuse rollout servers that nobody would start, or that could not read the adapters."""
+    if launcher != "ray":
+        raise Refusal(
+            _(
+                "Rollout servers are started on Ray, and this round trains on %(name)s: set rollout_servers "
+                "under compute to 0, or launcher to ray."
+            )
+            % {"name": launcher},
+            field="recipe",
+        )
+    if not cluster_place().shares_files:
+        raise Refusal(
+            _(
+                "Rollout servers read adapters from a folder that all nodes share, and RONDO_STORE_URL says "
+                "that they share none: set rollout_servers under compute to 0, or share RONDO_CLUSTER_HOME."
+            ),
+            field="recipe",
+        )
 
 
 def cluster_resources(resources: Mapping[str, Any], *, processes: int) -> Resources:
@@ -87,6 +112,8 @@ def cluster_resources(resources: Mapping[str, Any], *, processes: int) -> Resour
         memory_gb=resources.get("memory_gb"),
         hours=resources.get("hours"),
         queue=resources.get("queue") or "",
+        servers=resources.get("servers") or 0,
+        gpus_per_server=resources.get("gpus_per_server") or 0,
     )
 
 
@@ -104,7 +131,12 @@ def cluster(name: str) -> Launcher:
             logs_command=settings.RONDO_COMMAND_LOGS,
         )
     if name == "ray":
-        return Ray(cluster_place(), url=settings.RONDO_RAY_URL, token=settings.RONDO_RAY_TOKEN)
+        return Ray(
+            cluster_place(),
+            url=settings.RONDO_RAY_URL,
+            token=settings.RONDO_RAY_TOKEN,
+            server_command=settings.RONDO_RAY_SERVER_COMMAND,
+        )
     if name == "kubernetes":
         return Kubernetes(
             cluster_place(),
