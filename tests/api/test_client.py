@@ -1,15 +1,15 @@
 """The client against the application itself: pages, judgments, what is refused, what is sent again."""
 
-import re
+import json
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from standardwebhooks import Webhook
 
@@ -28,6 +28,7 @@ from annotation.models import (
 from annotation.services.people.tokens import create_token
 from tests import factories
 from tests.api.scene import Scene
+from tests.guide_blocks import block
 from webapp.api.client import Problem, Rondo, SignatureError, verified
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -72,12 +73,16 @@ def connect(settings: Any) -> Callable[..., Rondo]:
 
 
 def test_a_server_gives_feedback_in_one_line_also_a_moment_before_the_completion_is_stored(
-    project: Project, scene: Scene, carol: User, connect
+    project: Project, scene: Scene, carol: User, connect, monkeypatch: pytest.MonkeyPatch
 ):
     missing = httpx.Response(404, json={"detail": "No completion of this id is stored."})
     with connect(carol, missing) as rondo:
         stored = rondo.feedback(scene.stored.key, thumb="up", user="u1")
         assert (stored["kind"], stored["value"], len(rondo.slept)) == ("thumb", 1, 1)
+        monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
+        lines = block("how-to/collect-feedback.md", PROGRAM)
+        exec(lines, {"HOST": "", "TOKEN": "", "ID": scene.stored.key})
+        assert len(rondo.seen) == 3
         assert rondo.feedback(scene.stored.key, thumb="up", user="u1") == stored
         with pytest.raises(Problem) as refused:
             rondo.feedback("chatcmpl-none", rating=3)
@@ -92,11 +97,7 @@ def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
     assert len(rondo.seen) == 3
 
 
-def program_of(page: str) -> str:
-    """The program of a page of the guide that uses the client."""
-    text = (Path(settings.BASE_DIR) / "webapp" / "guide" / page).read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(from webapp\.api\.client import Rondo\n.*?)```", text, re.S)
-    return str(snippet)
+PROGRAM = "from webapp.api.client import Rondo"
 
 
 def test_the_guides_program_changes_the_settings_for_a_team(
@@ -106,7 +107,7 @@ def test_the_guides_program_changes_the_settings_for_a_team(
     project.save()
     rondo = connect(carol)
     monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
-    exec(compile(program_of("tutorials/team-of-twenty.md"), "team-of-twenty.md", "exec"), {})
+    exec(block("tutorials/team-of-twenty.md", PROGRAM), {})
     project.refresh_from_db()
     assert (project.overlap, project.extra_overlap, project.extra_overlap_share) == (2, 1, 0.1)
     assert (project.qualification_pass_share, project.gold_share, project.retest_share) == (0.8, 0.05, 0.05)
@@ -122,11 +123,11 @@ def test_the_guides_program_labels_all_there_is(
 ):
     for _number in range(3):
         factories.make_comparison(project, texts=["short", "much longer"])
-    snippet = program_of("how-to/use-the-api.md")
+    snippet = block("how-to/use-the-api.md", PROGRAM)
     rondo = connect(alice)
     # All of the program is the guide's, but for the way to the server.
     monkeypatch.setattr("webapp.api.client.Rondo", lambda address, token: rondo)
-    exec(compile(snippet, "use-the-api.md", "exec"), {})
+    exec(snippet, {})
     best = [j.ranks.get(rank=1).completion.text for j in Judgment.objects.all()]
     assert best == ["much longer"] * 3
 
@@ -204,6 +205,23 @@ def test_a_file_is_brought_in_and_waited_for(project: Project, carol: User, conn
             rondo.import_file("tea", votes, mapping={"prompt": "asked"}, seconds=2)
 
 
+def test_the_guides_lines_bring_a_file_in_and_take_one_out(
+    project: Project, carol: User, connect, tmp_path: Path, settings, monkeypatch: pytest.MonkeyPatch
+):
+    settings.RONDO_IMPORTS = tmp_path / "imports"
+    monkeypatch.chdir(tmp_path)
+    Path("votes.csv").write_text("question,answer_1,answer_2,winner\nTea?,Green.,Black.,1\n")
+
+    def do_imports(_seconds: float) -> None:
+        uploads.do_import(FileImport.objects.get().pk)
+
+    with connect(carol) as rondo:
+        rondo._sleep = do_imports
+        exec(block("how-to/use-the-api.md", "rondo.import_file"), {"rondo": rondo})
+    [pair] = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+    assert (pair["chosen"][-1]["content"], pair["rejected"][-1]["content"]) == ("Green.", "Black.")
+
+
 def test_judgments_are_written_to_a_file_with_an_account_of_them(
     project: Project, alice: User, carol: User, connect, tmp_path
 ):
@@ -234,6 +252,12 @@ def test_a_receiver_verifies_what_it_is_told(project: Project, carol: User, conn
         "Webhook-Signature": f"v1,bm8= {signature}",
     }
     assert verified(made["secret"], headers, body)["type"] == "webhook.test"
+    names: dict[str, Any] = {
+        "secret": made["secret"],
+        "request": SimpleNamespace(headers=headers, body=body),
+    }
+    exec(block("how-to/receive-webhooks.md", "from webapp.api.client import verified"), names)
+    assert names["event"]["type"] == "webhook.test"
     for wrong, why in (
         ({"secret": "whsec_bm8="}, "not that of this secret"),
         ({"body": body + b" "}, "not that of this secret"),

@@ -1,7 +1,6 @@
 """Every command of the guide's table, or what it calls, is run by a test: here, or by the one named here."""
 
 import ast
-import re
 import subprocess
 import sys
 from io import StringIO
@@ -143,19 +142,6 @@ def test_make_help_lists_every_target_of_the_table():
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = [row for row in rows_of("commands") if row.startswith("make")]
     assert [row for row in targets if f"  {row} " not in told] == []
-
-
-def test_each_program_of_the_guide_has_a_test_that_runs_it():
-    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "webapp" / "guide").rglob("*.md"))]
-    snippets = re.findall(r"^```(\w*)\n(.*?)^```", "\n".join(texts), flags=re.M | re.S)
-    assert sorted((language, text.splitlines()[0]) for language, text in snippets) == [
-        # tests/api/test_client.py, test_the_guides_program_changes_the_settings_for_a_team
-        ("python", "from webapp.api.client import Rondo"),
-        # tests/api/test_client.py, test_the_guides_program_labels_all_there_is
-        ("python", "from webapp.api.client import Rondo"),
-        # tests/rlhf/model/test_plain_loading.py, test_the_guides_snippet_computes_the_same_without_rondo
-        ("python", "import torch"),
-    ]
 
 
 def test_a_password_is_set_anew(alice: User, monkeypatch: pytest.MonkeyPatch):

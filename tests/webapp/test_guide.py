@@ -1,6 +1,5 @@
 """The guide: pages and search, and whether its links, anchors, pictures and commands are true."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -10,7 +9,6 @@ from functools import cache
 from gettext import GNUTranslations
 from itertools import chain
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -28,6 +26,7 @@ from annotation.exchange.formats.writers import Dropped, Scene
 from annotation.models import Project, User
 from tests.architecture.test_addresses import our_patterns
 from tests.architecture.test_house import ROOT
+from tests.guide_blocks import block
 from training.models import Round
 from training.recipe import Recipe
 from training.recipe.form import Group, Input, RecipeForm, flattened
@@ -243,33 +242,8 @@ def test_every_command_of_the_guide_exists_with_its_options(line: str):
     assert not options or options <= options_of(command)
 
 
-def blocks(beginning: str) -> list[str]:
-    """The indented code blocks that begin so."""
-    found = []
-    for path in FILES:
-        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
-        for block in re.findall(r"(?:^ {4,}\S.*\n(?:\s*\n(?= {4,}))?)+", text, flags=re.M):
-            code = dedent(block)
-            if code.startswith(beginning):
-                found.append(code)
-    return found
-
-
-def test_recipes_of_the_guide_are_accepted():
-    recipes = [*blocks('{"policy"'), *blocks('{"reward"')]
-    assert len(recipes) > 3
-    for recipe in recipes:
-        Recipe.from_json(json.loads(recipe))
-
-
-def test_programs_of_the_guide_are_python():
-    for beginning in ("from ", "def "):
-        for program in blocks(beginning):
-            compile(program, "guide", "exec")
-
-
 def test_the_format_that_the_guide_adds_writes_pairs():
-    (program,) = blocks("from annotation.exchange.formats.writers import")
+    program = block("how-to/add-a-format.md", "from annotation.exchange.formats.writers import")
     names: dict[str, Any] = {}
     exec(compile(program, "guide", "exec"), names)
     (writer,) = names["WRITERS"]
@@ -281,7 +255,7 @@ def test_the_format_that_the_guide_adds_writes_pairs():
 
 
 def test_the_reward_that_the_guide_adds_is_a_reward():
-    (program,) = blocks("def politeness")
+    program = block("how-to/add-a-reward.md", "def politeness")
     names: dict[str, Any] = {}
     exec(compile(program, "guide", "exec"), names)
     assert names["politeness"]([[], []], ["Please sit.", "Sit."], [None, None]) == [1.0, 0.0]

@@ -1,7 +1,6 @@
 """Checkpoints where there is no Rondo: read by the guide's own snippet, and exported."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.guide_blocks import block
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
 from tests.tiny import tiny_model_folder
 from training.contract import EXIT_FINISHED, ContractError, Message, read_manifest
@@ -72,15 +72,14 @@ def test_the_guides_snippet_computes_the_same_without_rondo(
     base: Path, checkpoints: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     checkpoint = checkpoints[name]
-    guide = ROOT / "webapp" / "guide" / "how-to" / "use-checkpoints-elsewhere.md"
-    snippet = re.search(r"```python\n(import torch\nfrom peft.*?)```", guide.read_text(), re.S)
+    snippet = block("how-to/use-checkpoints-elsewhere.md", "import torch")
     script = tmp_path / "plain.py"
     script.write_text(
         "import importlib.util, pathlib\n"
         f"base, checkpoint = pathlib.Path({str(base)!r}), pathlib.Path({str(checkpoint)!r})\n"
         f"question, answer = {QUESTION!r}, {ANSWER!r}\n"
         "assert importlib.util.find_spec('training') is None, 'Rondo can be imported here'\n"
-        f"{snippet[1]}\nprint('value', float(value))\n"
+        f"{snippet}\nprint('value', float(value))\n"
     )
     # -I: neither the working directory nor PYTHONPATH is looked into.
     done = subprocess.run(

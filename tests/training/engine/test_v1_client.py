@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.guide_blocks import block
 from tests.model_server import ROOT, RunningServer, running_model_server
 from tests.tiny import tiny_model_folder
 from tests.webapp.running import free_port
@@ -126,6 +127,20 @@ def test_pieces_come_while_the_answer_is_still_being_written(client: openai.Open
 def test_a_text_is_continued(client: openai.OpenAI):
     answer = client.completions.create(model=BASE, prompt="the sun", max_tokens=5, seed=1)
     assert answer.choices[0].text
+
+
+def test_the_guides_programs_ask_the_models(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch):
+    # All of the programs is the guide's, but for the way to the server and the checkpoint that there is.
+    monkeypatch.setattr("openai.OpenAI", lambda base_url, api_key: client)
+    asked: dict[str, Any] = {}
+    exec(block("how-to/serve-models.md", "from openai"), asked)
+    assert [model.id for model in asked["client"].models.list()] == [BASE]
+    program = block("tutorials/hh-rlhf-to-policy.md", "from openai")
+    assert "helpful-round-1-policy" in program
+    create, answers = client.chat.completions.create, []
+    monkeypatch.setattr(client.chat.completions, "create", lambda **told: answers.append(create(**told)))
+    exec(program.replace("helpful-round-1-policy", BASE), {})
+    assert [bool(answer.choices[0].message.content) for answer in answers] == [True]
 
 
 def test_errors_are_those_that_the_client_knows(client: openai.OpenAI, site: Site):
