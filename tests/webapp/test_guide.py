@@ -402,6 +402,7 @@ SETTINGS_PAGES = (
     *("../feedback/settings/", "../members/", "../allocation/", "../invitations/", "../webhooks/"),
     *("../judges/", "../suggestions/", "../rounds/1/recipe/", "../rubrics/new/", "../rubric-drafts/"),
     *("/projects/new/", "/scaling/", "/served-models/new/"),
+    *("/account/tokens/", "/compare/?project=tea", "../arenas/"),
     *(f"/base-model-additions/new/?origin={origin}" for origin in ("hub", "folder", "server")),
 )
 """Addresses below a project's settings, or of the whole application."""

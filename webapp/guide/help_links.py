@@ -117,6 +117,10 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "training.forms.base_models.HubForm": (_BASES, "forms"),
     "training.forms.base_models.FolderForm": (_BASES, "forms"),
     "training.forms.base_models.ServerForm": (_BASES, "models-of-other-servers"),
+    "annotation.forms.tokens.TokenForm": ("how-to/use-the-api", "tokens"),
+    "training.forms.comparing.CompareForm": ("how-to/compare-checkpoints", "playground"),
+    "training.forms.comparing.AgainForm": ("how-to/compare-checkpoints", "playground"),
+    "training.forms.comparing.ArenaForm": ("how-to/compare-checkpoints", "arenas"),
     "training.forms.scaling.ScalingForm": ("how-to/train-on-several-gpus", "how-many-gpus"),
 }
 """Form → its page of the guide and the sections that may explain its fields."""
