@@ -1,5 +1,8 @@
 """Once around with a scripted trainer and model server: every step, and every way to end early."""
 
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, decide, do_steps_before, states
 from training.choices import RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.recipe import default_recipe
 from training.services.jobs.step_heartbeat import StepHeartbeat
 from training.services.rounds import (
     advance_round,
@@ -527,3 +531,31 @@ def test_a_server_that_does_not_tell_its_seeds_is_asked_for_one_answer_at_a_time
     for completion in Completion.objects.all():
         assert completion.text == f"Answer {completion.seed}."
     assert fake_server.asked[-1]["n"] == 1
+
+
+@pytest.mark.parametrize(("size", "most"), [(2, 8), (3, 9), (4, 8), (9, 18)])
+def test_about_eight_answers_are_in_flight_and_at_least_two_requests(
+    project: Project, fake_server: FakeServer, size: int, most: int
+):
+    for number in range(12):
+        factories.make_prompt(project, f"Question {number}?", split="train")
+    flying, seen, lock = 0, [], threading.Lock()
+
+    def slowly(request: httpx.Request) -> None:
+        nonlocal flying
+        if request.method == "POST":
+            answers = json.loads(request.content)["n"]
+            with lock:
+                flying += answers
+                seen.append(flying)
+            # Long enough for every other request to begin.
+            time.sleep(0.1)
+            with lock:
+                flying -= answers
+
+    fake_server.trouble = slowly
+    samplers = [{"checkpoint": "policy", "completions": size}]
+    round_ = open_first_round(project=project, recipe={**default_recipe(), "samplers": samplers})
+    advance_round(round_.pk)
+    assert states(round_) == ["finished"]
+    assert max(seen) == most

@@ -26,9 +26,11 @@ from training.selectors.chats import chat_of
 from training.services.jobs.step_heartbeat import StepHeartbeat
 from training.services.sampling.patience import Patience
 
+ANSWERS_AT_ONCE = 8
+"""Answers in flight. The model server writes them together and reads its weights once for all, so that eight
+take about twice as long as one. More would make a person on the Compare page wait longer."""
 REQUESTS_AT_ONCE = 2
-"""Requests in flight: one that the model server computes and one that waits at its door. More
-would only make a person on the Compare page wait longer."""
+"""Requests in flight at least, however many answers they ask for: one waits at the door."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,12 @@ class Asking:
     def ask_all(self, questions: Sequence[Question]) -> None:
         """Answer every question, the first ones first."""
         ahead = deque(questions)
-        pool = ThreadPoolExecutor(max_workers=REQUESTS_AT_ONCE, thread_name_prefix="ask")
+        pool = ThreadPoolExecutor(max_workers=ANSWERS_AT_ONCE, thread_name_prefix="ask")
         try:
             while ahead or self._waiting or self._flying:
-                while ahead and len(self._waiting) + len(self._flying) < REQUESTS_AT_ONCE:
+                while ahead and _has_room(*self._waiting, *self._flying.values()):
                     self._take_up(ahead.popleft())
-                while self._waiting and len(self._flying) < REQUESTS_AT_ONCE:
+                while self._waiting and _has_room(*self._flying.values()):
                     question, draws = self._waiting.popleft()
                     engine = self.engines.of(draws[0].checkpoint)
                     self._flying[pool.submit(self._ask, engine, question, draws)] = (question, draws)
@@ -214,6 +216,11 @@ class Asking:
 
     def _tell(self, message: str) -> None:
         self.heartbeat(current=self.done, total=self.total, message=message)
+
+
+def _has_room(*requests: tuple[Question, list[Draw]]) -> bool:
+    """Return whether one more request may be in flight beside these."""
+    return len(requests) < REQUESTS_AT_ONCE or sum(len(draws) for _, draws in requests) < ANSWERS_AT_ONCE
 
 
 def _completion(answer: Answer, sampling: SamplingSettings) -> NewCompletion:
