@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache, cached
 from django.db.models import Max, QuerySet
 from numpy.typing import NDArray
 
@@ -104,23 +106,18 @@ def _by_size(comparisons: dict[int, tuple[int, ...]]) -> list[tuple[Rows, Rows]]
     ]
 
 
-_cache: dict[int, ProjectArrays] = {}
 _MOST_CACHED = 8
 
 
+@cached(LRUCache(_MOST_CACHED), key=lambda project, round_number: (project.pk, round_number), lock=Lock())
 def arrays_of(project: Project, round_number: int) -> ProjectArrays:
     """Return the arrays of a project and its newest round, cached from one update to the next."""
-    cached = _cache.get(project.pk)
-    if cached is None or cached.round_number != round_number:
-        while len(_cache) >= _MOST_CACHED:
-            _cache.pop(next(iter(_cache)))
-        cached = _cache[project.pk] = ProjectArrays(project.pk, round_number)
-    return cached
+    return ProjectArrays(project.pk, round_number)
 
 
 def clear_cache() -> None:
     """Drop the cached arrays of all projects."""
-    _cache.clear()
+    arrays_of.cache_clear()
 
 
 def unread(arrays: ProjectArrays) -> set[int]:

@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,13 +39,13 @@ from training.contract import WATCH_MARK, PolicyGradientSettings, RunSpec
 from training.rlhf.loop.schedule import examples_of_step
 from training.rlhf.loop.stepping import SteppingLoop, StepResult
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.credit import Credit
 from training.rlhf.policy_gradient.credit import figures as credit_figures
 from training.rlhf.policy_gradient.episodes import Episodes
 from training.rlhf.policy_gradient.evaluation import evaluation_figures
 from training.rlhf.policy_gradient.method import PolicyGradient, part_figures, sample_figures
+from training.rlhf.policy_gradient.optimizer_steps import Clock, OptimizerSteps
 from training.rlhf.policy_gradient.samples_file import SamplesFile
 from training.rlhf.policy_gradient.sampling import (
     Prompt,
@@ -58,7 +57,7 @@ from training.rlhf.policy_gradient.sampling import (
 )
 from training.rlhf.policy_gradient.served import Asked, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.share import Share
-from training.rlhf.policy_gradient.update import OptimizerStep, evaluated_once, update_policy
+from training.rlhf.policy_gradient.update import evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
 from training.rlhf.rewards.combination import Combined
 from training.rlhf.rollout import Sample, rollout
@@ -144,7 +143,7 @@ class SamplingLoop(SteppingLoop):
 
     def _sample_and_learn(self, step: int, rate: float) -> StepResult:
         seed_step(self._seed, step, rank=0)
-        clock = _Clock()
+        clock = Clock()
         prompts = self._prompts_of(step)
         sampled = self._drawn(step, prompts)
         clock.lap("seconds_rollout")
@@ -266,7 +265,7 @@ class SamplingLoop(SteppingLoop):
         self._check_all()
         credit = credit_of.assign(episodes)
         figures = credit_figures(episodes, credit) | {"beta": credit_of.beta}
-        steps = _Steps(
+        steps = OptimizerSteps(
             self._trained_parameters,
             self._settings.max_gradient_norm,
             lambda: self._apply(rate),
@@ -381,51 +380,6 @@ def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:
         max_tokens=drawn.max_tokens,
         stop=drawn.stop,
     )
-
-
-class _Steps:
-    """Optimiser steps of one update."""
-
-    def __init__(
-        self,
-        groups: Sequence[Sequence[nn.Parameter]],
-        most: float,
-        apply: Callable[[], None],
-        sum_gradients: Callable[[list[nn.Parameter]], None],
-    ) -> None:
-        """sum_gradients: over the processes of the run."""
-        self._groups = groups
-        self._most = most
-        self._apply = apply
-        self._sum_gradients = sum_gradients
-        self.taken = 0
-
-    def __call__(self, finite: bool) -> OptimizerStep:
-        """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
-        self._sum_gradients([parameter for group in self._groups for parameter in group])
-        norms = [float(clip_gradients(group, self._most)) for group in self._groups]
-        finite = finite and all(map(math.isfinite, norms))
-        if finite:
-            self._apply()
-            self.taken += 1
-        for group in self._groups:
-            for parameter in group:
-                parameter.grad = None
-        return OptimizerStep(norms[0], finite)
-
-
-class _Clock:
-    """Duration of each part of a step, in seconds."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """The time since the last lap."""
-        now = time.monotonic()
-        self.laps[name] = round(now - self._last, 3)
-        self._last = now
 
 
 def _entropy(episodes: Episodes) -> float:
