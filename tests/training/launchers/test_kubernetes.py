@@ -63,8 +63,8 @@ SET_SCHEMA = closed(
         ttlSecondsAfterFinished={"type": "integer", "minimum": 0},
     ),
 )
-"""From JobSet's `api/jobset/v1alpha2/jobset_types.go`: the fields that a run needs. The manifests were also held to
-its whole definition (`jobset.x-k8s.io_jobsets.yaml` of 08dfbdfd, 824 kB) without other fields, 2026-11-26."""
+"""From JobSet's `api/jobset/v1alpha2/jobset_types.go`: the fields that a run needs. The manifests were
+also held to its whole definition (`jobset.x-k8s.io_jobsets.yaml`, 08dfbdfd), closed, 2026-11-26."""
 
 
 class Stub:
