@@ -156,9 +156,12 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
     assert losses_of(runs[1]) == pytest.approx(losses_of(runs[0]), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["reward", "preference"])
+@pytest.mark.parametrize(
+    ("method", "adapter"),
+    [("reward", "lora"), ("preference", "lora"), pytest.param("preference", "none", marks=pytest.mark.fault)],
+)
 def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_one(
-    method: Method, base: Path, tmp_path: Path
+    method: Method, adapter: str, base: Path, tmp_path: Path
 ) -> None:
     one, four = (
         make_run(
@@ -166,7 +169,8 @@ def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_
             base,
             odd_judgments(),
             method=method,
-            optimiser={"micro_batch_tokens": 128, "epochs": 2, "keep_best": False},
+            settings={"adapter": adapter},
+            optimiser={"micro_batch_tokens": 128, "epochs": 2, "keep_best": False, "learning_rate": 1e-3},
             sharding=sharding,
         )
         for sharding in ("none", "node")

@@ -87,15 +87,44 @@ def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
     assert_same_run(cut, one)
 
 
-def test_all_weights_cut_over_processes_end_where_whole_ones_do(base: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("sharding", "processes"), [("full", 2), pytest.param("node", 4, marks=pytest.mark.fault)]
+)
+def test_all_weights_cut_over_processes_end_where_whole_ones_do(
+    base: Path, tmp_path: Path, sharding: str, processes: int
+):
     # The reference is a second transformer, the frozen base, which is cut too; the value head is whole.
     settings = {"optimiser": {"batch_size": 3, "epochs": 1, "learning_rate": 3e-4}}
     method = {**PPO, "adapter": "none"}
     one = make_sampled_run(tmp_path / "one", base, method, **settings)
-    cut = make_sampled_run(tmp_path / "cut", base, method, **settings, sharding="full")
+    cut = make_sampled_run(tmp_path / "cut", base, method, **settings, sharding=sharding)
     assert train(one) == EXIT_FINISHED
-    finish(cut, 2, per_node=2)
+    finish(cut, processes, per_node=2)
     assert_same_run(cut, one, file="model.safetensors")
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_weights_cut_over_processes_killed_and_resumed_end_byte_for_byte(
+    base: Path, tmp_path: Path, dtype: str
+):
+    optimiser = {"batch_size": 3, "epochs": 4, "learning_rate": 3e-4, "save_every": 2}
+    method = {**PPO, "adapter": "none"}
+    whole = make_sampled_run(
+        tmp_path / "whole", base, method, optimiser=optimiser, sharding="full", dtype=dtype
+    )
+    killed = same_run(whole, tmp_path / "killed")
+    finish_two(whole)
+    trainers = start_two(killed)
+    while len(read_metrics(killed)) < 3:
+        assert [trainer.poll() for trainer in trainers] == [None, None], trainers[0].output
+        time.sleep(0.01)
+    for trainer in trainers:
+        trainer.kill()
+    finish_two(killed)
+    assert "Going on after step" in (killed / "log.txt").read_text()
+    assert figures_of(killed) == figures_of(whole)
+    assert files_of(killed / "checkpoint") == files_of(whole / "checkpoint")
 
 
 def test_the_survivor_of_two_processes_ends_as_one_that_can_go_on(base: Path, tmp_path: Path):

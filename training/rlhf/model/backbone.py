@@ -129,6 +129,11 @@ class Backbone(AdaptedModel):
         """Return whether transformers are cut over several processes."""
         return self._shared is not None
 
+    def _add_whole(self, name: str, model: Any, *, trainable: bool) -> None:
+        super()._add_whole(name, model, trainable=trainable)
+        if trainable and self.turnstile is not None:
+            self.turnstile.wait_for_copies()
+
     def _loaded(self, folder: Path, dtype: torch.dtype) -> Any:
         if self._shared is None:
             return super()._loaded(folder, dtype)

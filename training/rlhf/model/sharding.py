@@ -151,8 +151,13 @@ class Turnstile:
         """`idle` makes a pass of a transformer over one token; with or without what a backward pass needs.
         Those wait for each other that share a copy of the base."""
         self._idle = idle
-        self._group = mesh[_PARTS].get_group()
+        self._group: dist.ProcessGroup | None = mesh[_PARTS].get_group()
         self._idle_states: list[Tensor] = []
+
+    def wait_for_copies(self) -> None:
+        """Wait for the processes of all copies from now on: where blocks are trained, a backward pass sums
+        their gradients over the copies."""
+        self._group = None
 
     def forward(self, transformer: int, *, learning: bool) -> None:
         """Come back when this process may make its forward pass of this transformer."""
