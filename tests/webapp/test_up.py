@@ -1,5 +1,6 @@
 """`manage.py up`, run for real: started, looked at, killed in every way, started again."""
 
+import fcntl
 import os
 import re
 import signal
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pytest_django import Settings
 
 from tests.tiny import tiny_model_folder
 from tests.webapp.running import PATIENCE, RunningUp, free_port, still_alive
+from training.rlhf.starter import STARTER_NAME
+from training.rlhf.starter.ways import is_complete
+from webapp.supervision import programs
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +147,38 @@ def test_a_broker_that_does_not_answer_is_named(start):
     assert f"127.0.0.1:{port}" in up.output
     assert "RONDO_BROKER_URL" in up.output
     assert "Traceback" not in up.output
+
+
+def test_the_starter_is_fetched_beside_the_database_unless_it_is_there(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    tiny = tiny_model_folder(tmp_path / "tiny")
+    settings.RONDO_MODELS = str(tmp_path / "models")
+    settings.RONDO_STARTER_MODEL_NAME = STARTER_NAME
+    monkeypatch.setenv("RONDO_STARTER_MODEL", str(tiny))
+    fetch = programs.fetch_starter()
+    assert fetch is not None
+    assert fetch.wait(120) == 0
+    assert is_complete(tmp_path / "models" / STARTER_NAME)
+    programs.end_fetch(fetch)
+    assert programs.fetch_starter() is None
+
+
+def test_a_fetch_that_still_runs_ends_with_up(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    settings.RONDO_MODELS = str(tmp_path / "models")
+    settings.RONDO_STARTER_MODEL_NAME = STARTER_NAME
+    # Whoever holds the folder's lock is waited for.
+    (tmp_path / "models").mkdir()
+    with (tmp_path / "models" / ".starter.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fetch = programs.fetch_starter()
+        assert fetch is not None
+        programs.end_fetch(fetch)
+    assert fetch.returncode == -signal.SIGTERM
+    settings.RONDO_STARTER_MODEL_NAME = "another"
+    assert programs.fetch_starter() is None
 
 
 @pytest.mark.fault

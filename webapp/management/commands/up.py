@@ -121,6 +121,9 @@ class _Up:
         with ExitStack() as at_the_end:
             self.clear_up_after_the_last_one()
             self.check()
+            if self.with_model_server and (fetch := programs.fetch_starter()):
+                # Beside the database; the model server goes on with what is there.
+                at_the_end.callback(programs.end_fetch, fetch)
             self.prepare_database()
             # From here on, new passwords are shown even if a step fails.
             at_the_end.callback(self.show_new_accounts)
