@@ -151,13 +151,13 @@ def _installation(home: Path) -> Iterator[str]:
 
 
 def _wait_for(address: str) -> None:
-    for _ in range(240):
+    for _ in range(600):
         try:
             with urlopen(address, timeout=5):  # noqa: S310 - our own server
                 return
         except OSError:
             time.sleep(0.5)
-    sys.exit(f"Nothing answers at {address} after two minutes.")
+    sys.exit(f"Nothing answers at {address} after five minutes.")
 
 
 def _take(address: str, wanted: dict[str, str], into: Path, width: int) -> None:
