@@ -55,7 +55,7 @@ RUN_BY = {
     "/opt/trl/bin/pip": ("tests/training/rounds/test_trl_rounds.py", "test_a_round_has_trl_train_its_policy"),
 }
 OF_THE_SYSTEM = {"useradd", "install", "git", "cd", "set", "python3"}
-"""What an administrator types on a machine of their own; its syntax is read here."""
+"""Programs of an administrator's own machine; their syntax is read here."""
 PROGRAMS = {
     ("how-to/add-a-format.md", "from annotation.exchange.formats.writers"): (
         "tests/webapp/test_guide.py",
@@ -123,7 +123,7 @@ _PROGRAM = re.compile(r"(?:\S+=\S+ )*(?:runuser -u rondo -- )?(?:\.venv/bin/|\./
 
 
 def kind_of(block: Block) -> str:
-    """What a block is, by its looks."""
+    """Name the kind of a block by its looks."""
     text = block.text.strip()
     if any(block.page == page and text.startswith(begins) for page, begins in PROGRAMS):
         return "program"
@@ -156,7 +156,6 @@ def read_folders(block: Block) -> None:
 
 def read_unit(block: Block) -> None:
     unit = configparser.ConfigParser()
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(block.text)
     python, manage, command, *options = unit["Service"]["ExecStart"].split()
     assert python == f"{unit['Service']['WorkingDirectory']}/.venv/bin/python"

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 SOURCE_FILE = "source.json"
-"""Where a base model came from: a file in the model's own folder."""
+"""Origin of a base model: a file in the model's own folder."""
 
 
 def canonical_json(value: Any) -> str:

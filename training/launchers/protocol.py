@@ -22,7 +22,7 @@ class LauncherUnreachableError(LauncherError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What a job asks for. `processes`, `gpus` and `memory_gb` are per node."""
+    """Resources of a job. `processes`, `gpus` and `memory_gb` are per node."""
 
     nodes: int = 1
     processes: int = 1

@@ -24,7 +24,7 @@ _STATES: dict[str, JobState] = {
 """Every status of Ray Jobs (`JobStatus`)."""
 _JOBS = "/api/jobs/"
 _KEY_VARIABLES = ("VLLM_API_KEY", "RONDO_MODEL_SERVER_KEY")
-"""Where vLLM and Rondo's model server look for the key that clients must send."""
+"""Variables from which vLLM and Rondo's model server take the key that clients must send."""
 
 
 class Ray:

@@ -30,16 +30,14 @@ def keep_running(command: list[str], over: threading.Event) -> None:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         while process.poll() is None and not over.wait(0.2):
             continue
-        if over.is_set():
-            break
+        code = process.poll()
+        _end(process)
+        if code is None:
+            return
         pause = _FIRST_PAUSE if time.monotonic() - began > _LASTED else pause
-        print(
-            f"the rollout server ended with {process.returncode}; started again in {pause:.0f} s", flush=True
-        )
+        print(f"the rollout server ended with {code}; started again in {pause:.0f} s", flush=True)
         over.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-        _end(process)
-    _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -30,7 +30,7 @@ class OptimizerSteps:
         self.taken = 0
 
     def __call__(self, finite: bool) -> OptimizerStep:
-        """Clip, step where all is finite, and empty the gradient. The norm told is the policy's."""
+        """Clip, step where all is finite, and empty the gradient. The norm returned is the policy's."""
         self._sum_gradients([parameter for group in self._groups for parameter in group])
         norms = [float(clip_gradients(group, self._most)) for group in self._groups]
         finite = finite and all(map(math.isfinite, norms))
