@@ -143,15 +143,17 @@ def _installation(home: Path) -> Iterator[str]:
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(f"{address}/health/live")
+        _wait_for(process, f"{address}/health/live")
         yield address
     finally:
         process.terminate()
         process.wait(timeout=60)
 
 
-def _wait_for(address: str) -> None:
+def _wait_for(process: subprocess.Popen[bytes], address: str) -> None:
     for _ in range(600):
+        if process.poll() is not None:
+            sys.exit("`manage.py up` ended before a page answered; its messages stand above.")
         try:
             with urlopen(address, timeout=5):  # noqa: S310 - our own server
                 return

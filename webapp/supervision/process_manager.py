@@ -26,6 +26,9 @@ from webapp.supervision.programs import Program, environment, working_folder
 _LOG_BYTES = "10MB"
 _LOG_BACKUPS = 3
 _GROUP = "rondo"
+_SOCKET_NAME = "supervisor.sock"
+_LONGEST_SOCKET_PATH = 90
+"""Characters; a socket's path has at most 103 on macOS, and supervisor appends its process number at first."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,8 @@ class ProcessManager:
         self.programs = tuple(programs)
         self.logs = home / "log"
         self._configuration = home / "supervisord.conf"
-        # In a temporary folder, because macOS limits socket paths to 104 characters.
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="rondo-"))
-        self._socket = self._socket_folder / "supervisor.sock"
+        self._socket_folder = _new_socket_folder()
+        self._socket = self._socket_folder / _SOCKET_NAME
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -173,6 +175,15 @@ class ProcessManager:
             "stdout_logfile_maxbytes": _LOG_BYTES,
             "stdout_logfile_backups": _LOG_BACKUPS,
         }
+
+
+def _new_socket_folder() -> Path:
+    """Make a temporary folder for the socket: in `/tmp` where the usual place has too long a name."""
+    folder = Path(tempfile.mkdtemp(prefix="rondo-"))
+    if len(str(folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="rondo-", dir="/tmp"))
+    return folder
 
 
 def _quoted(word: str) -> str:
