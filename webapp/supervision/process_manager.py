@@ -28,7 +28,7 @@ _LOG_BACKUPS = 3
 _GROUP = "rondo"
 _SOCKET_NAME = "supervisor.sock"
 _LONGEST_SOCKET_PATH = 90
-"""Characters; a socket's path has at most 103 on macOS, and supervisor appends its process number at first."""
+"""Characters: a path has at most 103 on macOS, and supervisor appends its process number at first."""
 
 
 @dataclass(frozen=True)

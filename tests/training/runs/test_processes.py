@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_as_of_one_process(folder: Path, monkeypatch: pyte
         "import os, pathlib, sys, time; from training.contract import RunStatus, write_status\n"
         "now = {'updated_at': time.time(), 'step': 0, 'total_steps': 1}\n"
         "status = RunStatus(state='failed', message='tiny is missing', **now)\n"
-        "if os.environ['RANK'] != '0': time.sleep(300)\n"  # torchrun ends it once the first process has failed
+        "if os.environ['RANK'] != '0': time.sleep(300)\n"  # Until torchrun ends it.
         "write_status(pathlib.Path(sys.argv[1]), status)\n"
         "sys.exit(1)"
     )
