@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 
+from annotation.models import User
 from tests.benchmarks.loop.arms import (
     Judged,
     World,
@@ -19,6 +21,7 @@ from tests.benchmarks.loop.arms import (
     interval,
 )
 from tests.benchmarks.loop.forge import ROOT, command, wait_for
+from tests.benchmarks.loop.machine import Machine
 from tests.benchmarks.loop.preferences import (
     SCENES,
     Annotator,
@@ -43,6 +46,17 @@ def test_two_rounds_with_simulated_annotators_end_with_sane_figures():
     assert done.returncode == 0, done.stdout + done.stderr
     rounds = [line for line in done.stdout.splitlines() if line.startswith("| scene=format")]
     assert [line.split(" | ")[2] for line in rounds] == ["1", "2"]
+
+
+@pytest.mark.django_db
+def test_a_person_of_several_arms_keeps_account_and_token(tmp_path: Path):
+    transport = httpx.MockTransport(
+        lambda request: httpx.Response(200, text=request.headers["Authorization"])
+    )
+    machine = Machine(home=tmp_path, transport=transport, server_url="", server_key="")
+    assert machine.person("ann", superuser=True) is machine.person("ann")
+    assert machine.person("ann") is not machine.person("bob")
+    assert User.objects.get(username="ann").is_superuser
 
 
 def test_what_the_benchmark_has_started_ends_when_it_is_killed(tmp_path: Path):

@@ -20,7 +20,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,12 @@ class Machine:
     transport: httpx.BaseTransport
     server_url: str
     server_key: str
+    _clients: dict[str, Api] = field(default_factory=dict)
 
     def person(self, name: str, *, superuser: bool = False) -> Api:
-        """Make an account with a token for all that it may do, and return its client."""
+        """Return the client of an account, which is made at first, with a token for all that it may do."""
+        if name in self._clients:
+            return self._clients[name]
         from annotation.choices import TokenScope
         from annotation.models import User
         from annotation.services.people.tokens import create_token
@@ -73,7 +76,7 @@ class Machine:
             username=name, defaults={"is_superuser": superuser, "is_staff": superuser}
         )
         made = create_token(user=user, name="loop", scopes=sorted(TokenScope.values), expires_at=None)
-        return Api(self.transport, made.secret)
+        return self._clients.setdefault(name, Api(self.transport, made.secret))
 
 
 @contextlib.contextmanager
