@@ -45,6 +45,10 @@ _SENTENCES = {
     "reward_model_wrong": gettext_lazy(
         "The reward model is not validated. %(rate)s: %(value)s; it contradicts people."
     ),
+    "people_contradict": gettext_lazy(
+        "People show the opposite of the reward model, and people decide: the policy may have learned what "
+        "the reward model likes rather than what people like (over-optimisation)."
+    ),
     "same_reward_model": gettext_lazy(
         "The policy was trained for the scores of the same reward model that judges it here: its win rate is "
         "not independent evidence."

@@ -228,6 +228,23 @@ def test_peoples_judgments_decide_where_the_reward_model_may_not(
 
 
 @pytest.mark.usefixtures("held_out")
+def test_people_who_show_the_opposite_overrule_a_validated_reward_model(
+    project: Project, server: FakeServer, alice: User
+):
+    evaluation = {"people": True, "people_judgments": 1, "prompts": PROMPTS}
+    round_ = evaluated(project, server, says=BETTER, evaluation=evaluation)
+    # Of 19 that differ nothing is shown; from 20 on it is.
+    judge_held_out([alice], prefer="parent", most=19)
+    assert decision_of(round_=round_).verdict == Verdict.PROMOTE
+    last = Comparison.objects.order_by("pk").last()
+    texts = list(last.candidates.order_by("index").values_list("completion__text", flat=True))
+    factories.make_judgment(last, alice, ranks=[1 if text == "parent" else 2 for text in texts])
+    decision = decision_of(round_=round_)
+    assert (decision.verdict, decision.waits) == (Verdict.REJECT, False)
+    assert codes(decision) == ["people_came", "win_rate_better", "people_contradict", "win_rate_worse"]
+
+
+@pytest.mark.usefixtures("held_out")
 def test_pairs_that_nobody_can_be_asked_about_are_not_waited_for(project: Project, server: FakeServer):
     decision = decided(project, server, says="parent", evaluation={"people": True})
     assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, False)

@@ -133,7 +133,8 @@ def _people_came(evaluation: Evaluation, wanted: int) -> Condition:
 
 
 def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
-    """Decide by the judge that the recipe names; by people where a reward model shows nothing."""
+    """Decide by the judge that the recipe names; by people where a reward model shows nothing, and where
+    people show the opposite."""
     people = people_say(evaluation.checkpoint, evaluation.parent)
     if recipe.promotion.judged_by == "people":
         return _shown("people", people.outcomes, evaluation, recipe.promotion)
@@ -143,14 +144,16 @@ def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
         # Without scores, identical responses alone would be ties of nobody's.
         outcomes = []
     by_model = _shown("reward_model", outcomes, evaluation, recipe.promotion)
+    by_people = _shown("people", people.outcomes, evaluation, recipe.promotion)
     doubts = list(_doubts(evaluation, recipe.promotion)) if outcomes else []
+    if None not in (by_model.held, by_people.held) and by_model.held != by_people.held:
+        doubts.append(reason("people_contradict"))
     if by_model.held is not None and not doubts:
         notes = list(_not_independent(evaluation, recipe))
         return Condition(held=by_model.held, reasons=[*by_model.reasons, *notes])
     reasons = [*by_model.reasons, *doubts]
     if not people.outcomes:
         return Condition(held=None, reasons=reasons)
-    by_people = _shown("people", people.outcomes, evaluation, recipe.promotion)
     return Condition(held=by_people.held, reasons=[*reasons, *by_people.reasons])
 
 
