@@ -20,9 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from training.contract import SnapshotRow
+    from training.rlhf.tokens.example import Example
 
 LAYERS = (6, 9, 12, 15, 18)
 FOLDS = 5
@@ -231,7 +236,18 @@ def read_features(options: argparse.Namespace) -> None:
         count=np.array([len(one.answers) for one in examples]),
         ranks=np.concatenate([one.ranks for one in examples]),
         prompt=np.array([one.prompt for one in examples]),
+        **_texts([by_name[one.judgment] for one in examples], examples),
     )
+
+
+def _texts(rows: Sequence[SnapshotRow], examples: Sequence[Example]) -> dict[str, NDArray[np.str_]]:
+    """Return `asked`, the last message before each completion, and `text`, the completion."""
+    asked, texts = [], []
+    for row, example in zip(rows, examples, strict=True):
+        by_id = {completion.id: completion.text for completion in row.completions}
+        asked += [row.messages[-1].content] * len(example.completions)
+        texts += [by_id[name] for name in example.completions]
+    return {"asked": np.array(asked), "text": np.array(texts)}
 
 
 def main() -> None:

@@ -8,6 +8,11 @@ many labels a strategy needs to reach the accuracy that chance has at the end, o
 `writer-…` are responses of a grammar whose true preference is known; annotators judge with noise, and the
 accuracy is against the truth. The others are published judgments. The features are those that the
 application learns on (`annotation.acquisition.text_features`).
+
+python -m tests.benchmarks.loop.acquisition --states hh-harmless.npz
+
+The same pairs twice: on these features, and on states of a base model as `tests.benchmarks.reward_stacks
+features` writes them, reduced to as many directions.
 """
 
 from __future__ import annotations
@@ -30,9 +35,13 @@ from annotation.acquisition import bayesian, text_features
 from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit, standardised
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
+from tests.benchmarks.reward_stacks import LAYERS, Pairs
 
 DATA = Path(os.environ.get("RONDO_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data"
 RANDOM = "random"
+
+Course = list[tuple[int, float]]
+"""(labels, held-out accuracy) after each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +140,47 @@ def features_of(pairs: Labelled) -> np.ndarray:
     return standardised(np.array(rows))
 
 
+def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
+    """Return decided pairs of a file of states, and features of their completions by name, (2 N, d) each.
+
+    Of a layer the directions of most variance are kept, as many as there are features of texts.
+    """
+    kept = np.load(file)
+    pairs = Pairs.read(file)
+    random = np.random.default_rng(0)
+    first = random.random(len(pairs.winners)) < 0.5
+    rows = np.stack(
+        [
+            np.where(first, pairs.winners, pairs.losers),
+            np.where(first, pairs.losers, pairs.winners),
+        ],
+        axis=1,
+    )
+    asked, texts = kept["asked"], kept["text"]
+    labelled = Labelled(
+        [str(prompt) for prompt in pairs.prompts],
+        [(str(texts[one]), str(texts[other])) for one, other in rows],
+        first,
+        first,
+    )
+    of_texts = np.array([text_features.features_of(str(asked[row]), str(texts[row])) for row in rows.ravel()])
+    found = {"text": standardised(of_texts)}
+    for place, layer in enumerate(LAYERS):
+        found[f"states of layer {layer}"] = standardised(_directions(kept["means"][:, place])[rows.ravel()])
+    return labelled, found
+
+
+def _directions(states: np.ndarray) -> np.ndarray:
+    """Return the coordinates of states along the directions of most variance."""
+    centred = states.astype(np.float64) - states.mean(0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    reduced: np.ndarray = centred @ axes[: text_features.DIMENSIONS].T
+    return reduced
+
+
 def course_of(
     strategy: str, pairs: Labelled, features: np.ndarray, *, seed: int, labels: int, batch: int
-) -> list[tuple[int, float]]:
+) -> Course:
     """Return (labels, held-out accuracy) after each batch."""
     random = np.random.default_rng(seed)
     held_out = _held_out(pairs.prompts, seed)
@@ -177,7 +224,7 @@ def _held_out(prompts: Sequence[str], seed: int) -> np.ndarray:
     return np.array([known.setdefault(prompt, random.random() < 0.25) for prompt in prompts])
 
 
-def smooth(courses: Sequence[Sequence[tuple[int, float]]]) -> tuple[np.ndarray, np.ndarray]:
+def smooth(courses: Sequence[Course]) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and the mean accuracy over courses, each the mean of three neighbours."""
     labels = np.array([count for count, _ in courses[0]])
     mean = np.mean([[value for _, value in course] for course in courses], axis=0)
@@ -185,7 +232,7 @@ def smooth(courses: Sequence[Sequence[tuple[int, float]]]) -> tuple[np.ndarray, 
     return labels, (padded[:-2] + padded[1:-1] + padded[2:]) / 3
 
 
-def labels_to_reach(courses: Sequence[Sequence[tuple[int, float]]], accuracy: float) -> int | None:
+def labels_to_reach(courses: Sequence[Course], accuracy: float) -> int | None:
     """Return the labels at which the smoothed mean accuracy is first reached and None where it never is."""
     labels, mean = smooth(courses)
     there = np.flatnonzero(mean >= accuracy)
@@ -194,19 +241,47 @@ def labels_to_reach(courses: Sequence[Sequence[tuple[int, float]]], accuracy: fl
 
 def study(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run all strategies on one set; print and return their figures."""
-    courses: dict[str, list[list[tuple[int, float]]]] = {}
+    courses: dict[str, list[Course]] = {}
     for place, seed in enumerate(options.seeds):
         if place == 0 or name not in _PUBLISHED:
             pairs = load(name, seed=seed, count=options.pairs)
             features = features_of(pairs)
-        for strategy in (RANDOM, *options.strategies):
-            courses.setdefault(strategy, []).append(
-                course_of(strategy, pairs, features, seed=seed, labels=options.labels, batch=options.batch)
-            )
+        _all_strategies(courses, pairs, features, seed, options)
+    return _told(name, len(pairs.prompts), courses, options)
+
+
+def study_states(file: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run all strategies on each kind of features of one file; print and return their figures."""
+    pairs, kinds = by_states(file)
+    figures = {}
+    for kind, features in kinds.items():
+        courses: dict[str, list[Course]] = {}
+        for seed in options.seeds:
+            _all_strategies(courses, pairs, features, seed, options)
+        figures[kind] = _told(f"{file.stem}, {kind}", len(pairs.prompts), courses, options)
+    return figures
+
+
+def _all_strategies(
+    courses: dict[str, list[Course]],
+    pairs: Labelled,
+    features: np.ndarray,
+    seed: int,
+    options: argparse.Namespace,
+) -> None:
+    for strategy in (RANDOM, *options.strategies):
+        courses.setdefault(strategy, []).append(
+            course_of(strategy, pairs, features, seed=seed, labels=options.labels, batch=options.batch)
+        )
+
+
+def _told(
+    title: str, count: int, courses: dict[str, list[Course]], options: argparse.Namespace
+) -> dict[str, Any]:
     _, by_chance = smooth(courses[RANDOM])
     goal = float(by_chance[-1])
     needed_by_chance = labels_to_reach(courses[RANDOM], goal) or options.labels
-    print(f"\n{name}: {len(pairs.prompts)} pairs; chance ends at {goal:.3f} after {options.labels} labels")
+    print(f"\n{title}: {count} pairs; chance ends at {goal:.3f} after {options.labels} labels")
     print("| strategy | accuracy at a third | at the end | labels to reach it | share of chance's |")
     print("|---|---|---|---|---|")
     figures = {}
@@ -226,6 +301,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", nargs="+", choices=SETS, default=["writer-keywords", "writer-both", "autoj"])
+    parser.add_argument("--states", nargs="+", type=Path, default=[], help="files of states, instead of sets")
     parser.add_argument("--strategies", nargs="+", default=list(bayesian.STRATEGIES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--labels", type=int, default=300)
@@ -234,7 +310,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     begun = time.monotonic()
-    found = {name: study(name, options) for name in options.set}
+    if options.states:
+        found = {file.stem: study_states(file, options) for file in options.states}
+    else:
+        found = {name: study(name, options) for name in options.set}
     if options.results:
         command = " ".join(["python -m tests.benchmarks.loop.acquisition", *sys.argv[1:]])
         options.results.write_text(json.dumps({"command": command, "sets": found}))
