@@ -226,8 +226,11 @@ def read_features(options: argparse.Namespace) -> None:
             states = backbone.packed_layers(batch.input_ids, batch.position_ids, batch.layout, LAYERS)
         means.append(torch.stack([pooled(states[layer], batch, mean=True) for layer in LAYERS], 1).numpy())
         tokens.append(batch.answer_tokens.numpy())
+    asked, texts = _texts([by_name[one.judgment] for one in examples], examples)
     np.savez(
         options.file,
+        asked=asked,
+        text=texts,
         means=np.concatenate(means),
         n=np.concatenate(tokens),
         surface=np.concatenate(
@@ -236,18 +239,19 @@ def read_features(options: argparse.Namespace) -> None:
         count=np.array([len(one.answers) for one in examples]),
         ranks=np.concatenate([one.ranks for one in examples]),
         prompt=np.array([one.prompt for one in examples]),
-        **_texts([by_name[one.judgment] for one in examples], examples),
     )
 
 
-def _texts(rows: Sequence[SnapshotRow], examples: Sequence[Example]) -> dict[str, NDArray[np.str_]]:
-    """Return `asked`, the last message before each completion, and `text`, the completion."""
+def _texts(
+    rows: Sequence[SnapshotRow], examples: Sequence[Example]
+) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
+    """Return the last message before each completion, and the completions."""
     asked, texts = [], []
     for row, example in zip(rows, examples, strict=True):
         by_id = {completion.id: completion.text for completion in row.completions}
         asked += [row.messages[-1].content] * len(example.completions)
         texts += [by_id[name] for name in example.completions]
-    return {"asked": np.array(asked), "text": np.array(texts)}
+    return np.array(asked), np.array(texts)
 
 
 def main() -> None:
