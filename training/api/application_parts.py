@@ -139,7 +139,7 @@ class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
-    """Whether the feedback of an incident counts."""
+    """The decision to include the feedback of an incident."""
 
     is_included = serializers.BooleanField(required=False)
 
@@ -247,7 +247,7 @@ class EndUserSerializer(serializers.Serializer[Any]):
 
 
 class ErasedSerializer(serializers.Serializer[Any]):
-    """What was deleted."""
+    """Numbers of deleted records."""
 
     requests = serializers.IntegerField()
     feedback = serializers.IntegerField()

@@ -150,9 +150,9 @@ class ArenasView(ListView, ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Open an arena. A worker has its answers written; voting begins with the first pair."""
-        told = read_body(NewArenaSerializer, request)
-        told["checkpoints"] = named_checkpoints(self.project, told["checkpoints"])
-        made = create_arena(project=self.project, created_by=self.user, **told)
+        values = read_body(NewArenaSerializer, request)
+        values["checkpoints"] = named_checkpoints(self.project, values["checkpoints"])
+        made = create_arena(project=self.project, created_by=self.user, **values)
         return Response(ArenaSerializer(made).data, status=201)
 
 
@@ -164,10 +164,10 @@ class CloseView(ProjectView):
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """End the voting for good. Closing twice is closing once."""
-        found = get_object_or_404(self.project.arenas, pk=pk)
-        close_arena(arena=found, closed_by=self.user)
-        found.refresh_from_db()
-        return Response(ArenaSerializer(found).data)
+        arena = get_object_or_404(self.project.arenas, pk=pk)
+        close_arena(arena=arena, closed_by=self.user)
+        arena.refresh_from_db()
+        return Response(ArenaSerializer(arena).data)
 
 
 class VotingView(ApiView):
@@ -179,10 +179,10 @@ class VotingView(ApiView):
         """The arena in the address, for those who may vote as themselves."""
         if not arena.isascii():
             raise Http404
-        found = get_object_or_404(ArenaLink.objects.select_related("project"), slug=arena)
-        if not access.may(self.user, found.project, Role.ANNOTATOR):
+        link = get_object_or_404(ArenaLink.objects.select_related("project"), slug=arena)
+        if not access.may(self.user, link.project, Role.ANNOTATOR):
             raise Http404
-        return found
+        return link
 
     def ballot(self, arena: str, ballot: uuid.UUID) -> ArenaBallot:
         """One's own ballot in the address."""
@@ -225,7 +225,7 @@ class VoteView(VotingView):
     )
     def post(self, request: Request, arena: str, ballot: uuid.UUID) -> Response:
         """Vote, once; who wrote what is in the answer. A second vote changes nothing."""
-        found = self.ballot(arena, ballot)
+        record = self.ballot(arena, ballot)
         choice = read_body(VoteSerializer, request)["vote"]
-        vote_in_arena(ballot=found, voter=self.user, vote=VOTES[choice])
+        vote_in_arena(ballot=record, voter=self.user, vote=VOTES[choice])
         return Response(BallotSerializer(self.ballot(arena, ballot)).data)

@@ -221,9 +221,9 @@ class BaseModelView(OfBaseModel):
     @extend_schema(operation_id="base_models_remove", tags=["base models"], responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
         """Remove it with its files. 422 as long as anything needs it. For superusers."""
-        found = self.base(name)
+        base = self.base(name)
         self.require_superuser()
-        remove_base_model(base=found, removed_by=self.user)
+        remove_base_model(base=base, removed_by=self.user)
         return Response(status=204)
 
 
@@ -238,11 +238,9 @@ class InspectionView(OfBaseModel):
     )
     def post(self, request: Request, name: str) -> Response:
         """Have a worker read its files again."""
-        found = self.base(name)
+        base = self.base(name)
         self.require_superuser()
-        return Response(
-            AdditionSerializer(inspect_again(base=found, requested_by=self.user)).data, status=202
-        )
+        return Response(AdditionSerializer(inspect_again(base=base, requested_by=self.user)).data, status=202)
 
 
 class AdditionsView(ListView, ApiView):
@@ -254,8 +252,8 @@ class AdditionsView(ListView, ApiView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """By state."""
-        found = BaseModelAddition.objects.select_related("base")
-        return found.filter(state=asked["state"]) if "state" in asked else found
+        additions = BaseModelAddition.objects.select_related("base")
+        return additions.filter(state=asked["state"]) if "state" in asked else additions
 
     @extend_schema(
         operation_id="base_model_additions_list",
@@ -305,8 +303,8 @@ class HubModelView(ApiView):
         asked = HubModelFilters(data=request.query_params)
         asked.is_valid(raise_exception=True)
         values = asked.validated_data
-        found = look_up_on_hub(repository=values["repository"], revision=values.get("revision", ""))
-        return Response(HubModelSerializer(found).data)
+        model = look_up_on_hub(repository=values["repository"], revision=values.get("revision", ""))
+        return Response(HubModelSerializer(model).data)
 
 
 class ProjectBaseView(ProjectView):

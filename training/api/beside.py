@@ -53,8 +53,8 @@ def named_checkpoints(
 
     user: also those that this manager may compare with the project's.
     """
-    found = comparable_checkpoints(project, user) if user else checkpoints_of(project, writing=writing)
-    known = {one.name: one for one in found}
+    checkpoints = comparable_checkpoints(project, user) if user else checkpoints_of(project, writing=writing)
+    known = {one.name: one for one in checkpoints}
     if unknown := [name for name in names if name not in known]:
         raise serializers.ValidationError(
             {field: [f"This project has no such checkpoint: {unknown[0][:60]!r}."]}
@@ -132,14 +132,14 @@ class SettingsSerializer(serializers.Serializer[Any]):
     )
 
     @staticmethod
-    def sampling(told: Mapping[str, Any]) -> Sampling:
+    def sampling(values: Mapping[str, Any]) -> Sampling:
         """Return the sampling settings of a read body."""
         names = ("temperature", "top_p", "max_tokens")
-        return Sampling(**{name: told[name] for name in names})
+        return Sampling(**{name: values[name] for name in names})
 
 
 class AskSerializer(SettingsSerializer):
-    """What is asked of whom: a prompt of the project, or a text."""
+    """A prompt of the project, or a text, for two to four checkpoints."""
 
     checkpoints = serializers.ListField(
         child=serializers.CharField(max_length=100), min_length=2, max_length=4
@@ -200,7 +200,7 @@ class BesideVoteSerializer(serializers.Serializer[Any]):
 
 
 class BesidesView(ListView, ProjectView):
-    """What was asked beside each other in a project. For managers."""
+    """The side-by-side comparisons of a project. For managers."""
 
     serializer_class = BesideSerializer
     queryset = SideBySide.objects.none()
@@ -222,46 +222,46 @@ class BesidesView(ListView, ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Write a question down for two to four checkpoints; `write` has it answered."""
-        told = read_body(AskSerializer, request)
-        scorers = [told["scorer"]] if "scorer" in told else []
+        values = read_body(AskSerializer, request)
+        scorers = [values["scorer"]] if "scorer" in values else []
         rewards = named_checkpoints(self.project, scorers, writing=False, field="scorer")
-        checkpoints = named_checkpoints(self.project, told["checkpoints"], user=self.user)
-        prompt_set = self._prompt_set(told["prompt_set"]) if "prompt_set" in told else None
+        checkpoints = named_checkpoints(self.project, values["checkpoints"], user=self.user)
+        prompt_set = self._prompt_set(values["prompt_set"]) if "prompt_set" in values else None
         made = ask_beside(
             project=self.project,
             created_by=self.user,
             checkpoints=checkpoints,
-            question=self._question(told, checkpoints, prompt_set),
-            sampling=SettingsSerializer.sampling(told),
-            system=told["system"],
+            question=self._question(values, checkpoints, prompt_set),
+            sampling=SettingsSerializer.sampling(values),
+            system=values["system"],
             prompt_set=prompt_set,
-            seed=told["seed"],
+            seed=values["seed"],
             scorer=rewards[0] if rewards else None,
-            blind=told["blind"],
+            blind=values["blind"],
         )
         return Response(BesideSerializer(made).data, status=201)
 
     def _question(
-        self, told: Mapping[str, Any], checkpoints: Sequence[Checkpoint], prompt_set: PromptSet | None
+        self, values: Mapping[str, Any], checkpoints: Sequence[Checkpoint], prompt_set: PromptSet | None
     ) -> Prompt | str:
         if prompt_set is None:
-            return str(told.get("text", "").strip()) or self._prompt(told["prompt"])
+            return str(values.get("text", "").strip()) or self._prompt(values["prompt"])
         left = progress_on(prompt_set, checkpoints).next
         if left is None:
             raise Refusal(_("No prompt of the set is left for these checkpoints."), field="prompt_set")
         return left
 
     def _prompt_set(self, pk: int) -> PromptSet:
-        found = self.project.prompt_sets.filter(pk=pk).first()
-        if found is None:
+        prompt_set = self.project.prompt_sets.filter(pk=pk).first()
+        if prompt_set is None:
             raise serializers.ValidationError({"prompt_set": ["This project has no such prompt set."]})
-        return found
+        return prompt_set
 
     def _prompt(self, pk: int) -> Prompt:
-        found = self.project.prompts.filter(pk=pk).first()
-        if found is None:
+        prompt = self.project.prompts.filter(pk=pk).first()
+        if prompt is None:
             raise serializers.ValidationError({"prompt": ["This project has no such prompt."]})
-        return found
+        return prompt
 
 
 class OfBeside(ProjectView):
@@ -297,12 +297,12 @@ class WriteView(OfBeside):
     )
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Have all that lack an answer write it, and wait for it. 422 while a model server is away."""
-        found = self.shown(page)
+        side_by_side = self.shown(page)
         try:
-            write_answers(shown=found)
+            write_answers(shown=side_by_side)
         except EngineError as error:
-            raise Refusal(trouble_of(error, hidden=found.is_hidden)) from error
-        return Response(BesideSerializer(found).data)
+            raise Refusal(trouble_of(error, hidden=side_by_side.is_hidden)) from error
+        return Response(BesideSerializer(side_by_side).data)
 
 
 class BesideVoteView(OfBeside):
@@ -316,10 +316,10 @@ class BesideVoteView(OfBeside):
     )
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Vote: a judgment like any other. Names are in the answer. A second vote changes nothing."""
-        found = self.shown(page)
-        told = read_body(BesideVoteSerializer, request)
-        vote_beside(shown=found, voter=self.user, vote=Vote(told["verdict"], told["ranks"]))
-        return Response(BesideSerializer(found).data)
+        side_by_side = self.shown(page)
+        values = read_body(BesideVoteSerializer, request)
+        vote_beside(shown=side_by_side, voter=self.user, vote=Vote(values["verdict"], values["ranks"]))
+        return Response(BesideSerializer(side_by_side).data)
 
 
 class RevealView(OfBeside):
@@ -330,9 +330,9 @@ class RevealView(OfBeside):
     )
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Show names before the vote, which is then left out of training and win rates."""
-        found = self.shown(page)
-        reveal_names(shown=found, user=self.user)
-        return Response(BesideSerializer(found).data)
+        side_by_side = self.shown(page)
+        reveal_names(shown=side_by_side, user=self.user)
+        return Response(BesideSerializer(side_by_side).data)
 
 
 class ContinueView(OfBeside):
@@ -346,9 +346,9 @@ class ContinueView(OfBeside):
     )
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Say what comes next, after one of the answers or each after its own; a page of its own."""
-        told = read_body(ContinueSerializer, request)
+        values = read_body(ContinueSerializer, request)
         made = continue_beside(
-            shown=self.shown(page), created_by=self.user, text=told["text"], position=told["position"]
+            shown=self.shown(page), created_by=self.user, text=values["text"], position=values["position"]
         )
         return Response(BesideSerializer(made).data, status=201)
 
@@ -378,14 +378,14 @@ class AgainView(OfBeside):
     )
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Have the same checkpoints answer the same chat on a page of its own, with other settings."""
-        told = read_body(AgainSerializer, request)
+        values = read_body(AgainSerializer, request)
         made = regenerate_beside(
             shown=self.shown(page),
             created_by=self.user,
-            sampling=SettingsSerializer.sampling(told),
-            seed=told["seed"],
-            system=told["system"],
-            blind=told["blind"],
+            sampling=SettingsSerializer.sampling(values),
+            seed=values["seed"],
+            system=values["system"],
+            blind=values["blind"],
         )
         return Response(BesideSerializer(made).data, status=201)
 

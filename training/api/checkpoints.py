@@ -30,7 +30,7 @@ from training.views.access import require_manager
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
-    """What was trained: adapter and heads on a base model, or the base model itself."""
+    """A trained model: adapter and heads on a base model, or the base model itself."""
 
     project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
     parent = serializers.CharField(source="parent.name", default=None, allow_null=True)  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class CheckpointFilters(Filters):
 
 
 class DescriptionSerializer(serializers.Serializer[Any]):
-    """What people say of a checkpoint."""
+    """Tags and notes of a checkpoint."""
 
     tags = serializers.ListField(
         child=serializers.RegexField(rf"^{TAG.pattern}$"), max_length=MOST_TAGS, required=False
@@ -180,13 +180,13 @@ class CheckpointsView(ListView, ApiView):
         """By text, tag, kind, round, evaluation and project."""
         require_manager(self.user, None)
         wanted = {name: asked.get(name, "") for name in ("text", "tag", "kind")}
-        found = found_checkpoints(
+        checkpoints = found_checkpoints(
             checkpoints_for(self.user),
             **wanted,
             round_number=asked.get("round"),
             evaluated=bool(asked.get("evaluated")),
         )
-        return found.filter(project__slug=asked["project"]) if "project" in asked else found
+        return checkpoints.filter(project__slug=asked["project"]) if "project" in asked else checkpoints
 
     @extend_schema(
         operation_id="checkpoints_list",
@@ -220,16 +220,16 @@ class OfCheckpoint(ApiView):
             # PostgreSQL takes no NUL, not even to look for.
             raise Http404
         related = ("project", "parent", "run__snapshot")
-        found = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
-        require_manager(self.user, found.project)
-        return found
+        checkpoint = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
+        require_manager(self.user, checkpoint.project)
+        return checkpoint
 
     def own(self, name: str) -> Checkpoint:
         """One that this person may change: one of no project is the superusers' business."""
-        found = self.checkpoint(name)
-        if found.project is None and not self.user.is_superuser:
+        checkpoint = self.checkpoint(name)
+        if checkpoint.project is None and not self.user.is_superuser:
             raise PermissionDenied
-        return found
+        return checkpoint
 
 
 class CheckpointView(OfCheckpoint):
@@ -248,15 +248,15 @@ class CheckpointView(OfCheckpoint):
     )
     def patch(self, request: Request, name: str) -> Response:
         """Give it other tags or notes; what is not sent stays. Honours `If-Match`."""
-        found = self.own(name)
-        told = read_body(DescriptionSerializer, request)
+        checkpoint = self.own(name)
+        values = read_body(DescriptionSerializer, request)
         with transaction.atomic():
-            locked = Checkpoint.objects.select_for_update(of=("self",)).get(pk=found.pk)
+            locked = Checkpoint.objects.select_for_update(of=("self",)).get(pk=checkpoint.pk)
             self.require_match(WholeCheckpointSerializer(locked).data)
             describe_checkpoint(
                 checkpoint=locked,
-                tags=told.get("tags", locked.tags),
-                notes=told.get("notes", locked.notes),
+                tags=values.get("tags", locked.tags),
+                notes=values.get("notes", locked.notes),
                 described_by=self.user,
             )
         return Response(CheckpointSerializer(self.checkpoint(name)).data)
@@ -316,8 +316,8 @@ class ExportsView(ListView, OfCheckpoint):
     )
     def post(self, request: Request, name: str) -> Response:
         """Have it written as a folder for others, or pushed to a hub. A worker does it."""
-        found = self.own(name)
+        checkpoint = self.own(name)
         export = request_export(
-            checkpoint=found, requested_by=self.user, **read_body(NewExportSerializer, request)
+            checkpoint=checkpoint, requested_by=self.user, **read_body(NewExportSerializer, request)
         )
         return Response(ExportSerializer(export).data, status=202)

@@ -61,7 +61,7 @@ class NewConversationTaskSerializer(serializers.Serializer[Any]):
 
 
 class ConversationSettingsSerializer(serializers.ModelSerializer[ConversationSettings]):
-    """How annotators talk with the project's checkpoints."""
+    """Settings of annotators' conversations with the project's checkpoints."""
 
     checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
 
@@ -93,7 +93,7 @@ class NewConversationSettingsSerializer(serializers.Serializer[Any]):
 
 
 class ConversationSettingsView(ProjectView):
-    """How annotators talk with checkpoints. For managers."""
+    """Settings of annotators' conversations with checkpoints. For managers."""
 
     @extend_schema(
         operation_id="conversation_settings_read",
@@ -168,14 +168,14 @@ class ConversationTaskView(ProjectView):
     )
     def put(self, request: Request, slug: str, pk: int) -> Response:
         """Write an opening task. What is not sent becomes empty."""
-        found = get_object_or_404(self.project.conversation_tasks, pk=pk)
+        task = get_object_or_404(self.project.conversation_tasks, pk=pk)
         sent = read_body(NewConversationTaskSerializer, request)
-        saved = save_task(project=self.project, actor=self.user, task=found, **sent)
+        saved = save_task(project=self.project, actor=self.user, task=task, **sent)
         return Response(ConversationTaskSerializer(saved).data)
 
     @extend_schema(operation_id="conversation_tasks_archive", tags=["projects"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
         """Offer an opening task no more. Conversations about it stay."""
-        found = get_object_or_404(self.project.conversation_tasks, pk=pk)
-        archive_task(task=found, actor=self.user)
+        task = get_object_or_404(self.project.conversation_tasks, pk=pk)
+        archive_task(task=task, actor=self.user)
         return Response(status=204)

@@ -109,7 +109,7 @@ class WholeConversationSerializer(ConversationSerializer):
 
 
 class BeginSerializer(serializers.Serializer[Any]):
-    """How a conversation begins."""
+    """The task that a conversation begins with, if any."""
 
     task = serializers.IntegerField(
         min_value=1, max_value=_LARGEST_ID, required=False, allow_null=True, default=None
@@ -150,18 +150,20 @@ class TalkingView(ProjectView):
         rows = Conversation.objects.select_related("task", "annotator").filter(
             project=self.project, arena_talk__isnull=True
         )
-        found = get_object_or_404(rows, pk=pk)
-        if found.annotator_id != self.user.pk and not access.may(self.user, self.project, Role.MANAGER):
+        conversation = get_object_or_404(rows, pk=pk)
+        if conversation.annotator_id != self.user.pk and not access.may(
+            self.user, self.project, Role.MANAGER
+        ):
             raise Http404
-        found.project = self.project
-        return found
+        conversation.project = self.project
+        return conversation
 
     def own(self, pk: uuid.UUID) -> Conversation:
         """Return one's own conversation in the address."""
-        found = self.found(pk)
-        if found.annotator_id != self.user.pk:
+        conversation = self.found(pk)
+        if conversation.annotator_id != self.user.pk:
             raise Http404
-        return found
+        return conversation
 
     def whole(self, conversation: Conversation, *, status: int = 200) -> Response:
         """Return a conversation with its turns."""
@@ -224,9 +226,13 @@ class MessagesView(TalkingView):
     )
     def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
         """Say something. Nothing is generated yet; sent twice it is one turn."""
-        found = self.own(pk)
-        say(conversation=found, annotator=self.user, text=read_body(MessageToSaySerializer, request)["text"])
-        return self.whole(found)
+        conversation = self.own(pk)
+        say(
+            conversation=conversation,
+            annotator=self.user,
+            text=read_body(MessageToSaySerializer, request)["text"],
+        )
+        return self.whole(conversation)
 
 
 class ResponsesView(TalkingView):
@@ -243,14 +249,14 @@ class ResponsesView(TalkingView):
 
         What is stored already stays, so after a failure only the rest is generated, with the same seeds.
         """
-        found = self.own(pk)
-        turn = last_turn(found)
+        conversation = self.own(pk)
+        turn = last_turn(conversation)
         if turn is not None and turn.comparison_id is None:
             try:
                 generate_turn(turn=turn)
             except EngineError as error:
                 raise Unavailable(trouble_in_words()) from error
-        return self.whole(found)
+        return self.whole(conversation)
 
 
 class EndView(TalkingView):
@@ -264,6 +270,6 @@ class EndView(TalkingView):
     )
     def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
         """End a conversation. A turn that waits for its annotation is given back; the first rating stays."""
-        found = self.found(pk)
-        end_conversation(conversation=found, actor=self.user, **read_body(EndSerializer, request))
+        conversation = self.found(pk)
+        end_conversation(conversation=conversation, actor=self.user, **read_body(EndSerializer, request))
         return self.whole(self.found(pk))

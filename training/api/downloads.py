@@ -45,7 +45,7 @@ class EventsView(FileView, OfRun):
 
 
 class EvaluationView(FileView, OfCheckpoint):
-    """What is known of a checkpoint against its parent. For managers."""
+    """The evaluation report of a checkpoint. For managers."""
 
     @extend_schema(
         operation_id="checkpoints_evaluation",
@@ -72,9 +72,9 @@ class ExportArchiveView(FileView, OfCheckpoint):
     )
     def get(self, request: Request, name: str, pk: int) -> StreamingHttpResponse:
         """Download a finished export of a checkpoint as a ZIP archive. 404 for one that is gone."""
-        found = self.checkpoint(name)
-        exported = get_object_or_404(found.exports, pk=pk, state=JobState.FINISHED)
+        checkpoint = self.checkpoint(name)
+        exported = get_object_or_404(checkpoint.exports, pk=pk, state=JobState.FINISHED)
         if not exported.folder or not fetched(exported.path).is_dir():
             raise Http404
-        pieces = zip_of_folder(exported.path, name=found.name)
+        pieces = zip_of_folder(exported.path, name=checkpoint.name)
         return attachment(pieces, name=f"{archive_name(exported)}.zip", content_type=_ZIP)

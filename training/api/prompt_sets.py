@@ -94,8 +94,8 @@ class PromptSetsView(ListView, ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Create a prompt set of prompts of the project."""
-        told = read_body(NewPromptSetSerializer, request)
-        made = create_prompt_set(project=self.project, created_by=self.user, **told)
+        values = read_body(NewPromptSetSerializer, request)
+        made = create_prompt_set(project=self.project, created_by=self.user, **values)
         return Response(WholePromptSetSerializer(made).data, status=201)
 
 
@@ -119,16 +119,16 @@ class PromptSetView(ProjectView):
     )
     def patch(self, request: Request, slug: str, pk: int) -> Response:
         """Rename a prompt set, add prompts and take others out. What is not sent stays."""
-        found = self.found(pk)
-        told = read_body(PromptSetChangeSerializer, request)
+        prompt_set = self.found(pk)
+        values = read_body(PromptSetChangeSerializer, request)
         with transaction.atomic():
-            if "name" in told:
-                rename_prompt_set(prompt_set=found, name=told["name"], changed_by=self.user)
-            if "add" in told:
-                add_prompts(prompt_set=found, prompts=told["add"], changed_by=self.user)
-            if "remove" in told:
-                remove_prompts(prompt_set=found, prompts=told["remove"], changed_by=self.user)
-        return Response(WholePromptSetSerializer(found).data)
+            if "name" in values:
+                rename_prompt_set(prompt_set=prompt_set, name=values["name"], changed_by=self.user)
+            if "add" in values:
+                add_prompts(prompt_set=prompt_set, prompts=values["add"], changed_by=self.user)
+            if "remove" in values:
+                remove_prompts(prompt_set=prompt_set, prompts=values["remove"], changed_by=self.user)
+        return Response(WholePromptSetSerializer(prompt_set).data)
 
     @extend_schema(operation_id="prompt_sets_delete", tags=["checkpoints"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:

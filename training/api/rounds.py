@@ -118,7 +118,7 @@ class RoundFilters(Filters):
 
 
 class ActionSerializer(serializers.Serializer[Any]):
-    """What an action needs to know."""
+    """Parameters of an action."""
 
     step = serializers.ChoiceField(
         choices=StepKind.choices, required=False, help_text="For `retry`: the step that is done anew."
@@ -180,7 +180,7 @@ class TrainingMachineSerializer(serializers.Serializer[Any]):
 
 
 class LaunchPlanSerializer(serializers.Serializer[Any]):
-    """Where the runs would train, and what would be submitted."""
+    """The launcher and resources of a round's runs, and the jobs that it would submit."""
 
     launcher = serializers.CharField(help_text="`local`, `slurm`, `ray`, `kubernetes` or `command`.")
     nodes = serializers.IntegerField(source="resources.nodes", help_text="Machines that train together.")
@@ -192,7 +192,7 @@ class LaunchPlanSerializer(serializers.Serializer[Any]):
 
 
 class DryRunSerializer(serializers.Serializer[Any]):
-    """What would happen, and why it could not."""
+    """The estimate for a round, and the reasons that prevent it."""
 
     prompts = serializers.IntegerField()
     held_out_prompts = serializers.IntegerField()
@@ -269,7 +269,7 @@ class RoundView(OfRound):
 
 
 class RoundActionView(OfRound):
-    """What is done to a round. For managers."""
+    """Actions on a round. For managers."""
 
     @extend_schema(
         operation_id="rounds_act",
@@ -281,12 +281,12 @@ class RoundActionView(OfRound):
     def post(self, request: Request, slug: str, number: int, action: str) -> Response:
         """Do something to a round: what `offered` of the round names is taken now, all else refused with 422.
         The round's page tells what each action does."""
-        found = self.round(number)
+        round_ = self.round(number)
         deed = ACTIONS.get(action)
         if deed is None:
             raise InvalidValues(f"There is no such action. Known are: {', '.join(ACTIONS)}.", field="action")
-        told = read_body(ActionSerializer, request)
-        deed.perform(found, self.user, told)
+        values = read_body(ActionSerializer, request)
+        deed.perform(round_, self.user, values)
         return Response(WholeRoundSerializer(self.round(number)).data)
 
 
@@ -306,23 +306,23 @@ class RecipeView(OfRound):
     )
     def put(self, request: Request, slug: str, number: int) -> Response:
         """Give a round another recipe, as long as it has not begun to train. Honours `If-Match`."""
-        found = self.round(number)
-        told = read_body(RecipeSerializer, request)
-        if not storable(told["recipe"]):
+        round_ = self.round(number)
+        values = read_body(RecipeSerializer, request)
+        if not storable(values["recipe"]):
             raise InvalidValues("The recipe holds a character that no database takes.", field="recipe")
         try:
-            wanted = Recipe.from_json(told["recipe"])
+            wanted = Recipe.from_json(values["recipe"])
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidValues(str(error), field="recipe") from error
         with transaction.atomic():
-            locked = Round.objects.select_for_update().get(pk=found.pk)
+            locked = Round.objects.select_for_update().get(pk=round_.pk)
             self.require_match(_recipe(locked))
-            changed = change_recipe(round_=found, recipe=wanted, actor=self.user)
-        return Response({**_recipe(found), "changed": changed})
+            changed = change_recipe(round_=round_, recipe=wanted, actor=self.user)
+        return Response({**_recipe(round_), "changed": changed})
 
 
 class DryRunView(OfRound):
-    """What a round would do. For managers."""
+    """The dry run of a round. For managers."""
 
     @extend_schema(operation_id="rounds_dry_run", tags=["rounds"], responses=DryRunSerializer)
     def get(self, request: Request, slug: str, number: int) -> Response:

@@ -97,29 +97,29 @@ class WholeRunSerializer(RunSerializer):
 
     def get_baselines(self, run: Run) -> dict[str, Any] | None:
         """As the trainer compared them."""
-        found = run_baselines(run, self._evaluation)
-        if found is None:
+        baselines = run_baselines(run, self._evaluation)
+        if baselines is None:
             return None
-        ceilings = {one.key: dataclasses.asdict(one.estimate) for one in found.ceilings}
-        values = {**dataclasses.asdict(found.report), "summary": found.summary, "ceilings": ceilings}
-        for baseline, row in zip(values["baselines"], found.rows, strict=True):
+        ceilings = {one.key: dataclasses.asdict(one.estimate) for one in baselines.ceilings}
+        values = {**dataclasses.asdict(baselines.report), "summary": baselines.summary, "ceilings": ceilings}
+        for baseline, row in zip(values["baselines"], baselines.rows, strict=True):
             baseline["comparison"] = row.comparison
-        told: dict[str, Any] = _finite(values)
-        return told
+        report: dict[str, Any] = _finite(values)
+        return report
 
     def get_people(self, run: Run) -> dict[str, Any] | None:
         """As the trainer reported them, with a sentence for each group."""
-        found = run_people(run, self._evaluation)
-        if found is None:
+        people = run_people(run, self._evaluation)
+        if people is None:
             return None
-        values = {**dataclasses.asdict(found.report), "drift_summary": found.drift}
-        values["reliability_summary"] = found.reliability
+        values = {**dataclasses.asdict(people.report), "drift_summary": people.drift}
+        values["reliability_summary"] = people.reliability
         for group, figures, summary in zip(
-            values["groups"], found.report.groups, found.summaries, strict=True
+            values["groups"], people.report.groups, people.summaries, strict=True
         ):
             group |= {"disagreement": figures.disagreement, "summary": summary}
-        told: dict[str, Any] = _finite(values)
-        return told
+        report: dict[str, Any] = _finite(values)
+        return report
 
     def get_machine(self, run: Run) -> dict[str, Any] | None:
         """As it said itself."""
@@ -149,7 +149,7 @@ class MetricsFilters(Filters):
 
 
 class MetricsSerializer(serializers.Serializer[Any]):
-    """What the trainer noted, step by step."""
+    """Metrics of a run, step by step."""
 
     rows = serializers.ListField(
         child=serializers.DictField(), help_text=f"At most {_MOST_ROWS}; every row has `step`."
@@ -195,7 +195,7 @@ class SamplesFilters(Filters):
 
 
 class SamplesSerializer(serializers.Serializer[Any]):
-    """What the policy answered at one step."""
+    """Completions of the policy at one step."""
 
     step = serializers.IntegerField()
     last_step = serializers.IntegerField()
@@ -222,8 +222,8 @@ class RunsView(ListView, ProjectView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """By state, method, kind, round, tag and text."""
-        found = run_table.runs_of_project(self.project, run_table.RunFilters(**asked))
-        return found.select_related("snapshot", "parent", "checkpoint", "round_step")
+        runs = run_table.runs_of_project(self.project, run_table.RunFilters(**asked))
+        return runs.select_related("snapshot", "parent", "checkpoint", "round_step")
 
     @extend_schema(
         operation_id="runs_list", tags=["runs"], parameters=[RunFilters], responses=RunSerializer(many=True)
@@ -239,9 +239,9 @@ class OfRun(ApiView):
     def run(self, pk: int) -> Run:
         """The run in the address; 404 for outsiders, 403 for members who do not manage its project."""
         related = ("snapshot__project", "parent", "checkpoint")
-        found = get_object_or_404(Run.objects.select_related(*related), pk=pk)
-        require_manager(self.user, found.snapshot.project)
-        return found
+        run = get_object_or_404(Run.objects.select_related(*related), pk=pk)
+        require_manager(self.user, run.snapshot.project)
+        return run
 
 
 class RunView(OfRun):
@@ -264,15 +264,15 @@ class RunView(OfRun):
         asked = read_body(RunDescriptionSerializer, request)
         with transaction.atomic():
             Run.objects.select_for_update(of=("self",)).get(pk=pk)
-            found = self.run(pk)
-            self.require_match(WholeRunSerializer(found).data)
+            run = self.run(pk)
+            self.require_match(WholeRunSerializer(run).data)
             describe_run(
-                run=found,
-                tags=asked.get("tags", found.tags),
-                notes=asked.get("notes", found.notes),
+                run=run,
+                tags=asked.get("tags", run.tags),
+                notes=asked.get("notes", run.notes),
                 described_by=self.user,
             )
-        return Response(WholeRunSerializer(found).data)
+        return Response(WholeRunSerializer(run).data)
 
 
 class MetricsView(OfRun):
@@ -284,9 +284,9 @@ class MetricsView(OfRun):
     def get(self, request: Request, pk: int) -> Response:
         """Read what the trainer noted after a step: losses, rewards, KL. What a resumed run took again
         stands once. A number that is none is null."""
-        found = self.run(pk)
+        run = self.run(pk)
         after = _asked(MetricsFilters, request)["after"]
-        standing = standing_rows(folder_of(found), folded_of(found, most_seconds=math.inf))
+        standing = standing_rows(folder_of(run), folded_of(run, most_seconds=math.inf))
         rows = list(itertools.islice((row for row in standing if row["step"] > after), _MOST_ROWS))
         more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
         return Response({"rows": [_finite(row) for row in rows], "next_after": more})
@@ -298,12 +298,12 @@ class LogView(OfRun):
     @extend_schema(operation_id="runs_log", tags=["runs"], parameters=[LogFilters], responses=LogSerializer)
     def get(self, request: Request, pk: int) -> Response:
         """Read the last 200 lines of a run's log, or the last 200 that contain a text."""
-        found = self.run(pk)
-        return Response({"lines": log_lines_of(found, _asked(LogFilters, request).get("text", "")).lines})
+        run = self.run(pk)
+        return Response({"lines": log_lines_of(run, _asked(LogFilters, request).get("text", "")).lines})
 
 
 class SamplesView(OfRun):
-    """What a policy answered while it was trained. For managers."""
+    """Completions that a policy sampled during training. For managers."""
 
     @extend_schema(
         operation_id="runs_samples", tags=["runs"], parameters=[SamplesFilters], responses=SamplesSerializer
@@ -311,14 +311,14 @@ class SamplesView(OfRun):
     def get(self, request: Request, pk: int) -> Response:
         """Read the answers of one step with their tokens, rewards and advantages; of the last step unless
         another is named. 404 where there are none."""
-        found = self.run(pk)
-        last = folded_of(found).last_step
+        run = self.run(pk)
+        last = folded_of(run).last_step
         step = _asked(SamplesFilters, request).get("step") or last
-        answers = read_samples(folder_of(found), step) if 1 <= step <= last else []
+        answers = read_samples(folder_of(run), step) if 1 <= step <= last else []
         if not answers:
             raise Http404
-        told = [_finite(dataclasses.asdict(answer)) for answer in answers]
-        return Response({"step": step, "last_step": last, "answers": told})
+        rows = [_finite(dataclasses.asdict(answer)) for answer in answers]
+        return Response({"step": step, "last_step": last, "answers": rows})
 
 
 class SnapshotsView(ListView, ProjectView):
@@ -346,11 +346,11 @@ class SnapshotJudgmentsView(ListView, ApiView):
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         """As they were frozen."""
         own = Snapshot.objects.filter(digest=self.kwargs["digest"], project__in=projects_for(self.user))
-        found = own.select_related("project").first()
-        if found is None:
+        snapshot = own.select_related("project").first()
+        if snapshot is None:
             raise Http404
-        require_manager(self.user, found.project)
-        return judgments_with_parts(found.judgments.all())
+        require_manager(self.user, snapshot.project)
+        return judgments_with_parts(snapshot.judgments.all())
 
     @extend_schema(operation_id="snapshots_judgments", tags=["runs"], responses=JudgmentSerializer(many=True))
     def get(self, request: Request, digest: str) -> Response:

@@ -1,4 +1,4 @@
-"""How good checkpoints are: the leaderboard, drift against people, and models that judge."""
+"""Quality of checkpoints: the leaderboard, drift against people, and AI annotators."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -174,7 +174,7 @@ class DriftItemSerializer(serializers.Serializer[Any]):
 
 
 class ActivitySerializer(serializers.Serializer[Any]):
-    """Whether it goes on."""
+    """The state of a judge: active or paused."""
 
     is_active = serializers.BooleanField(required=False)
 
@@ -194,7 +194,7 @@ class LeaderboardView(ProjectView):
         asked.is_valid(raise_exception=True)
         board = board_of(self.project, _choice(asked.validated_data))
         names = names_of({standing.source for standing in board.standings})
-        told = {
+        values = {
             "votes": board.votes,
             "ties": board.ties,
             "both_bad": board.both_bad,
@@ -212,11 +212,11 @@ class LeaderboardView(ProjectView):
                 for one in board.standings
             ],
         }
-        return Response(BoardSerializer(told).data)
+        return Response(BoardSerializer(values).data)
 
 
 class DriftView(ProjectView):
-    """How reward models hold against people, round by round. For managers."""
+    """Agreement of reward models with people, round by round. For managers."""
 
     @extend_schema(operation_id="drift_read", tags=["checkpoints"], responses=DriftRowSerializer(many=True))
     def get(self, request: Request, slug: str) -> Response:
@@ -285,15 +285,15 @@ class JudgesView(ListView, ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
-        told = read_body(NewJudgeSerializer, request)
-        checkpoint = checkpoints_for(self.user).filter(name=told.pop("checkpoint")).first()
+        values = read_body(NewJudgeSerializer, request)
+        checkpoint = checkpoints_for(self.user).filter(name=values.pop("checkpoint")).first()
         if checkpoint is None:
             raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
-        if (rubric := told.pop("rubric", None)) is not None:
-            told["rubric"] = published_versions(self.project).filter(rubric__name=rubric).first()
-            if told["rubric"] is None:
+        if (rubric := values.pop("rubric", None)) is not None:
+            values["rubric"] = published_versions(self.project).filter(rubric__name=rubric).first()
+            if values["rubric"] is None:
                 raise serializers.ValidationError({"rubric": ["There is no such published rubric."]})
-        judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **told)
+        judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **values)
         return Response(JudgeSerializer(judge).data, status=201)
 
 
@@ -305,13 +305,13 @@ class JudgeView(ProjectView):
     )
     def patch(self, request: Request, slug: str, pk: int) -> Response:
         """Pause a judge, or let it go on, also after a failure."""
-        found = self.project.judges.select_related("checkpoint", "project").filter(pk=pk).first()
-        if found is None:
+        judge = self.project.judges.select_related("checkpoint", "project").filter(pk=pk).first()
+        if judge is None:
             raise Http404
         if values := read_body(ActivitySerializer, request):
-            set_judge(judge=found, active=values["is_active"], by=self.user)
-        found.refresh_from_db()
-        return Response(JudgeSerializer(found).data)
+            set_judge(judge=judge, active=values["is_active"], by=self.user)
+        judge.refresh_from_db()
+        return Response(JudgeSerializer(judge).data)
 
 
 class JudgeCriteriaView(ProjectView):
@@ -327,10 +327,10 @@ class JudgeCriteriaView(ProjectView):
         # NumPy is loaded when somebody asks for this, not with the web server.
         from training.selectors.judges import report_of
 
-        found = self.project.judges.select_related("project", "user", "rubric__rubric").filter(pk=pk).first()
-        if found is None:
+        judge = self.project.judges.select_related("project", "user", "rubric__rubric").filter(pk=pk).first()
+        if judge is None:
             raise Http404
-        return Response(CriterionAgreementSerializer(report_of(found).criteria, many=True).data)
+        return Response(CriterionAgreementSerializer(report_of(judge).criteria, many=True).data)
 
 
 def _choice(asked: Mapping[str, Any]) -> Choice:

@@ -40,7 +40,7 @@ _OURS = frozenset(
 
 @record
 class TrlSettings:
-    """What TRL is told beyond the settings of the method."""
+    """Settings of TRL beyond those of the method."""
 
     options: dict[str, Option] = field(default_factory=dict)
     """More entries of TRL's YAML by name, such as per_device_train_batch_size, gradient_checkpointing or

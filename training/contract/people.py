@@ -1,4 +1,4 @@
-"""How groups of annotators differ, and how time and reliability change what a reward model learns.
+"""Differences between groups of annotators, and effects of time and reliability on a reward model.
 
 The trainer writes it into the details of the last evaluation; the web process shows it.
 """

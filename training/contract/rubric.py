@@ -123,8 +123,8 @@ def read_scores(text: str, rubric: Rubric, answers: int) -> list[dict[str, Crite
     scores: list[dict[str, CriterionScore]] = [{} for _ in range(answers)]
     for line in lines:
         # Bounded, so that no line takes long to match.
-        if found := _LINE.fullmatch(line[: 4 * LONGEST_REASON]):
-            _place(found, rubric, scores)
+        if match := _LINE.fullmatch(line[: 4 * LONGEST_REASON]):
+            _place(match, rubric, scores)
     if not any(scores) and any(_NONE.fullmatch(line[:100]) for line in lines):
         return None
     for letter, scored in zip(string.ascii_uppercase, scores, strict=False):
@@ -148,18 +148,18 @@ def _example(criterion: RubricCriterion, place: int) -> str:
     return ("no", "yes")[value] if criterion.scale == "thumbs" else str(value)
 
 
-def _place(found: re.Match[str], rubric: Rubric, scores: Sequence[dict[str, CriterionScore]]) -> None:
+def _place(match: re.Match[str], rubric: Rubric, scores: Sequence[dict[str, CriterionScore]]) -> None:
     """Put one line's score into its place. Raises `RubricReplyError` for what the rubric does not have."""
-    letter, number = found["letter"].upper(), int(found["number"])
+    letter, number = match["letter"].upper(), int(match["number"])
     where = string.ascii_uppercase.index(letter)
     if where >= len(scores) or not 1 <= number <= len(rubric.criteria):
         raise RubricReplyError(f"There is no answer and criterion {letter}{number}.")
     criterion = rubric.criteria[number - 1]
-    value = _value(found["value"], criterion, f"{letter}{number}")
+    value = _value(match["value"], criterion, f"{letter}{number}")
     earlier = scores[where].get(criterion.key)
     if earlier is not None and earlier.value != value:
         raise RubricReplyError(f"The score {letter}{number} is there twice.")
-    reason = found["reason"].strip().strip("|").strip()[:LONGEST_REASON]
+    reason = match["reason"].strip().strip("|").strip()[:LONGEST_REASON]
     scores[where][criterion.key] = earlier or CriterionScore(value, reason)
 
 

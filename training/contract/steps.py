@@ -28,13 +28,13 @@ _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
 
 def steps(text: str) -> list[Segment]:
     """Cut a text into steps: [start, end) in code points, in order, without the white space around them."""
-    found = _of_trace(text)
-    if not found:
+    segments = _of_trace(text)
+    if not segments:
         sentences = segment(text, "sentence")
-        found = _paragraphs(text, sentences)
-        if len(found) < 2:
-            found = sentences
-    return [_trimmed(text, one) for one in found if text[slice(*one)].strip()]
+        segments = _paragraphs(text, sentences)
+        if len(segments) < 2:
+            segments = sentences
+    return [_trimmed(text, one) for one in segments if text[slice(*one)].strip()]
 
 
 def _of_trace(text: str) -> list[Segment]:
@@ -50,13 +50,13 @@ def _of_trace(text: str) -> list[Segment]:
 
 def _paragraphs(text: str, sentences: list[Segment]) -> list[Segment]:
     """Sentences joined until an empty line: so none is cut within a block of code."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for start, end in sentences:
         space = text[start : end - len(text[start:end].lstrip())]
-        if found and not _EMPTY_LINE.search(space):
-            start = found.pop()[0]
-        found.append((start, end))
-    return found
+        if segments and not _EMPTY_LINE.search(space):
+            start = segments.pop()[0]
+        segments.append((start, end))
+    return segments
 
 
 def _trimmed(text: str, stretch: Segment) -> Segment:

@@ -341,12 +341,12 @@ def _seconds(header: str | None) -> float | None:
         return None
 
 
-def _base_state(told: Mapping[str, Any]) -> BaseState:
+def _base_state(entry: Mapping[str, Any]) -> BaseState:
     return BaseState(
-        name=str(told.get("name", "")),
-        state=str(told.get("state", "")),
-        message=str(told.get("message", "")),
-        memory_bytes=int(told.get("memory_bytes") or 0),
-        waiting=int(told.get("waiting") or 0),
-        in_flight=int(told.get("in_flight") or 0),
+        name=str(entry.get("name", "")),
+        state=str(entry.get("state", "")),
+        message=str(entry.get("message", "")),
+        memory_bytes=int(entry.get("memory_bytes") or 0),
+        waiting=int(entry.get("waiting") or 0),
+        in_flight=int(entry.get("in_flight") or 0),
     )

@@ -15,7 +15,7 @@ _MOST_SAID = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """What a program wrote, and its exit status."""
+    """The output of a program, and its exit status."""
 
     code: int
     text: str

@@ -1,4 +1,4 @@
-"""What worker and node tell each other through a run's folder, or through the store that carries it."""
+"""Files that worker and node exchange through a run's folder, or through the store that carries it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pods:
-    """What every pod has, from the settings."""
+    """Properties of every pod, from the settings."""
 
     image: str
     namespace: str = "default"
@@ -107,11 +107,11 @@ class Kubernetes:
 
     def find(self, name: str) -> str | None:
         """Return the name where the Job is there, with all that belongs to it."""
-        found = self._api.json("GET", f"{self._jobs}/{name}", tolerate=(404,))
-        if found is None:
+        job = self._api.json("GET", f"{self._jobs}/{name}", tolerate=(404,))
+        if job is None:
             return None
         service = self._api.ask("GET", f"{self._namespaced}/services/{name}", tolerate=(404,))
-        if found["spec"].get("completions", 1) > 1 and service is None:
+        if job["spec"].get("completions", 1) > 1 and service is None:
             self.cancel(name)
             return None
         return name

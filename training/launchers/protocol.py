@@ -37,7 +37,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where Rondo is on the nodes of a cluster."""
+    """Paths of Rondo on the nodes of a cluster."""
 
     python: str
     """Interpreter with torch."""

@@ -139,24 +139,24 @@ class Slurm:
         """Return the end of the job's output, where its file is visible here."""
         if not self.place.shares_files:
             return ""
-        found = sorted(Path(self.place.home).glob(f"runs/*/{_OUTPUT.replace('%j', handle)}"))
-        return tail(found[-1], lines=lines) if found else ""
+        files = sorted(Path(self.place.home).glob(f"runs/*/{_OUTPUT.replace('%j', handle)}"))
+        return tail(files[-1], lines=lines) if files else ""
 
     def look(self) -> Sequence[str]:
         """Return a line for each partition: nodes by state, GPUs."""
         output = self._run(["sinfo", "--noheader", "--format=%R|%a|%F|%G|%l"])
         if output.code != 0:
             raise LauncherError(f"sinfo failed: {output.said}")
-        found = []
+        partitions = []
         for line in output.text.splitlines():
             partition, available, nodes, gres, limit = (line.split("|") + [""] * 5)[:5]
             busy, idle, other, total = (nodes.split("/") + ["0"] * 4)[:4]
             has = "" if gres in ("", "(null)") else f", {gres} each"
-            found.append(
+            partitions.append(
                 f"partition {partition} ({available}): {total} nodes, {busy} busy, {idle} idle, {other} "
                 f"unavailable{has}, time limit {limit}"
             )
-        return found
+        return partitions
 
     def _output(self, job: Job) -> str:
         # Without a shared disk the folder does not exist before the job has fetched it.
@@ -183,11 +183,11 @@ class Slurm:
 def _report(state: str, reason: str = "", nodes: str = "") -> JobReport:
     """Return a report from the columns of `squeue` or `sacct`: `CANCELLED by 0` is a state, too."""
     word = state.split()[0].rstrip("+") if state.split() else ""
-    said = "" if reason in ("", "None", "(null)") else reason
+    detail = "" if reason in ("", "None", "(null)") else reason
     where = tuple(part for part in (nodes,) if part and part not in ("(null)", "None assigned"))
     ended = _STATES.get(word, "unknown") not in ("waiting", "running")
     return JobReport(
         state=_STATES.get(word, "unknown"),
-        reason=", ".join(part for part in (state if ended else "", said) if part),
+        reason=", ".join(part for part in (state if ended else "", detail) if part),
         nodes=where,
     )

@@ -91,10 +91,10 @@ class Reward:
 
         context: passages ({title, sentences}) of models that were trained with context.
         """
-        found: list[float] = []
+        scores: list[float] = []
         for body in self._bodies(messages, completions, context):
-            found += self._ask(body)["scores"]
-        return found
+            scores += self._ask(body)["scores"]
+        return scores
 
     def segments(
         self, messages: Messages, completions: Sequence[str], *, context: Sequence[Any] = ()
@@ -103,11 +103,11 @@ class Reward:
 
         Empty for a model without heads of segments. Raises `RewardError`.
         """
-        found: dict[str, list[list[dict[str, float]]]] = {}
+        rewards: dict[str, list[list[dict[str, float]]]] = {}
         for body in self._bodies(messages, completions, context):
             for head, of_completions in self._ask({**body, "heads": True})["segments"].items():
-                found.setdefault(head, []).extend(of_completions)
-        return found
+                rewards.setdefault(head, []).extend(of_completions)
+        return rewards
 
     def score_pairs(self, pairs: Sequence[tuple[Messages, str]]) -> list[float]:
         """Return one score per (chat, completion), in order; completions of one chat share a request.
@@ -123,8 +123,10 @@ class Reward:
 
         scores = [0.0] * len(pairs)
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            for numbers, found in zip(by_chat.values(), pool.map(of_chat, by_chat.values()), strict=True):
-                for number, score in zip(numbers, found, strict=True):
+            for numbers, chat_scores in zip(
+                by_chat.values(), pool.map(of_chat, by_chat.values()), strict=True
+            ):
+                for number, score in zip(numbers, chat_scores, strict=True):
                     scores[number] = score
         return scores
 

@@ -52,13 +52,13 @@ class SharedModels:
 
     def kind(self, name: str) -> str | None:
         """Return the kind of a checkpoint in the store, cached; None where it is unknown."""
-        found = self._kind_and_base(name)
-        return found and found[0]
+        kind_and_base = self._kind_and_base(name)
+        return kind_and_base and kind_and_base[0]
 
     def base(self, name: str) -> str | None:
         """Return the name of the base of a checkpoint in the store, cached; None where it is unknown."""
-        found = self._kind_and_base(name)
-        return found and found[1]
+        kind_and_base = self._kind_and_base(name)
+        return kind_and_base and kind_and_base[1]
 
     def _kind_and_base(self, name: str) -> tuple[str, str] | None:
         if name not in self._manifests:

@@ -65,13 +65,13 @@ def deed(action: str) -> str | Promise:
 @register.filter
 def details(values: Mapping[str, object]) -> str:
     """Return the details of an audit entry in one line; empty ones are left out."""
-    told = []
+    parts = []
     for name, value in values.items():
         if value in (None, "", [], {}):
             continue
         text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-        told.append(f"{name.replace('_', ' ')}: {text}")
-    return " · ".join(told)
+        parts.append(f"{name.replace('_', ' ')}: {text}")
+    return " · ".join(parts)
 
 
 @register.filter

@@ -51,7 +51,7 @@ def base_models(request: Request) -> HttpResponse:
 
 @require_safe
 def additions(request: Request) -> HttpResponse:
-    """What is being added: a fragment that asks for itself while anything is. For managers."""
+    """Show the additions in progress: a fragment that reloads itself until they end. For managers."""
     require_manager(request.user, None)
     return render(request, "training/base_models/additions.html", _additions(request))
 
@@ -63,23 +63,23 @@ def add(request: Request) -> HttpResponse:
         raise PermissionDenied
     origin = _origin(request)
     form = FORMS[origin](request.POST if request.method == "POST" else None)
-    found = None
+    model = None
     if request.method == "POST" and form.is_valid():
         try:
             if origin == BaseOrigin.HUB and "add" not in request.POST:
-                found, form = _looked_up(form)
+                model, form = _looked_up(form)
             else:
                 addition = request_base_model(wanted=_wanted(origin, form), requested_by=request.user)
                 messages.success(request, _("%(name)s is being added.") % {"name": addition})
                 return redirect("base-models")
         except Refusal as refusal:
-            found = _shown_again(form) if refusal.field in ("accept", "licence") else None
+            model = _shown_again(form) if refusal.field in ("accept", "licence") else None
             _blame(form, refusal)
     context = {
         "form": form,
         "origin": origin,
         "origins": [(one.value, one.label) for one in FORMS],
-        "found": found,
+        "found": model,
         "roots": allowed_roots(),
     }
     return render(request, "training/base_models/add.html", context, status=422 if form.errors else 200)
@@ -170,9 +170,9 @@ def _origin(request: Request) -> BaseOrigin:
 def _looked_up(form: forms.Form) -> tuple[Any, forms.Form]:
     """Return the model as the hub knows it, and the form with its commit and its licence to accept."""
     values = form.cleaned_data
-    found = look_up_on_hub(repository=values["repository"], revision=values["revision"])
-    pinned = {**values, "revision": found.revision, "licence": found.licence, "accept": False}
-    return found, FORMS[BaseOrigin.HUB](initial=pinned)
+    model = look_up_on_hub(repository=values["repository"], revision=values["revision"])
+    pinned = {**values, "revision": model.revision, "licence": model.licence, "accept": False}
+    return model, FORMS[BaseOrigin.HUB](initial=pinned)
 
 
 def _shown_again(form: forms.Form) -> Any:

@@ -71,10 +71,10 @@ def checkpoints(request: Request) -> HttpResponse:
     if project is not None:
         seen = seen.filter(Q(project=project) | Q(project=None))
     round_number = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None
-    found = found_checkpoints(seen, **asked, round_number=round_number, evaluated=evaluated)
+    matches = found_checkpoints(seen, **asked, round_number=round_number, evaluated=evaluated)
     sort = request.GET.get("sort", "")
     sort = sort if sort.removeprefix("-") in ORDERS else ""
-    listed = Paginator(with_evaluations(ordered_checkpoints(found, sort)), _ROWS_ON_A_PAGE)
+    listed = Paginator(with_evaluations(ordered_checkpoints(matches, sort)), _ROWS_ON_A_PAGE)
     chosen = asked | {
         "round": str(round_number or ""),
         "evaluated": "1" if evaluated else "",
@@ -107,8 +107,8 @@ def _order(key: str, sort: str, chosen: dict[str, str]) -> tuple[str, str]:
     """Return the address of a click on a column's heading, and its order now, as ARIA says it."""
     turned = key if sort == f"-{key}" or (not sort and key == "name") else f"-{key}"
     now = {f"-{key}": "descending", key: "ascending"}.get(sort, "")
-    kept = {name: value for name, value in chosen.items() if value}
-    return f"{reverse('checkpoints')}?{urlencode(kept | {'sort': turned})}", now
+    filters = {name: value for name, value in chosen.items() if value}
+    return f"{reverse('checkpoints')}?{urlencode(filters | {'sort': turned})}", now
 
 
 @require_safe
@@ -120,44 +120,46 @@ def checkpoint(request: Request, name: str) -> HttpResponse:
 @require_POST
 def describe(request: Request, name: str) -> HttpResponse:
     """Give it other tags and notes. For managers."""
-    found = _own(request, name)
+    checkpoint = _own(request, name)
     tags, notes = request.POST.get("tags", ""), request.POST.get("notes", "").replace("\r\n", "\n")
     try:
-        describe_checkpoint(checkpoint=found, tags=tags.split(","), notes=notes, described_by=request.user)
+        describe_checkpoint(
+            checkpoint=checkpoint, tags=tags.split(","), notes=notes, described_by=request.user
+        )
     except Refusal as refusal:
         entered = {"tags": tags, "notes": notes, "refusal": refusal}
-        return _page(request, found, status=422, entered=entered)
+        return _page(request, checkpoint, status=422, entered=entered)
     messages.success(request, _("Saved."))
-    return redirect(found)
+    return redirect(checkpoint)
 
 
 @require_POST
 def verify(request: Request, name: str) -> HttpResponse:
     """Read every file and show what was found of each. For managers."""
-    found = _checkpoint(request, name)
+    checkpoint = _checkpoint(request, name)
     try:
-        return _page(request, found, files=check_files(found, in_store=True))
+        return _page(request, checkpoint, files=check_files(checkpoint, in_store=True))
     except Refusal as refusal:
         messages.error(request, refusal.message)
-        return redirect(found)
+        return redirect(checkpoint)
 
 
 @require_safe
 def card(request: Request, name: str) -> HttpResponse:
     """The model card as a Markdown file. For managers."""
-    found = _checkpoint(request, name)
-    answer = HttpResponse(model_card(card_of(found)), content_type="text/markdown; charset=utf-8")
-    answer["Content-Disposition"] = f'attachment; filename="{found.name}.md"'
+    checkpoint = _checkpoint(request, name)
+    answer = HttpResponse(model_card(card_of(checkpoint)), content_type="text/markdown; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{checkpoint.name}.md"'
     return answer
 
 
 @require_POST
 def export(request: Request, name: str) -> HttpResponse:
     """Have it written as a folder for others, or pushed to a hub. For managers."""
-    found = _own(request, name)
+    checkpoint = _own(request, name)
     try:
         request_export(
-            checkpoint=found,
+            checkpoint=checkpoint,
             merged=request.POST.get("form") == "merged",
             repository=request.POST.get("repository", "").strip() if "push" in request.POST else "",
             private="public" not in request.POST,
@@ -165,21 +167,21 @@ def export(request: Request, name: str) -> HttpResponse:
         )
     except Refusal as refusal:
         messages.error(request, refusal.message)
-    return redirect(f"{found.get_absolute_url()}#exports")
+    return redirect(f"{checkpoint.get_absolute_url()}#exports")
 
 
 @require_safe
 def exports(request: Request, name: str) -> HttpResponse:
-    """How the exports go: a fragment that asks for itself while one goes on. For managers."""
-    found = _checkpoint(request, name)
-    return render(request, "training/checkpoint_exports.html", _exports(found))
+    """Show the progress of exports: a fragment that reloads itself until they end. For managers."""
+    checkpoint = _checkpoint(request, name)
+    return render(request, "training/checkpoint_exports.html", _exports(checkpoint))
 
 
 @require_safe
 def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
     """An exported folder as a ZIP archive. For managers."""
-    found = _checkpoint(request, name)
-    exported = get_object_or_404(CheckpointExport, pk=pk, checkpoint=found, state=JobState.FINISHED)
+    checkpoint = _checkpoint(request, name)
+    exported = get_object_or_404(CheckpointExport, pk=pk, checkpoint=checkpoint, state=JobState.FINISHED)
     try:
         if not exported.folder or not fetched(exported.path).is_dir():
             raise Http404
@@ -187,7 +189,7 @@ def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
         messages.error(request, refusal.message)
         return redirect("checkpoint", name)
     answer = StreamingHttpResponse(
-        zip_of_folder(exported.path, name=found.name), content_type="application/zip"
+        zip_of_folder(exported.path, name=checkpoint.name), content_type="application/zip"
     )
     answer["Content-Disposition"] = f'attachment; filename="{archive_name(exported)}.zip"'
     return answer
@@ -196,66 +198,66 @@ def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: Request, name: str) -> HttpResponse:
     """Ask for confirmation, then delete the files; the record stays. For managers."""
-    found = _own(request, name)
+    checkpoint = _own(request, name)
     if request.method == "POST":
         try:
-            delete_files(checkpoint=found, deleted_by=request.user)
+            delete_files(checkpoint=checkpoint, deleted_by=request.user)
         except Refusal as refusal:
             messages.error(request, refusal.message)
-        return redirect(found)
-    context = {"checkpoint": found, "project": found.project, "uses": uses_of(found)}
+        return redirect(checkpoint)
+    context = {"checkpoint": checkpoint, "project": checkpoint.project, "uses": uses_of(checkpoint)}
     return render(request, "training/checkpoint_delete.html", context)
 
 
 def _checkpoint(request: Request, name: str) -> Checkpoint:
     related = ("project", "parent", "source", "base", "run__snapshot", "run__round_step__round__project")
-    found = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
-    require_manager(request.user, found.project)
-    return found
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
+    require_manager(request.user, checkpoint.project)
+    return checkpoint
 
 
 def _own(request: Request, name: str) -> Checkpoint:
     """A checkpoint that this person may change: one of no project is the administrators' business."""
-    found = _checkpoint(request, name)
-    if found.project is None and not request.user.is_superuser:
+    checkpoint = _checkpoint(request, name)
+    if checkpoint.project is None and not request.user.is_superuser:
         raise PermissionDenied
-    return found
+    return checkpoint
 
 
-def _page(request: Request, found: Checkpoint, *, status: int = 200, **more: object) -> HttpResponse:
-    counts = found.manifest.get("dropped_counts", {})
-    figures = found.manifest.get("metrics", {})
-    family = family_of(found)
+def _page(request: Request, checkpoint: Checkpoint, *, status: int = 200, **more: object) -> HttpResponse:
+    counts = checkpoint.manifest.get("dropped_counts", {})
+    figures = checkpoint.manifest.get("metrics", {})
+    family = family_of(checkpoint)
     context = {
-        "checkpoint": found,
-        "project": found.project,
-        "lineage": lineage_of(found),
-        "children": found.children.order_by("pk"),
+        "checkpoint": checkpoint,
+        "project": checkpoint.project,
+        "lineage": lineage_of(checkpoint),
+        "children": checkpoint.children.order_by("pk"),
         "family": family,
-        "picture": lineage_picture(family, here=found.name),
+        "picture": lineage_picture(family, here=checkpoint.name),
         "figures": figures_of({name: v for name, v in figures.items() if isinstance(v, int | float)}),
-        "dropped": found.manifest.get("dropped", []),
+        "dropped": checkpoint.manifest.get("dropped", []),
         "dropped_counts": sorted(counts.items()),
         "left_out": sum(counts.values()),
-        "warnings": found.manifest.get("warnings", []),
-        "evaluation": latest_evaluation(found),
-        "yardsticks": found.yardsticks.all(),
-        "answers": found.source.completions.count() if found.source else 0,
-        "notes": render_markdown(found.notes),
-        "card": render_markdown(_without_metadata(model_card(card_of(found)))),
-        "may_change": found.project is not None or request.user.is_superuser,
-        "has_files": not found.files_deleted_at and not found.server_url,
-        "entered": {"tags": ", ".join(found.tags), "notes": found.notes},
-        **_exports(found),
+        "warnings": checkpoint.manifest.get("warnings", []),
+        "evaluation": latest_evaluation(checkpoint),
+        "yardsticks": checkpoint.yardsticks.all(),
+        "answers": checkpoint.source.completions.count() if checkpoint.source else 0,
+        "notes": render_markdown(checkpoint.notes),
+        "card": render_markdown(_without_metadata(model_card(card_of(checkpoint)))),
+        "may_change": checkpoint.project is not None or request.user.is_superuser,
+        "has_files": not checkpoint.files_deleted_at and not checkpoint.server_url,
+        "entered": {"tags": ", ".join(checkpoint.tags), "notes": checkpoint.notes},
+        **_exports(checkpoint),
         **more,
     }
     return render(request, "training/checkpoint.html", context, status=status)
 
 
-def _exports(found: Checkpoint) -> dict[str, object]:
-    listed = list(found.exports.select_related("created_by", "checkpoint")[:_EXPORTS_SHOWN])
+def _exports(checkpoint: Checkpoint) -> dict[str, object]:
+    listed = list(checkpoint.exports.select_related("created_by", "checkpoint")[:_EXPORTS_SHOWN])
     return {
-        "checkpoint": found,
+        "checkpoint": checkpoint,
         "exports": listed,
         "exports_go_on": any(one.goes_on for one in listed),
         "hub_is_set": hub_is_set(),

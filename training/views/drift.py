@@ -40,11 +40,11 @@ def measure(request: Request, project: Project) -> HttpResponse:
 @require_safe
 @project_page(role=Role.MANAGER)
 def progress(request: Request, project: Project) -> HttpResponse:
-    """How the measurement goes: a fragment that asks for itself while it goes on, then has the page come
-    anew. For managers."""
-    found = DriftMeasurement.objects.filter(project=project).order_by("-pk").first()
-    answer = render(request, "training/drift_progress.html", {"project": project, "measurement": found})
-    if request.htmx and (found is None or not found.goes_on):
+    """Show the progress of the measurement: a fragment that reloads itself until it ends, then the page.
+    For managers."""
+    measurement = DriftMeasurement.objects.filter(project=project).order_by("-pk").first()
+    answer = render(request, "training/drift_progress.html", {"project": project, "measurement": measurement})
+    if request.htmx and (measurement is None or not measurement.goes_on):
         answer["HX-Refresh"] = "true"
     return answer
 

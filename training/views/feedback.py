@@ -110,8 +110,10 @@ def incidents(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def incident(request: Request, project: Project, pk: int) -> HttpResponse:
     """Include the feedback of an incident, or exclude it again. For managers."""
-    found = get_object_or_404(FeedbackIncident.objects.select_related("project"), pk=_pk(pk), project=project)
-    decide_incident(incident=found, included="include" in request.POST, decided_by=request.user)
+    incident = get_object_or_404(
+        FeedbackIncident.objects.select_related("project"), pk=_pk(pk), project=project
+    )
+    decide_incident(incident=incident, included="include" in request.POST, decided_by=request.user)
     return redirect("feedback-incidents", project.slug)
 
 
@@ -196,9 +198,9 @@ def token(request: Request, project: Project) -> HttpResponse:
 def key(request: Request, project: Project) -> HttpResponse:
     """Create a publishable key, or revoke one. For managers."""
     if revoked := request.POST.get("revoke", ""):
-        found = FeedbackKey.objects.filter(project=project, pk=revoked if revoked.isdecimal() else 0).first()
-        if found is not None:
-            revoke_key(key=found, revoked_by=request.user)
+        key = FeedbackKey.objects.filter(project=project, pk=revoked if revoked.isdecimal() else 0).first()
+        if key is not None:
+            revoke_key(key=key, revoked_by=request.user)
         return redirect("feedback-settings", project.slug)
     try:
         create_key(project=project, name=request.POST.get("name", ""), created_by=request.user)
@@ -218,12 +220,12 @@ def erase(request: Request, project: Project) -> HttpResponse:
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return redirect("feedback-settings", project.slug)
-    told = ngettext(
+    message = ngettext(
         "%(requests)d request and %(feedback)d feedback deleted.",
         "%(requests)d requests and %(feedback)d feedback deleted.",
         erased.requests,
     ) % {"requests": erased.requests, "feedback": erased.feedback}
-    messages.success(request, told)
+    messages.success(request, message)
     if erased.remaining:
         remaining = ngettext(
             "%(number)d prompt stays, because annotators have annotated it.",

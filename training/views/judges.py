@@ -47,11 +47,11 @@ def judge(request: Request, project: Project, pk: int) -> HttpResponse:
     # NumPy is loaded when somebody opens this page, not with the web server.
     from training.selectors.judges import report_of
 
-    found = _judge(project, pk)
-    verdicts = found.verdicts.select_related("judgment__comparison__prompt").prefetch_related(
+    judge = _judge(project, pk)
+    verdicts = judge.verdicts.select_related("judgment__comparison__prompt").prefetch_related(
         "judgment__rubric_scores__criterion"
     )[:10]
-    context = {"project": project, "judge": found, "report": report_of(found), "verdicts": verdicts}
+    context = {"project": project, "judge": judge, "report": report_of(judge), "verdicts": verdicts}
     return render(request, "training/judge.html", context)
 
 
@@ -59,12 +59,12 @@ def judge(request: Request, project: Project, pk: int) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def judge_set(request: Request, project: Project, pk: int) -> HttpResponse:
     """Pause a judge, or let it go on. For managers."""
-    found = _judge(project, pk)
+    judge = _judge(project, pk)
     try:
-        set_judge(judge=found, active="resume" in request.POST, by=request.user)
+        set_judge(judge=judge, active="resume" in request.POST, by=request.user)
     except Refusal as error:
         messages.error(request, error.message)
-    return redirect(found)
+    return redirect(judge)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -85,11 +85,11 @@ def served_model(request: Request) -> HttpResponse:
 
 
 def _judge(project: Project, pk: int) -> Judge:
-    found = (
+    judge = (
         project.judges.select_related(*_RELATED).filter(pk=pk).first()
         if pk <= BigIntegerField.MAX_BIGINT
         else None
     )
-    if found is None:
+    if judge is None:
         raise Http404
-    return found
+    return judge

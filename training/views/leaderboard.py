@@ -69,23 +69,23 @@ class LeaderboardForm(forms.Form):
     @property
     def choice(self) -> Choice:
         """The votes that are meant."""
-        told = self.cleaned_data
-        part, _, value = (told.get("part") or Slice.ALL.value).partition(_SEPARATOR)
-        voters = told.get("voters")
+        values = self.cleaned_data
+        part, _, value = (values.get("part") or Slice.ALL.value).partition(_SEPARATOR)
+        voters = values.get("voters")
         by_name = {"": HUMANS, "all": EVERYONE}
         return Choice(
             part=part,
             value=value,
             voters=by_name.get(voters or "") or frozenset([str(voters)]),
-            both_bad=told.get("both_bad") != "out",
-            style=bool(told.get("style")) and part == Slice.ALL,
+            both_bad=values.get("both_bad") != "out",
+            style=bool(values.get("style")) and part == Slice.ALL,
         )
 
     @property
     def query(self) -> dict[str, str]:
         """The choice as a part of an address."""
-        kept = ("part", "voters")
-        return {name: value for name in kept if (value := self.cleaned_data.get(name))}
+        names = ("part", "voters")
+        return {name: value for name in names if (value := self.cleaned_data.get(name))}
 
 
 def _part_name(part: str, value: str) -> str:
@@ -195,10 +195,10 @@ def leaderboard_items(request: Request, project: Project) -> HttpResponse:
     """The comparisons behind a number of the leaderboard. For managers."""
     form = LeaderboardForm(request.GET, project=project)
     left, right = _number(request.GET.get("left")), _number(request.GET.get("right"))
-    found = items_behind(project, form.choice, left=left or 0, right=right).select_related("prompt")
+    matches = items_behind(project, form.choice, left=left or 0, right=right).select_related("prompt")
     # One row more tells whether there is another page; counting them all would cost more than the page.
     page = min(max(_number(request.GET.get("page")) or 1, 1), _MOST_PAGES)
-    comparisons = list(found[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE + 1])
+    comparisons = list(matches[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE + 1])
     names = names_of({source for source in (left, right) if source})
     query = request.GET.copy()
     query.pop("page", None)

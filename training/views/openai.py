@@ -149,11 +149,11 @@ def _entry(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _served(user: User, name: object) -> Checkpoint:
-    found = served_models(user).filter(name=name).first() if isinstance(name, str) else None
-    if found is None:
+    checkpoint = served_models(user).filter(name=name).first() if isinstance(name, str) else None
+    if checkpoint is None:
         message = f"The model '{str(name)[:120]}' does not exist. GET /v1/models lists those that do."
         raise ApiError(404, message, code="model_not_found", param="model")
-    return found
+    return checkpoint
 
 
 def _pass_on(request: HttpRequest, token: ApiToken, path: str) -> HttpResponseBase:

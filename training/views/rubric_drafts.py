@@ -38,13 +38,13 @@ def drafts(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def draft(request: Request, project: Project, pk: int) -> HttpResponse:
     """A draft: its progress, the check of each criterion, and the form that saves it. For managers."""
-    found = _draft(project, pk)
+    draft = _draft(project, pk)
     if request.htmx:
-        answer = render(request, "training/rubrics/progress.html", {"project": project, "draft": found})
-        if not found.goes_on:
+        answer = render(request, "training/rubrics/progress.html", {"project": project, "draft": draft})
+        if not draft.goes_on:
             answer["HX-Refresh"] = "true"
         return answer
-    return _edited(request, found)
+    return _edited(request, draft)
 
 
 def _edited(request: Request, draft: RubricDraft) -> HttpResponse:
@@ -84,7 +84,7 @@ def _edited(request: Request, draft: RubricDraft) -> HttpResponse:
 
 def _draft(project: Project, pk: int) -> RubricDraft:
     rows = project.rubric_drafts.select_related("project", "checkpoint", "version__rubric__project")
-    found = rows.filter(pk=pk).first() if pk <= BigIntegerField.MAX_BIGINT else None
-    if found is None:
+    draft = rows.filter(pk=pk).first() if pk <= BigIntegerField.MAX_BIGINT else None
+    if draft is None:
         raise Http404
-    return found
+    return draft

@@ -54,31 +54,31 @@ def run(request: Request, pk: int) -> HttpResponse:
     return _page(request, _run(request, pk))
 
 
-def _page(request: Request, found: Run, *, status: int = 200, **more: object) -> HttpResponse:
-    beside = overlaid_on(found, request.GET.getlist("with"))
+def _page(request: Request, run: Run, *, status: int = 200, **more: object) -> HttpResponse:
+    overlays = overlaid_on(run, request.GET.getlist("with"))
     asked, step = request.GET.get("colour"), request.GET.get("step", "")
     measure = next((one for one in MEASURES if one == asked), MEASURES[0])
-    report = read_evaluation(folder_of(found))
-    metrics, is_behind = metrics_of([found, *beside])
+    report = read_evaluation(folder_of(run))
+    metrics, is_behind = metrics_of([run, *overlays])
     context = {
-        **_live(found),
+        **_live(run),
         "metrics": metrics,
         "is_behind": is_behind,
-        "shown": [found, *beside],
-        "choices": overlay_choices(found, beside),
+        "shown": [run, *overlays],
+        "choices": overlay_choices(run, overlays),
         "most_beside": MOST_LINES - 1,
-        "samples": samples_of(found, step=int(step) if step.isdecimal() else None, measure=measure),
-        "watch_warnings": watch_warnings_of(found),
+        "samples": samples_of(run, step=int(step) if step.isdecimal() else None, measure=measure),
+        "watch_warnings": watch_warnings_of(run),
         "held_out": held_out_of(report),
-        "validation": run_validation(found, report),
-        "baselines": run_baselines(found, report),
-        "people": run_people(found, report),
-        "dropped": dropped_of(found),
-        "rewards": rewards_of(found),
-        "spec": json.dumps(found.spec, indent=2, ensure_ascii=False),
-        "entered": {"tags": ", ".join(found.tags), "notes": found.notes},
-        "notes": render_markdown(found.notes),
-        **_log(request, found),
+        "validation": run_validation(run, report),
+        "baselines": run_baselines(run, report),
+        "people": run_people(run, report),
+        "dropped": dropped_of(run),
+        "rewards": rewards_of(run),
+        "spec": json.dumps(run.spec, indent=2, ensure_ascii=False),
+        "entered": {"tags": ", ".join(run.tags), "notes": run.notes},
+        "notes": render_markdown(run.notes),
+        **_log(request, run),
         **more,
     }
     return render(request, "training/run.html", context, status=status)
@@ -86,14 +86,14 @@ def _page(request: Request, found: Run, *, status: int = 200, **more: object) ->
 
 @require_safe
 def live(request: Request, pk: int) -> HttpResponse:
-    """What of a run's page changes by itself: state, machine, end of the log; 304 as long as nothing did.
+    """Show the live part of a run's page: state, machine, end of the log; 304 as long as nothing changed.
     For managers."""
-    found = _run(request, pk)
-    mark = f'"{state_mark(found)}"'
+    run = _run(request, pk)
+    mark = f'"{state_mark(run)}"'
     if request.headers.get("If-None-Match") == mark:
         answer: HttpResponse = HttpResponseNotModified()
     else:
-        answer = render(request, "training/run_live.html", _live(found))
+        answer = render(request, "training/run_live.html", _live(run))
     answer["ETag"] = mark
     answer["Cache-Control"] = "private, no-cache"
     return answer
@@ -102,8 +102,8 @@ def live(request: Request, pk: int) -> HttpResponse:
 @require_safe
 def log(request: Request, pk: int) -> HttpResponse:
     """Show the end of a run's log, or its last lines that contain a text. For managers."""
-    found = _run(request, pk)
-    answer = render(request, "training/run_log.html", _log(request, found))
+    run = _run(request, pk)
+    answer = render(request, "training/run_log.html", _log(request, run))
     answer["Cache-Control"] = "private, no-store"
     return answer
 
@@ -111,21 +111,21 @@ def log(request: Request, pk: int) -> HttpResponse:
 @require_POST
 def describe(request: Request, pk: int) -> HttpResponse:
     """Give a run other tags and notes. For managers."""
-    found = _run(request, pk)
+    run = _run(request, pk)
     tags, notes = request.POST.get("tags", ""), request.POST.get("notes", "").replace("\r\n", "\n")
     try:
-        describe_run(run=found, tags=tags.split(","), notes=notes, described_by=request.user)
+        describe_run(run=run, tags=tags.split(","), notes=notes, described_by=request.user)
     except Refusal as refusal:
-        return _page(request, found, status=422, entered={"tags": tags, "notes": notes, "refusal": refusal})
+        return _page(request, run, status=422, entered={"tags": tags, "notes": notes, "refusal": refusal})
     messages.success(request, _("Saved."))
-    return redirect(f"{found.get_absolute_url()}#notes")
+    return redirect(f"{run.get_absolute_url()}#notes")
 
 
 @require_safe
 def curves(request: Request, pk: int) -> JsonResponse:
     """Return new metrics of a run and those drawn beside it since the marks `since`. For managers."""
-    found = _run(request, pk)
-    runs = [found, *overlaid_on(found, request.GET.getlist("with"))]
+    run = _run(request, pk)
+    runs = [run, *overlaid_on(run, request.GET.getlist("with"))]
     answer = JsonResponse(news_of(runs, marks=request.GET.getlist("since")))
     answer["Cache-Control"] = "private, no-store"
     return answer
@@ -134,24 +134,24 @@ def curves(request: Request, pk: int) -> JsonResponse:
 @require_safe
 def download(request: Request, pk: int) -> HttpResponseBase:
     """Everything in a run's folder as a ZIP archive, without secrets. For managers."""
-    found = _run(request, pk)
-    name, stream = archive_of(found)
+    run = _run(request, pk)
+    name, stream = archive_of(run)
     return _attached(StreamingHttpResponse(stream, content_type="application/zip"), name)
 
 
 @require_safe
 def tensorboard(request: Request, pk: int) -> HttpResponseBase:
     """A run's metrics as an event file for TensorBoard. For managers."""
-    found = _run(request, pk)
-    name, stream = events_of(found)
+    run = _run(request, pk)
+    name, stream = events_of(run)
     return _attached(StreamingHttpResponse(stream, content_type="application/octet-stream"), name)
 
 
 def _run(request: Request, pk: int) -> Run:
     related = ("snapshot__project", "parent", "checkpoint", "round_step__round__project")
-    found = get_object_or_404(Run.objects.select_related(*related), pk=pk)
-    require_manager(request.user, found.snapshot.project)
-    return found
+    run = get_object_or_404(Run.objects.select_related(*related), pk=pk)
+    require_manager(request.user, run.snapshot.project)
+    return run
 
 
 def _live(run: Run) -> dict[str, object]:

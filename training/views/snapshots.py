@@ -23,18 +23,18 @@ _ROWS_ON_A_PAGE = 50
 def snapshot(request: Request, digest: str) -> HttpResponse:
     """One snapshot with every judgment in it, page by page or at `?judgment=`. For managers."""
     own = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
-    found = own.select_related("project", "created_by").first()
-    if found is None:
+    snapshot = own.select_related("project", "created_by").first()
+    if snapshot is None:
         raise Http404
-    require_manager(request.user, found.project)
-    number = _page_with(found, request.GET.get("judgment", "")) or request.GET.get("page")
-    page = Paginator(judgments_in(found), _ROWS_ON_A_PAGE).get_page(number)
+    require_manager(request.user, snapshot.project)
+    number = _page_with(snapshot, request.GET.get("judgment", "")) or request.GET.get("page")
+    page = Paginator(judgments_in(snapshot), _ROWS_ON_A_PAGE).get_page(number)
     context = {
-        "project": found.project,
-        "snapshot": found,
+        "project": snapshot.project,
+        "snapshot": snapshot,
         "page": page,
         "rows": [(judgment, placed_candidates(judgment)) for judgment in page],
-        "runs": found.runs.order_by("pk"),
+        "runs": snapshot.runs.order_by("pk"),
     }
     return render(request, "training/snapshot.html", context)
 
@@ -50,14 +50,16 @@ def _page_with(snapshot: Snapshot, judgment: str) -> int | None:
 def completion(request: Request, pk: int) -> HttpResponse:
     """One answer: who wrote it, with which seed, and how to have it written again. For managers."""
     related = ("prompt__project", "source__checkpoint")
-    found = get_object_or_404(Completion.objects.select_related(*related), pk=pk)
-    require_manager(request.user, found.prompt.project)
-    asked = request_of(found)
+    completion = get_object_or_404(Completion.objects.select_related(*related), pk=pk)
+    require_manager(request.user, completion.prompt.project)
+    asked = request_of(completion)
     context = {
-        "project": found.prompt.project,
-        "completion": found,
-        "writer": getattr(found.source, "checkpoint", None),
-        "places": found.ranks.select_related("judgment__annotator").order_by("judgment_id")[:_ROWS_ON_A_PAGE],
+        "project": completion.prompt.project,
+        "completion": completion,
+        "writer": getattr(completion.source, "checkpoint", None),
+        "places": completion.ranks.select_related("judgment__annotator").order_by("judgment_id")[
+            :_ROWS_ON_A_PAGE
+        ],
         "request_body": json.dumps(asked, indent=2, ensure_ascii=False) if asked else "",
         "server": settings.RONDO_MODEL_SERVER_URL,
     }

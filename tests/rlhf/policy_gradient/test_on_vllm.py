@@ -102,7 +102,7 @@ def test_log_probabilities_of_vllm_are_those_of_the_trainer(vllm: Vllm, starter:
         tokenizer=backbone.tokenizer,
         end_tokens=end_tokens(backbone),
         tells="sampler",
-        beside=VLLM_NEUTRAL,
+        extra_fields=VLLM_NEUTRAL,
     ) as remote:
         there = remote.rollout(prompts, greedy)
     here = rollout(backbone, prompts, greedy)

@@ -50,18 +50,18 @@ def look_up(repository: str, *, revision: str = "", token: str = "") -> HubModel
 
     api: Any = HfApi(endpoint=endpoint(), token=token or False)
     with translate_hub_errors(repository, revision):
-        found = api.model_info(
+        model = api.model_info(
             repository, revision=revision or None, files_metadata=True, timeout=LOOKUP_SECONDS
         )
-    files = {one.rfilename: int(one.size or 0) for one in found.siblings or () if _is_wanted(one.rfilename)}
+    files = {one.rfilename: int(one.size or 0) for one in model.siblings or () if _is_wanted(one.rfilename)}
     if not any(_WEIGHTS.fullmatch(name) for name in files):
         raise HubError(
             f"{repository} has no weights in transformers' format (model*.safetensors). Choose a repository "
             "that has them."
         )
-    licence, url = _licence(found, repository)
+    licence, url = _licence(model, repository)
     return HubModel(
-        repository=repository, revision=str(found.sha), licence=licence, licence_url=url, files=files
+        repository=repository, revision=str(model.sha), licence=licence, licence_url=url, files=files
     )
 
 
@@ -69,10 +69,10 @@ def _is_wanted(name: str) -> bool:
     return bool(_WEIGHTS.fullmatch(name) or _WANTED.fullmatch(name))
 
 
-def _licence(found: Any, repository: str) -> tuple[str, str]:
+def _licence(model: Any, repository: str) -> tuple[str, str]:
     """Return name and address of the licence, from the card's metadata or the tags."""
-    card = found.card_data.to_dict() if found.card_data else {}
-    tags = [tag.removeprefix("license:") for tag in found.tags or () if tag.startswith("license:")]
+    card = model.card_data.to_dict() if model.card_data else {}
+    tags = [tag.removeprefix("license:") for tag in model.tags or () if tag.startswith("license:")]
     name = card.get("license") or next(iter(tags), "")
     if isinstance(name, list):
         name = ", ".join(map(str, name))

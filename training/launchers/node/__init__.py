@@ -1,1 +1,1 @@
-"""What runs on each node of a job: it fetches files, starts the trainer and gives signs of life."""
+"""The program on each node of a job: it fetches files, starts the trainer and sends heartbeats."""

@@ -28,10 +28,10 @@ class Command(BaseCommand):
         if checkpoint is None:
             raise CommandError(f"There is no checkpoint {options['checkpoint']}.")
         try:
-            found = measure_yardstick(
+            measurement = measure_yardstick(
                 checkpoint=checkpoint, name=options["set"], path=options["file"], most=options["most"]
             )
         except Refusal as refusal:
             raise CommandError(refusal.message) from refusal
-        title, figure = found.result["title"], found.result["figures"]["all"]["value"]
-        self.stdout.write(f"{title}: {figure:.3f} of {found.items} items, on the page of {checkpoint}")
+        title, figure = measurement.result["title"], measurement.result["figures"]["all"]["value"]
+        self.stdout.write(f"{title}: {figure:.3f} of {measurement.items} items, on the page of {checkpoint}")

@@ -29,7 +29,7 @@ _LOSSES = {"token": "dapo", "sequence": "grpo", "constant": "dr_grpo"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Where TRL trains."""
+    """The machine that TRL trains on."""
 
     dtype: str
     has_gpu: bool

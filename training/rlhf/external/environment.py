@@ -93,14 +93,14 @@ def find_environment(environment: Mapping[str, str] = os.environ) -> TrlEnvironm
 
 def child_variables(environment: Mapping[str, str], *, program: Path) -> dict[str, str]:
     """Return the variables of a process in TRL's environment: no secret of Rondo's, and no download."""
-    kept = {
+    variables = {
         name: value
         for name, value in environment.items()
         if name not in _NOT_HANDED_ON and not name.startswith(("RONDO_", "DJANGO_"))
     }
     return {
-        **kept,
-        "PATH": f"{program.parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
+        **variables,
+        "PATH": f"{program.parent}{os.pathsep}{variables.get('PATH', os.defpath)}",
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

@@ -84,8 +84,8 @@ class TrlProcess:
             reader.join(_LEAVE_SECONDS)
         self._record()
         if code != 0:
-            said = self._error or "; ".join(self._tail)[-1500:] or "nothing"
-            raise ContractError(f"TRL ended with status {code}. It said: {said}")
+            output = self._error or "; ".join(self._tail)[-1500:] or "nothing"
+            raise ContractError(f"TRL ended with status {code}. It said: {output}")
 
     def _watch(self, process: subprocess.Popen[str]) -> int:
         while True:

@@ -79,24 +79,24 @@ def rows_of_prompts(
     """Return the prompts that a policy gradient samples. Raises `ContractError` where there are none."""
     encoder = Encoder(tokenizer)
     room = settings.max_tokens - settings.rollout.max_tokens
-    found = Rows([], [], [])
+    rows = Rows([], [], [])
     for prompt in prompts:
         try:
             chat = with_context(prompt.messages, prompt.context if settings.context else ())
             _, cut = encoder.encode_prompt(chat, max_tokens=room)
         except ContractError as error:
-            found.dropped.append({"judgment": prompt.id, "completion": "", "reason": str(error)})
+            rows.dropped.append({"judgment": prompt.id, "completion": "", "reason": str(error)})
             continue
         if cut:
             # TRL does not shorten prompts.
             reason = f"the prompt is longer than {room} tokens"
-            found.dropped.append({"judgment": prompt.id, "completion": "", "reason": reason})
+            rows.dropped.append({"judgment": prompt.id, "completion": "", "reason": reason})
             continue
-        side = found.train if prompt.split == "train" else found.held_out
+        side = rows.train if prompt.split == "train" else rows.held_out
         side.append({"prompt": _messages(chat)})
-    if not found.train:
+    if not rows.train:
         raise ContractError("the snapshot has no prompt to train on; freeze one with more prompts")
-    return found
+    return rows
 
 
 def write_rows(folder: Path, rows: Rows) -> None:

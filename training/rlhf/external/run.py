@@ -69,7 +69,7 @@ _BEFORE_LORA, _AFTER_LORA = "base_model.model.", ".lora_A.weight"
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What TRL is started with."""
+    """The command, variables and data that TRL is started with."""
 
     command: list[str]
     variables: dict[str, str]

@@ -27,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.alone:
             options.into.mkdir(parents=True, exist_ok=True)
             for name in TOKENIZER_FILES:
-                if (beside := options.file.parent / name).is_file():
-                    shutil.copyfile(beside, options.into / name)
+                if (tokenizer_file := options.file.parent / name).is_file():
+                    shutil.copyfile(tokenizer_file, options.into / name)
         convert(options.file, options.into)
     except (ContractError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

@@ -57,14 +57,14 @@ _NORMALISED = frozenset({"qwen2", "deepseek-r1-qwen"})
 """Their makers bring texts into Unicode's form NFC."""
 
 
-def read_tokenizer(file: GgufFile, beside: Path, *, context: int) -> Any:
-    """Return the tokenizer in the folder `beside`, which must have the file's tokens, or the metadata's.
+def read_tokenizer(file: GgufFile, folder: Path, *, context: int) -> Any:
+    """Return the tokenizer in `folder`, which must have the file's tokens, or the metadata's.
 
     Raise `ContractError` where neither can be had, and without a chat template.
     """
     tokens = [str(token) for token in file.value("tokenizer.ggml.tokens")]
-    if (beside / TOKENIZER_FILE).is_file():
-        tokenizer = _read_beside(file, beside, tokens)
+    if (folder / TOKENIZER_FILE).is_file():
+        tokenizer = _read_beside(file, folder, tokens)
     else:
         tokenizer = _built(file, tokens)
     tokenizer.model_max_length = context
@@ -78,9 +78,9 @@ def read_tokenizer(file: GgufFile, beside: Path, *, context: int) -> Any:
     return tokenizer
 
 
-def _read_beside(file: GgufFile, beside: Path, tokens: list[str]) -> Any:
+def _read_beside(file: GgufFile, folder: Path, tokens: list[str]) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(beside, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ContractError(f"{TOKENIZER_FILE} beside {file.path.name} cannot be read ({error})") from error
     kinds = file.value("tokenizer.ggml.token_type", [])

@@ -37,8 +37,11 @@ def token_log_probabilities(states: Tensor, targets: Tensor, head: _Head) -> Ten
 
 
 def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
-    """What the head's own gradient is depends on how a token's value is used, which only the backward pass
-    knows: where the logits of all tokens are too many to be kept they are computed again there."""
+    """Return log softmax(head(states))[targets] with gradients of the head.
+
+    The head's own gradient depends on how a token's value is used, which only the backward pass knows: where
+    the logits of all tokens are too many to be kept they are computed again there.
+    """
 
     def chosen(states: Tensor, targets: Tensor) -> Tensor:
         value: Tensor = _Chosen.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]

@@ -83,12 +83,12 @@ class Saved:
     trained: dict[str, Any]
     """As `what_is_trained` returns it."""
     processes: Processes
-    beside: MethodState | None = None
+    method: MethodState | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors but the moments, by name."""
         tensors = tensors_of(self.backbone, self.adapter)
-        for other in self.beside.adapters if self.beside else ():
+        for other in self.method.adapters if self.method else ():
             some = tensors_of(self.backbone, other)
             tensors |= {f"beside.{other}.{name}": value for name, value in some.items()}
         return tensors
@@ -116,8 +116,8 @@ def save_state(saved: Saved, step: int) -> None:
     if not saved.processes.first:
         return
     header = {"step": step, "trained": saved.trained, "best": saved.best.to_json()}
-    if saved.beside is not None:
-        header["beside"] = saved.beside.to_json()
+    if saved.method is not None:
+        header["beside"] = saved.method.to_json()
     (partial / _HEADER).write_text(canonical_json(header) + "\n", encoding="utf-8")
     for path in (partial / _HEADER, partial):
         sync(path)
@@ -151,13 +151,13 @@ def load_state(saved: Saved) -> int:
             "or from the beginning"
         ) from error
     _refuse_another_spec(folder, header["trained"], saved.trained)
-    backbone, beside = saved.backbone, saved.beside
+    backbone, method = saved.backbone, saved.method
     backbone.overwrite(saved.adapter, under(tensors, "adapter."), under(tensors, "head."))
-    if beside is not None:
-        for other in beside.adapters:
+    if method is not None:
+        for other in method.adapters:
             part = under(tensors, f"beside.{other}.")
             backbone.overwrite(other, under(part, "adapter."), under(part, "head."))
-        beside.load(header["beside"])
+        method.load(header["beside"])
     saved.best.load(header["best"], tensors)
     index_of = {place: index for index, place in enumerate(saved.places())}
     moments: dict[int, dict[str, Tensor]] = {}

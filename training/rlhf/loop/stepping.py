@@ -59,10 +59,10 @@ class SteppingLoop:
         folder: RunFolder,
         stop: StopRequest,
         processes: Processes,
-        beside: MethodState | None = None,
+        method: MethodState | None = None,
     ) -> None:
         """adapter: what is trained and becomes the checkpoint. examples: how many a pass over the data has.
-        beside: what else is trained, saved and brought back."""
+        method: what else is trained, saved and brought back."""
         self._backbone = backbone
         self._adapter = adapter
         self._examples_in_all = examples
@@ -74,7 +74,7 @@ class SteppingLoop:
         named = backbone.parameters(adapter)
         self._parameters = list(named.values())
         groups = parameter_groups(named, self._settings)
-        for name, pace in (beside.adapters if beside else {}).items():
+        for name, pace in (method.adapters if method else {}).items():
             named = backbone.parameters(name)
             self._parameters += named.values()
             groups += [
@@ -96,7 +96,7 @@ class SteppingLoop:
             best=self._best,
             trained=what_is_trained(spec, backbone.base_digest),
             processes=processes,
-            beside=beside,
+            method=method,
         )
         self._machine = Machine(folder, backbone.device)
         self.total_steps = steps_in_all(examples, self._settings)

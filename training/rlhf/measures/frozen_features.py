@@ -88,16 +88,16 @@ class FeatureCache:
 
         `check` is called before every forward pass.
         """
-        found = []
+        features = []
         for example in examples:
             key = _digest(example)
             if key not in self._known:
                 check()
                 self._known[key] = self._compute(example)
                 self.computed += 1
-            found.append(self._known[key])
+            features.append(self._known[key])
         hidden = self._backbone.hidden_size
-        return np.concatenate(found) if found else np.empty((0, len(self.places), hidden), np.float32)
+        return np.concatenate(features) if features else np.empty((0, len(self.places), hidden), np.float32)
 
     @torch.no_grad()
     def _compute(self, example: Example) -> Values:

@@ -1,4 +1,4 @@
-"""What a reward model leans on: its score differences beside those of surface features."""
+"""Dependence of a reward model on surface features: their score differences beside its own."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
     numbers: dict[str, int] = {}
     first = 0
     for example in examples:
-        found = list(_whole(example.ranks)) if whole else list(example.pairs)
-        sets += [tuple(first + place for place in choice) for choice in found]
-        weights += [example.weight / len(found)] * len(found)
-        prompts += [numbers.setdefault(example.prompt, len(numbers))] * len(found)
+        choices = list(_whole(example.ranks)) if whole else list(example.pairs)
+        sets += [tuple(first + place for place in choice) for choice in choices]
+        weights += [example.weight / len(choices)] * len(choices)
+        prompts += [numbers.setdefault(example.prompt, len(numbers))] * len(choices)
         first += len(example.answers)
     most = max((len(choice) for choice in sets), default=2)
     table = np.full((len(sets), most), _NOBODY, dtype=np.int64)
@@ -180,5 +180,5 @@ def fit_ridge(features: Floats, choices: Choices, strength: float, *, start: Flo
         value = float(choices.weight @ choices.costs(scores)) / total + strength / 2 * float(theta @ theta)
         return value, features.T @ (choices.slopes(scores) / total) + strength * theta
 
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-6})
-    return np.asarray(found.x)
+    minimum = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-6})
+    return np.asarray(minimum.x)

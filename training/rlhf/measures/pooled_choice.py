@@ -146,7 +146,7 @@ def _indicator(numbers: Ints, count: int) -> csr_matrix:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """What was fitted to a table: (F,), (), (groups, P), (K, P), (annotators, K), (annotators,)."""
+    """Parameters fitted to a table: (F,), (), (groups, P), (K, P), (annotators, K), (annotators,)."""
 
     theta: Floats
     lead: float
@@ -206,8 +206,8 @@ def fit_pooled(
             begun = fit_groups(part, some, of_groups.penalty)
             return _fit_annotators(part, some, begun, penalty, rank)
 
-        found = _chosen(table, choices, fit_annotators, ANNOTATOR_STRENGTHS)
-        fit, of_annotators = found.fit, found.penalty
+        selection = _chosen(table, choices, fit_annotators, ANNOTATOR_STRENGTHS)
+        fit, of_annotators = selection.fit, selection.penalty
     back = axes / spread
     return PooledScore(
         common=fit.theta / spread,
@@ -257,8 +257,8 @@ def _held_out_costs(
 
 
 def _minimise(cost: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-5})
-    return np.asarray(found.x)
+    minimum = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-5})
+    return np.asarray(minimum.x)
 
 
 def _fit_groups(table: _Table, choices: Choices, strength: float, penalty: float) -> _Fit:

@@ -58,11 +58,11 @@ def surface_features(row: SnapshotRow, completions: Iterable[str]) -> Floats:
 
 
 def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
-    found = words(text)
-    count = len(found)
+    text_words = words(text)
+    count = len(text_words)
 
     def share(known: set[str]) -> float:
-        return sum(word in known for word in found) / count if count else 0.0
+        return sum(word in known for word in text_words) / count if count else 0.0
 
     return [
         float(count),

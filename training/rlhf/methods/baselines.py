@@ -85,14 +85,14 @@ class Pairs:
 
     def interval(self, values: Floats) -> Interval:
         """Return the mean over judgments with its interval over prompts."""
-        found = cluster_bootstrap(values, self.prompts, weight=self.share)
-        return Interval(value=found.mean, low=found.low, high=found.high)
+        estimate = cluster_bootstrap(values, self.prompts, weight=self.share)
+        return Interval(value=estimate.mean, low=estimate.low, high=estimate.high)
 
     def accuracy(self, right: Floats) -> Interval:
         """Return the share of pairs ordered right, with the interval that evaluations give it."""
-        found = cluster_bootstrap(right, self.prompts, weight=self.share)
-        low, high = accuracy_interval(found, float(round(self.share.sum())))
-        return Interval(value=found.mean, low=low, high=high)
+        estimate = cluster_bootstrap(right, self.prompts, weight=self.share)
+        low, high = accuracy_interval(estimate, float(round(self.share.sum())))
+        return Interval(value=estimate.mean, low=low, high=high)
 
 
 def compare_with_baselines(
@@ -115,14 +115,14 @@ def compare_with_baselines(
     if len(train) < _FEWEST or not held_out:
         return None
     texts = surface_tables(rows(), (train, held_out))
-    found: dict[BaselineName, Scored] = {
+    baselines: dict[BaselineName, Scored] = {
         "position": score_by_position(train, held_out, whole=whole),
         "length": score_by_length(train, held_out),
         "surface": score_by_surface(train, texts, whole=whole),
     }
     read = comparable(train, MOST_TRAINED_ON_FEATURES) if features is not None else []
     if features is not None:
-        found["frozen"] = score_by_frozen(read, held_out, features, whole=whole, check=check)
+        baselines["frozen"] = score_by_frozen(read, held_out, features, whole=whole, check=check)
     own = scores(held_out)
     pairs = Pairs.of(held_out)
     report = BaselineReport(
@@ -132,7 +132,7 @@ def compare_with_baselines(
         trained_on_features=len(read),
         accuracy=pairs.accuracy(_right(pairs.margins(own))),
         log_loss=pairs.interval(_surprise(pairs.margins(own))),
-        baselines=tuple(_figures(name, *scored, own=own, pairs=pairs) for name, scored in found.items()),
+        baselines=tuple(_figures(name, *scored, own=own, pairs=pairs) for name, scored in baselines.items()),
         length_controlled_accuracy=length_controlled_accuracy(
             pairs.margins(own), pairs.margins(texts[1][:, 0]), pairs.share
         ),
@@ -141,7 +141,7 @@ def compare_with_baselines(
             {name: pairs.margins(texts[1][:, column]) for column, name in enumerate(SURFACE_FEATURES)},
         ),
     )
-    log.info("Compared with %d baselines in %.1f s", len(found), time.monotonic() - started)
+    log.info("Compared with %d baselines in %.1f s", len(baselines), time.monotonic() - started)
     return report
 
 
@@ -161,7 +161,7 @@ def report_to_json(report: BaselineReport) -> dict[str, Any]:
 
 
 def _figures(
-    name: BaselineName, scores: Floats, told: Mapping[str, Any], *, own: Floats, pairs: Pairs
+    name: BaselineName, scores: Floats, details: Mapping[str, Any], *, own: Floats, pairs: Pairs
 ) -> BaselineFigures:
     margin, own_margin = pairs.margins(scores), pairs.margins(own)
     return BaselineFigures(
@@ -170,7 +170,7 @@ def _figures(
         log_loss=pairs.interval(_surprise(margin)),
         accuracy_gain=pairs.interval(_right(own_margin) - _right(margin)),
         log_loss_gain=pairs.interval(_surprise(margin) - _surprise(own_margin)),
-        **told,
+        **details,
     )
 
 
@@ -225,8 +225,8 @@ def score_by_frozen(
     finally:
         features.save()
     head = fit_frozen_head(table, choices_of(train, whole=whole), features.places)
-    told = {"layer": head.place.layer, "mean": head.place.mean, "strength": head.score.strength}
-    return head.scores(measured), told
+    details = {"layer": head.place.layer, "mean": head.place.mean, "strength": head.score.strength}
+    return head.scores(measured), details
 
 
 def surface_tables(
@@ -234,10 +234,10 @@ def surface_tables(
 ) -> tuple[Floats, Floats]:
     """Return the surface features of both sets of judgments, (completions, features) each."""
     wanted = {example.judgment: example for some in sets for example in some}
-    found = {
+    features = {
         row.judgment: surface_features(row, wanted[row.judgment].completions)
         for row in rows
         if row.judgment in wanted
     }
-    first, second = (np.concatenate([found[example.judgment] for example in some]) for some in sets)
+    first, second = (np.concatenate([features[example.judgment] for example in some]) for some in sets)
     return first, second

@@ -78,8 +78,8 @@ def _refuse_quantised(config: Any, folder: Path) -> None:
     """Weights that are stored quantised cannot be trained beside, nor merged with an adapter."""
     quantisation = getattr(config, "quantization_config", None)
     if quantisation:
-        found = quantisation if isinstance(quantisation, dict) else vars(quantisation)
-        method = found.get("quant_method", "unknown")
+        settings = quantisation if isinstance(quantisation, dict) else vars(quantisation)
+        method = settings.get("quant_method", "unknown")
         raise ContractError(
             f"{folder}: the weights are quantised ({method}); choose the base model's original weights, in "
             "bfloat16, float16 or float32"

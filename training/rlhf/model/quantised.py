@@ -42,16 +42,16 @@ def refuse_unable(quantization: Quantization, device: torch.device) -> None:
     package, first = _PACKAGES[quantization]
     try:
         importlib.import_module(package)
-        found = version(package)
+        installed_version = version(package)
     except ImportError as error:
         raise ContractError(
             f"spec, quantization: {quantization} needs the package {package} ({error}); install Rondo with "
             f"the extra gpu, or pip install '{package}>={first}', or set it to 'none'"
         ) from error
-    if _numbers(found) < _numbers(first):
+    if _numbers(installed_version) < _numbers(first):
         raise ContractError(
-            f"spec, quantization: {quantization} needs {package} {first} or newer, not {found}; install it, "
-            "or set it to 'none'"
+            f"spec, quantization: {quantization} needs {package} {first} or newer, not {installed_version}; "
+            "install it, or set it to 'none'"
         )
 
 

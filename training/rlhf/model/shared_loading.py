@@ -130,13 +130,13 @@ def _names_in_files(model: Any, files: WeightFiles) -> dict[str, str] | None:
     for name, value in model.named_parameters(remove_duplicate=False):
         same.setdefault(id(value), []).append(name)
     aliases = {names[0]: names for names in same.values()}
-    found: dict[str, str] = {}
+    stored_names: dict[str, str] = {}
     for name, value in _targets(model).items():
         there = [one for one in aliases.get(name, [name]) if files.shapes.get(one) == tuple(value.shape)]
         if not there:
             return None
-        found[name] = there[0]
-    return found
+        stored_names[name] = there[0]
+    return stored_names
 
 
 @torch.no_grad()

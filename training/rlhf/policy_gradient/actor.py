@@ -229,11 +229,11 @@ class LanguageActor:
         rows = self._share.rows(self._group)
 
         def all_passes() -> Tensor:
-            found = torch.zeros(len(self._answers), self._width, device=self._backbone.device)
+            values = torch.zeros(len(self._answers), self._width, device=self._backbone.device)
             for part in self.passes(rows):
                 batch = self._pack(part)
-                found[part] = self._spread(batch, compute(batch)).to(found.dtype)
-            return found
+                values[part] = self._spread(batch, compute(batch)).to(values.dtype)
+            return values
 
         return self._share.filled(self.within_memory(all_passes))
 

@@ -111,7 +111,7 @@ class SamplingLoop(SteppingLoop):
             folder=folder,
             stop=stop,
             processes=processes,
-            beside=method,
+            method=method,
         )
         self._sampler = sampler_of(self._own)
         self._micro_batch_tokens = self._settings.micro_batch_tokens

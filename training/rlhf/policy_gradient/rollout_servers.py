@@ -65,7 +65,7 @@ class RolloutServers:
                 timeout=settings.seconds,
                 attempts=attempts,
                 pause=pause,
-                beside=VLLM_NEUTRAL if self._is_vllm else None,
+                extra_fields=VLLM_NEUTRAL if self._is_vllm else None,
                 transport=transport,
             )
             control = CompatibleServer(

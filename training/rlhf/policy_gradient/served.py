@@ -77,8 +77,10 @@ class ServedPolicy:
         Raises `ContractError` where the environment does not say where the server is or which folder it loads
         from.
         """
-        given = _needed(environment, URL_VARIABLE, "the server that draws this run's answers, without /v1")
-        urls = [url.strip() for url in given.split(",") if url.strip()]
+        addresses = _needed(
+            environment, URL_VARIABLE, "the server that draws this run's answers, without /v1"
+        )
+        urls = [url.strip() for url in addresses.split(",") if url.strip()]
         folder = Path(_needed(environment, FOLDER_VARIABLE, "the folder that it loads adapters from"))
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ContractError(f"{FOLDER_VARIABLE}: {folder} is no folder that the trainer can write to")

@@ -1,4 +1,4 @@
-"""How several processes divide a step: each answers, scores and learns from every world-th prompt.
+"""The division of a step over several processes: each answers, scores and learns from every world-th prompt.
 
 Answers and scores are exchanged as soon as they are there, so that advantages, whitening, running means and β
 are computed from the whole step, by every process alike. Groups are never split. Gradients are summed; a loss

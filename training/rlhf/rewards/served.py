@@ -142,9 +142,9 @@ class ServedReward:
         answers: list[_Answered | Score] = [Score.cannot("the completion is empty") for _ in completions]
         jobs = list(_jobs(prompts, completions))
         done = self._done([partial(self._answer, job, completions) for job in jobs])
-        for job, found in zip(jobs, done, strict=True):
+        for job, results in zip(jobs, done, strict=True):
             for place in job.places:
-                answers[place] = Score.cannot(STOPPED) if found is None else found[place]
+                answers[place] = Score.cannot(STOPPED) if results is None else results[place]
         return answers
 
     def _done(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result | None]:
@@ -253,8 +253,8 @@ class ServedReward:
     def _score(self, answer: Mapping[str, Any], place: int) -> Score:
         value = 0.0
         for head, outputs in answer["heads"].items():
-            told = outputs[place]
-            value += self._weight(head) * sum(map(float, told)) / len(told)
+            values = outputs[place]
+            value += self._weight(head) * sum(map(float, values)) / len(values)
         ends: dict[int, float] = defaultdict(float)
         for head, of_completions in answer["segments"].items():
             weight = self._weight(head)

@@ -29,7 +29,7 @@ class UnitTest:
     """One test of a program: what it prints for an input, or source that raises unless all is well."""
 
     source: str = ""
-    given: str = ""
+    stdin: str = ""
     expected: str | None = None
     """What it must print, white space at line ends and around the whole aside; None: run `source`."""
 
@@ -58,7 +58,7 @@ def _unit_test(entry: Any) -> UnitTest:
     if isinstance(entry, Mapping) and isinstance(entry.get("output"), str):
         stdin = entry.get("input", "")
         if isinstance(stdin, str):
-            return UnitTest(given=stdin, expected=entry["output"])
+            return UnitTest(stdin=stdin, expected=entry["output"])
     raise NoReferenceError("a unit test is neither source nor an object with the texts input and output")
 
 
@@ -100,7 +100,7 @@ class UnitTests:
         if test.expected is None:
             outcome = run_program(program, test=test.source, limits=self.limits, trust=self.trust)
             return outcome.end == "passed"
-        outcome = run_program(program, given=test.given, limits=self.limits, trust=self.trust)
+        outcome = run_program(program, stdin=test.stdin, limits=self.limits, trust=self.trust)
         return outcome.end == "passed" and _trimmed(outcome.output) == _trimmed(test.expected)
 
 

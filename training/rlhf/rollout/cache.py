@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
 
 class _View(NamedTuple):
-    """What rows that are written see."""
+    """The places that rows being written attend to."""
 
     own_first: int
     """The first place of the rows that any of them sees."""

@@ -59,8 +59,8 @@ class Prefixes:
         shared = [_shared(one.ids, new) if one.adapter == adapter else 0 for one in self._kept]
         if len(new) in shared:
             return
-        kept = [one for one, length in zip(self._kept, shared, strict=True) if length < len(one.ids)]
-        self._kept = [*kept, _Kept(adapter, new, layers())]
+        others = [one for one, length in zip(self._kept, shared, strict=True) if length < len(one.ids)]
+        self._kept = [*others, _Kept(adapter, new, layers())]
         while self.tokens > self.most_tokens:
             self._kept.pop(0)
 

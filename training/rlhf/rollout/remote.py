@@ -43,7 +43,7 @@ class RemoteRollout:
         attempts: int = 3,
         pause: float = 1.0,
         workers: int = 8,
-        beside: Mapping[str, Any] | None = None,
+        extra_fields: Mapping[str, Any] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """url: the server's, without `/v1`. model: the name that it serves the policy under.
@@ -51,7 +51,7 @@ class RemoteRollout:
         end_tokens: ids that end a completion, see `generate.end_tokens`. tells: "sampler" for a vLLM
         that was started with `--logprobs-mode processed_logprobs`. timeout: seconds for one prompt's
         samples. attempts: how often a prompt is sent when the server is busy or silent, after `pause`
-        seconds, then twice that and so on. workers: prompts at a time. beside: further fields of every
+        seconds, then twice that and so on. workers: prompts at a time. extra_fields: further fields of every
         request: `VLLM_NEUTRAL` for a vLLM.
         """
         if attempts < 1 or workers < 1:
@@ -59,7 +59,7 @@ class RemoteRollout:
         self.model = model
         """The name that the policy is served under; may be changed between two rollouts."""
         self._tokenizer, self._ends = tokenizer, end_tokens
-        self._tells, self._workers, self._beside = tells, workers, dict(beside or {})
+        self._tells, self._workers, self._extra_fields = tells, workers, dict(extra_fields or {})
         self._server = CompatibleServer(
             name="the model server",
             url=url,
@@ -129,7 +129,7 @@ class RemoteRollout:
         self, prompt: Sequence[int], parameters: SamplingParameters, n: int, first: int
     ) -> list[Sample]:
         body: dict[str, Any] = {
-            **self._beside,
+            **self._extra_fields,
             "model": self.model,
             "prompt": list(prompt),
             "n": n,

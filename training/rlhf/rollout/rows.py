@@ -80,7 +80,7 @@ class Row:
     read: int = 0
     """How many of its tokens stand in the slot's prompt: those that it had when it had to begin again."""
     tokens: list[TokenLogProb] = field(default_factory=list)
-    told: int = 0
+    streamed_tokens: int = 0
     finished: Sample | None = None
 
     @classmethod
@@ -148,8 +148,8 @@ class Row:
         if self.handle.on_delta is None:
             return
         shown = self.text.visible_tokens
-        tokens = tuple(self.tokens[self.told : shown])
-        self.told = max(self.told, shown)
+        tokens = tuple(self.tokens[self.streamed_tokens : shown])
+        self.streamed_tokens = max(self.streamed_tokens, shown)
         prompt, sample = self.wanted.place
         self.handle.on_delta(
             Delta(prompt=prompt, sample=sample, text=text, tokens=tokens, finished=self.finished)

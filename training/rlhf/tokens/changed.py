@@ -23,11 +23,11 @@ def differing(before: Sequence[int], after: Sequence[int]) -> tuple[Places, Plac
     end = _common(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - end], after[start : len(after) - end]
     matcher = SequenceMatcher(None, old, new, autojunk=False)
-    kept = [block for block in matcher.get_matching_blocks() if block.size >= SHORTEST_KEPT]
+    blocks = [block for block in matcher.get_matching_blocks() if block.size >= SHORTEST_KEPT]
     removed: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
     old_at = new_at = 0
-    for old_kept, new_kept, size in [*((one.a, one.b, one.size) for one in kept), (len(old), len(new), 0)]:
+    for old_kept, new_kept, size in [*((one.a, one.b, one.size) for one in blocks), (len(old), len(new), 0)]:
         removed.append((start + old_at, start + old_kept))
         written.append((start + new_at, start + new_kept))
         old_at, new_at = old_kept + size, new_kept + size

@@ -112,8 +112,8 @@ class Encoder:
 
     def _refuse_control_tokens(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            if found := self._control.search(self.undelimited(message)):
-                raise ContractError(f"the text holds the control token {found.group()!r}")
+            if match := self._control.search(self.undelimited(message)):
+                raise ContractError(f"the text holds the control token {match.group()!r}")
 
     def begins(self, ids: Sequence[int]) -> bool:
         """Return True where a row opens with the beginning-of-text token."""
@@ -131,11 +131,11 @@ def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple
     too_many = min(too_many, *(answer.answer_start - 1 for answer in answers))
     if too_many <= 0:
         return tuple(answers)
-    kept = []
+    rows = []
     for answer in answers:
         ids, start = answer.ids, answer.answer_start - too_many
         head = 1 if encoder.begins(ids) and start > 1 else 0
         cut = (head, head + too_many)
         left = ids.without(*cut) if isinstance(ids, Stored) else ids[: cut[0]] + ids[cut[1] :]
-        kept.append(answer._replace(ids=left, answer_start=start))
-    return tuple(kept)
+        rows.append(answer._replace(ids=left, answer_start=start))
+    return tuple(rows)

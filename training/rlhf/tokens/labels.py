@@ -149,12 +149,12 @@ def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[Step, ...]]:
     return {name: steps for name, steps in labelled.items() if steps}
 
 
-def _read(row: SnapshotRow, said: tuple[str, ...] | None) -> set[str]:
+def _read(row: SnapshotRow, completion_ids: tuple[str, ...] | None) -> set[str]:
     """Ids of the completions that were read for faults of one kind.
 
     Older snapshots do not say: there it is those that have a fault of either kind, so that answers which
     were read and found faultless are lost.
     """
-    if said is not None:
-        return set(said)
+    if completion_ids is not None:
+        return set(completion_ids)
     return {span.completion for span in row.spans} | {lack.completion for lack in row.missing}

@@ -37,18 +37,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--most", type=int, help="a fixed sample of so many items")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="write the result here, as JSON")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
     try:
-        settings = reward_settings(given.checkpoint, "CHECKPOINT")
-        backbone = Backbone.load(given.base, device=given.device, dtype=torch.float32)
-        reward = learned_reward(given.checkpoint, backbone, settings)
-        result = measure(YARDSTICKS[given.set], reward, given.file, most=given.most)
+        settings = reward_settings(options.checkpoint, "CHECKPOINT")
+        backbone = Backbone.load(options.base, device=options.device, dtype=torch.float32)
+        reward = learned_reward(options.checkpoint, backbone, settings)
+        result = measure(YARDSTICKS[options.set], reward, options.file, most=options.most)
     except ContractError as error:
         sys.exit(str(error))
-    result |= {"set": given.set, "checkpoint": manifest_digest(given.checkpoint)}
-    if given.out is not None:
-        given.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result |= {"set": options.set, "checkpoint": manifest_digest(options.checkpoint)}
+    if options.out is not None:
+        options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(table_of(result))
 
 

@@ -59,10 +59,10 @@ def mean_over(figures: Sequence[Figure]) -> Figure:
 
 def by_subset(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     """Return the items of each subset, in the order of names."""
-    found: dict[str, list[Scored]] = defaultdict(list)
+    subsets: dict[str, list[Scored]] = defaultdict(list)
     for one in scored:
-        found[one.item.subset].append(one)
-    return dict(sorted(found.items()))
+        subsets[one.item.subset].append(one)
+    return dict(sorted(subsets.items()))
 
 
 def accuracy_figures(scored: Sequence[Scored]) -> dict[str, Figure]:

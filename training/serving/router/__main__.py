@@ -168,12 +168,12 @@ async def _tell(router: Router, url: str, status: Path) -> None:
     """Keep the status file as /health is."""
     last = ""
     while True:
-        said = router.status()
-        if json.dumps(said) != last:
-            last = json.dumps(said)
+        health = router.status()
+        if json.dumps(health) != last:
+            last = json.dumps(health)
             # A full disk must not stop the server from answering.
             with contextlib.suppress(OSError):
-                write_atomically(status, json.dumps({**said, "url": url, "updated_at": time.time()}) + "\n")
+                write_atomically(status, json.dumps({**health, "url": url, "updated_at": time.time()}) + "\n")
         await asyncio.sleep(0.1)
 
 

@@ -134,17 +134,17 @@ class Router:
     async def _of_base(self, process: BaseProcess) -> dict[str, Any]:
         """Return the state and the queue of a base."""
         status = process.status
-        told: dict[str, Any] = {}
+        health: dict[str, Any] = {}
         if status["state"] == "ready" and (answer := await self._ask(process, "/health")) is not None:
-            told = answer.json()
+            health = answer.json()
         return {
             "name": process.name,
             **{name: status.get(name) for name in ("state", "message", "progress")},
             "gpu": process.gpu if process.is_running else None,
             "memory_bytes": await asyncio.to_thread(lambda: process.memory_bytes),
             "in_flight": process.in_flight,
-            "waiting": int(told.get("waiting", 0)),
-            "computing": bool(told.get("computing", False)),
+            "waiting": int(health.get("waiting", 0)),
+            "computing": bool(health.get("computing", False)),
             "used_at": process.used_at,
         }
 

@@ -32,9 +32,9 @@ class Room:
 
 def rooms(device: str) -> list[Room]:
     """Return the devices that bases can be placed on: the GPUs where there are any, else the memory."""
-    found = _gpus() if device in ("auto", "cuda") else []
-    if found:
-        return found
+    gpus = _gpus() if device in ("auto", "cuda") else []
+    if gpus:
+        return gpus
     memory = psutil.virtual_memory()
     return [Room(gpu=None, free=memory.available, total=memory.total)]
 
@@ -45,18 +45,18 @@ def _gpus() -> list[Room]:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [program, *_NVIDIA[1:]], capture_output=True, text=True, timeout=5, check=True
         ).stdout
-        found = [
+        gpus = [
             Room(gpu=int(index), free=int(free) << 20, total=int(total) << 20)
-            for index, free, total in csv.reader(told.splitlines(), skipinitialspace=True)
+            for index, free, total in csv.reader(output.splitlines(), skipinitialspace=True)
         ]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
     if visible is None:
-        return found
-    return [one for one in found if str(one.gpu) in [name.strip() for name in visible.split(",")]]
+        return gpus
+    return [one for one in gpus if str(one.gpu) in [name.strip() for name in visible.split(",")]]
 
 
 def needed_bytes(folder: Path, *, places: int, dtype: str, on_gpu: bool) -> int:

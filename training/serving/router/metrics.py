@@ -30,11 +30,11 @@ class _Merged(Collector):
         families: dict[str, Metric] = {}
         for base, text in self._pages.items():
             for family in text_string_to_metric_families(text):
-                found = families.setdefault(
+                metric = families.setdefault(
                     family.name, Metric(family.name, family.documentation, family.type)
                 )
                 for sample in family.samples:
-                    found.samples.append(sample._replace(labels={**sample.labels, "base": base}))
+                    metric.samples.append(sample._replace(labels={**sample.labels, "base": base}))
         yield from families.values()
         yield from self._of_router()
 

@@ -50,10 +50,10 @@ class BaseProcess:
             message = self.problem or f"{self.name} is asleep; the next request wakes it"
             return {"state": "failed" if self.problem else ASLEEP, "message": message, "progress": None}
         try:
-            told: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
+            status: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"state": "starting", "message": f"{self.name} is starting", "progress": None}
-        return told
+        return status
 
     @property
     def memory_bytes(self) -> int:

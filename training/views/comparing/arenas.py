@@ -72,12 +72,12 @@ def arena_close(request: Request, project: Project, pk: int) -> HttpResponse:
 
 
 def _arenas(request: Request, project: Project, form: ArenaForm, *, status: int = 200) -> HttpResponse:
-    found = project.arenas.prefetch_related("checkpoints").select_related("created_by")
-    found = found.annotate(conversations=Count("talks"))[:50]
+    links = project.arenas.prefetch_related("checkpoints").select_related("created_by")
+    links = links.annotate(conversations=Count("talks"))[:50]
     context = {
         "project": project,
         "form": form,
-        "arenas": [(one, request.build_absolute_uri(one.get_absolute_url())) for one in found],
+        "arenas": [(one, request.build_absolute_uri(one.get_absolute_url())) for one in links],
     }
     return render(request, "training/comparing/arenas.html", context, status=status)
 

@@ -64,30 +64,30 @@ def prompt_set(request: Request, project: Project, pk: int) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def change(request: Request, project: Project, pk: int) -> HttpResponse:
     """Rename a prompt set, add prompts to it or take them out. For managers."""
-    found = _set(project, pk)
-    form = PromptSetForm(request.POST if "name" in request.POST else None, initial={"name": found.name})
+    prompt_set = _set(project, pk)
+    form = PromptSetForm(request.POST if "name" in request.POST else None, initial={"name": prompt_set.name})
     try:
         if "name" in request.POST:
             if not form.is_valid():
-                return _one(request, found, form, status=422)
-            rename_prompt_set(prompt_set=found, changed_by=request.user, **form.cleaned_data)
+                return _one(request, prompt_set, form, status=422)
+            rename_prompt_set(prompt_set=prompt_set, changed_by=request.user, **form.cleaned_data)
             messages.success(request, _("Saved."))
         if added := _ids(request.POST.getlist("add")):
-            number = add_prompts(prompt_set=found, prompts=added, changed_by=request.user)
+            number = add_prompts(prompt_set=prompt_set, prompts=added, changed_by=request.user)
             messages.success(
                 request, ngettext("%(n)d prompt added.", "%(n)d prompts added.", number) % {"n": number}
             )
         if removed := _ids(request.POST.getlist("remove")):
-            number = remove_prompts(prompt_set=found, prompts=removed, changed_by=request.user)
+            number = remove_prompts(prompt_set=prompt_set, prompts=removed, changed_by=request.user)
             messages.success(
                 request, ngettext("%(n)d prompt removed.", "%(n)d prompts removed.", number) % {"n": number}
             )
     except Refusal as refusal:
         if refusal.field == "name":
             form.add_error("name", refusal.message)
-            return _one(request, found, form, status=422)
+            return _one(request, prompt_set, form, status=422)
         messages.error(request, refusal.message)
-    return redirect(found)
+    return redirect(prompt_set)
 
 
 @require_POST
@@ -108,15 +108,15 @@ def _list(request: Request, project: Project, form: PromptSetForm, *, status: in
     return render(request, "training/comparing/prompt_sets.html", context, status=status)
 
 
-def _one(request: Request, found: PromptSet, form: PromptSetForm, *, status: int = 200) -> HttpResponse:
-    project = found.project
+def _one(request: Request, prompt_set: PromptSet, form: PromptSetForm, *, status: int = 200) -> HttpResponse:
+    project = prompt_set.project
     text, split = request.GET.get("find", "")[:200], request.GET.get("split", "")
-    inside = found.prompts.order_by("pk")
+    inside = prompt_set.prompts.order_by("pk")
     matching = prompts_matching(project, text, split=split if split in Split.values else "")
-    candidates = list(matching.exclude(prompt_sets=found)[: _FOUND + 1])
+    candidates = list(matching.exclude(prompt_sets=prompt_set)[: _FOUND + 1])
     context = {
         "project": project,
-        "set": found,
+        "set": prompt_set,
         "form": form,
         "page": Paginator(inside, _ON_A_PAGE).get_page(request.GET.get("page")),
         "candidates": candidates[:_FOUND],

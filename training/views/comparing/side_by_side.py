@@ -252,16 +252,16 @@ def _project_of(request: Request, names: Sequence[str]) -> str | None:
 
 def _prompt_choices(project: Project, *, text: str, chosen: str | None) -> dict[str, object]:
     """Return the newest prompts that contain a text, with the chosen one in front."""
-    found = list(prompts_matching(project, text)[: _PROMPTS_LISTED + 1])
+    prompts = list(prompts_matching(project, text)[: _PROMPTS_LISTED + 1])
     number = int(chosen) if chosen and chosen.isascii() and chosen.isdecimal() and len(chosen) < 19 else 0
     picked = project.prompts.filter(pk=number).first() if number else None
-    listed = [prompt for prompt in found[:_PROMPTS_LISTED] if prompt != picked]
+    listed = [prompt for prompt in prompts[:_PROMPTS_LISTED] if prompt != picked]
     return {
         "project": project,
         "find": text[:200],
         "picked": picked,
         "choices": [*([picked] if picked else []), *listed],
-        "more": len(found) > _PROMPTS_LISTED,
+        "more": len(prompts) > _PROMPTS_LISTED,
     }
 
 

@@ -53,92 +53,94 @@ def _talk_page(view: Page) -> Callable[..., HttpResponseBase]:
         if isinstance(voter, HttpResponse):
             return voter
         rows = Conversation.objects.select_related("task", "annotator", "project")
-        found = get_object_or_404(rows, pk=pk, arena_talk__arena=link, annotator=voter or 0)
-        return view(request, link, found)
+        conversation = get_object_or_404(rows, pk=pk, arena_talk__arena=link, annotator=voter or 0)
+        return view(request, link, conversation)
 
     return guarded
 
 
 @require_safe
 @_talk_page
-def arena_talk(request: Request, link: ArenaLink, found: Conversation) -> HttpResponseBase:
+def arena_talk(request: Request, link: ArenaLink, conversation: Conversation) -> HttpResponseBase:
     """Talk with two blind models in an arena. For who began the conversation."""
-    return _screen(request, link, found)
+    return _screen(request, link, conversation)
 
 
 @require_POST
 @_talk_page
-def arena_talk_say(request: Request, link: ArenaLink, found: Conversation) -> HttpResponseBase:
+def arena_talk_say(request: Request, link: ArenaLink, conversation: Conversation) -> HttpResponseBase:
     """Send the next message in an arena. For who began the conversation."""
     text = request.POST.get("text", "")
     try:
-        turn = say(conversation=found, annotator=found.annotator, text=text)
+        turn = say(conversation=conversation, annotator=conversation.annotator, text=text)
     except TooFast as refusal:
-        return _with_pause(_screen(request, link, found, trouble=refusal.message, text=text), refusal)
+        return _with_pause(_screen(request, link, conversation, trouble=refusal.message, text=text), refusal)
     except Refusal as refusal:
-        return _screen(request, link, found, trouble=refusal.message, text=text)
+        return _screen(request, link, conversation, trouble=refusal.message, text=text)
     return (
-        _screen(request, link, found) if request.htmx else generated(request, turn, _addresses(link, found))
+        _screen(request, link, conversation)
+        if request.htmx
+        else generated(request, turn, _addresses(link, conversation))
     )
 
 
 @require_POST
 @_talk_page
-def arena_talk_write(request: Request, link: ArenaLink, found: Conversation) -> HttpResponseBase:
+def arena_talk_write(request: Request, link: ArenaLink, conversation: Conversation) -> HttpResponseBase:
     """Generate the responses to the last message in an arena. For who began the conversation."""
-    key = f"arena-writes:{found.annotator_id}"
+    key = f"arena-writes:{conversation.annotator_id}"
     cache.add(key, 0, 60)
     if cache.incr(key) > _WRITES_A_MINUTE:
         return too_fast(request, link, TooFast(_("Too many requests. Try again in a minute.")))
-    return written(request, found, _addresses(link, found))
+    return written(request, conversation, _addresses(link, conversation))
 
 
 @require_POST
 @_talk_page
-def arena_talk_vote(request: Request, link: ArenaLink, found: Conversation) -> HttpResponseBase:
+def arena_talk_vote(request: Request, link: ArenaLink, conversation: Conversation) -> HttpResponseBase:
     """Vote on the responses to the last message in an arena. For who began the conversation."""
-    standing = standing_of(found)
+    standing = standing_of(conversation)
     if standing.turn is None or standing.turn.comparison is None:
-        return _screen(request, link, found)
+        return _screen(request, link, conversation)
     assignment = ballot_of(standing)
-    assignment.comparison.project = found.project
+    assignment.comparison.project = conversation.project
     entered = Entered.from_post(request.POST, assignment)
     form = JudgmentForm(entered, request.POST, assignment=assignment)
     doubts = doubts_left(form, assignment)
     if form.is_valid() and not doubts:
         try:
             vote_on_turn(
-                conversation=found,
-                voter=found.annotator,
+                conversation=conversation,
+                voter=conversation.annotator,
                 answer=form.answer,
                 idempotency_key=form.cleaned_data["idempotency_key"],
             )
         except Refusal as refusal:
             form.add_refusal(refusal)
         else:
-            return HttpResponse() if request.htmx else redirect(_addresses(link, found).page)
-    talk = Talk(standing=standing, addresses=_addresses(link, found))
+            return HttpResponse() if request.htmx else redirect(_addresses(link, conversation).page)
+    talk = Talk(standing=standing, addresses=_addresses(link, conversation))
     screen = judging_screen(talk, entered=entered, form=form, doubts=doubts)
     return show_judging(request, screen, status=422, page=_PAGE)
 
 
 @require_POST
 @_talk_page
-def arena_talk_end(request: Request, link: ArenaLink, found: Conversation) -> HttpResponseBase:
+def arena_talk_end(request: Request, link: ArenaLink, conversation: Conversation) -> HttpResponseBase:
     """End a conversation in an arena and see who wrote what. For who began the conversation."""
     try:
-        end_conversation(conversation=found, actor=found.annotator)
+        end_conversation(conversation=conversation, actor=conversation.annotator)
     except Refusal as refusal:
-        return _screen(request, link, found, trouble=refusal.message)
+        return _screen(request, link, conversation, trouble=refusal.message)
     if not request.htmx:
-        return redirect(_addresses(link, found).page)
-    found.refresh_from_db(fields=["ended_at"])
-    return _screen(request, link, found)
+        return redirect(_addresses(link, conversation).page)
+    conversation.refresh_from_db(fields=["ended_at"])
+    return _screen(request, link, conversation)
 
 
-def _addresses(link: ArenaLink, found: Conversation) -> Addresses:
+def _addresses(link: ArenaLink, conversation: Conversation) -> Addresses:
     def address(name: str) -> str:
-        return reverse(name, args=[link.slug, found.pk])
+        return reverse(name, args=[link.slug, conversation.pk])
 
     return Addresses(
         page=address("arena-talk"),
@@ -151,9 +153,14 @@ def _addresses(link: ArenaLink, found: Conversation) -> Addresses:
 
 
 def _screen(
-    request: Request, link: ArenaLink, found: Conversation, *, trouble: str = "", text: str = ""
+    request: Request, link: ArenaLink, conversation: Conversation, *, trouble: str = "", text: str = ""
 ) -> HttpResponse:
-    talk = Talk(standing=standing_of(found), addresses=_addresses(link, found), trouble=trouble, text=text)
+    talk = Talk(
+        standing=standing_of(conversation),
+        addresses=_addresses(link, conversation),
+        trouble=trouble,
+        text=text,
+    )
     return show_talk(request, talk, status=422 if trouble else 200, page=_PAGE)
 
 

@@ -26,7 +26,7 @@ _ROLES = {"user", "assistant", "system"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addresses:
-    """Where the forms and the script of a conversation's screen send what they send."""
+    """Addresses that the forms and the script of a conversation's screen send to."""
 
     page: str
     say: str

@@ -56,10 +56,10 @@ def conversation_begin(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.ANNOTATOR)
 def conversation(request: Request, project: Project, pk: uuid.UUID) -> HttpResponse:
     """Talk, or judge the responses to one's last message. For the annotator who talks; managers read it."""
-    found = _found(request, project, pk)
-    if found.annotator_id != request.user.pk:
-        return _read(request, found)
-    return _screen(request, found)
+    conversation = _found(request, project, pk)
+    if conversation.annotator_id != request.user.pk:
+        return _read(request, conversation)
+    return _screen(request, conversation)
 
 
 @require_POST
@@ -69,44 +69,44 @@ def conversation_say(request: Request, project: Project, pk: uuid.UUID) -> HttpR
 
     The script has the responses generated afterwards; without it they are generated first.
     """
-    found = _own(request, project, pk)
+    conversation = _own(request, project, pk)
     text = request.POST.get("text", "")
     try:
-        turn = say(conversation=found, annotator=request.user, text=text)
+        turn = say(conversation=conversation, annotator=request.user, text=text)
     except Refusal as refusal:
-        return _screen(request, found, status=422, trouble=refusal.message, text=text)
+        return _screen(request, conversation, status=422, trouble=refusal.message, text=text)
     if request.htmx:
-        return _screen(request, found)
-    return generated(request, turn, Addresses.of_member(found))
+        return _screen(request, conversation)
+    return generated(request, turn, Addresses.of_member(conversation))
 
 
 @require_POST
 @project_page(role=Role.ANNOTATOR)
 def conversation_write(request: Request, project: Project, pk: uuid.UUID) -> HttpResponseBase:
     """Generate the responses to the last message, streamed to the script. For the annotator who talks."""
-    found = _own(request, project, pk)
-    return written(request, found, Addresses.of_member(found))
+    conversation = _own(request, project, pk)
+    return written(request, conversation, Addresses.of_member(conversation))
 
 
 @require_POST
 @project_page(role=Role.ANNOTATOR)
 def conversation_end(request: Request, project: Project, pk: uuid.UUID) -> HttpResponse:
     """End a conversation with a rating. For the annotator who talks, and for managers."""
-    found = _found(request, project, pk)
+    conversation = _found(request, project, pk)
     form = EndForm(request.POST)
     trouble = ""
     if form.is_valid():
         try:
-            end_conversation(conversation=found, actor=request.user, **form.cleaned_data)
+            end_conversation(conversation=conversation, actor=request.user, **form.cleaned_data)
         except Refusal as refusal:
             trouble = refusal.message
     else:
         trouble = _("Choose one of the ratings.")
-    if trouble and found.annotator_id == request.user.pk:
-        return _screen(request, found, status=422, trouble=trouble)
+    if trouble and conversation.annotator_id == request.user.pk:
+        return _screen(request, conversation, status=422, trouble=trouble)
     if request.htmx:
         return _screen(request, _found(request, project, pk))
-    return redirect(found)
+    return redirect(conversation)
 
 
 # ── Shared with arenas ────────────────────────────────────────────────────────────────
@@ -121,12 +121,12 @@ def generated(request: Request, turn: ConversationTurn, addresses: Addresses) ->
     return redirect(addresses.page)
 
 
-def written(request: Request, found: Conversation, addresses: Addresses) -> HttpResponseBase:
+def written(request: Request, conversation: Conversation, addresses: Addresses) -> HttpResponseBase:
     """Stream the responses to the newest message to the script; without it generate them first."""
-    turn = last_turn(found)
+    turn = last_turn(conversation)
     if turn is None or turn.comparison_id is not None:
         return HttpResponse(status=204) if request.htmx else redirect(addresses.page)
-    turn.conversation = found
+    turn.conversation = conversation
     if not request.htmx:
         return generated(request, turn, addresses)
     response = StreamingHttpResponse(_events(turn), content_type="text/event-stream")
@@ -164,35 +164,35 @@ def _found(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
     rows = Conversation.objects.select_related("task", "annotator").filter(
         project=project, arena_talk__isnull=True
     )
-    found = get_object_or_404(rows, pk=pk)
-    if found.annotator_id != request.user.pk and not access.may(request.user, project, Role.MANAGER):
+    conversation = get_object_or_404(rows, pk=pk)
+    if conversation.annotator_id != request.user.pk and not access.may(request.user, project, Role.MANAGER):
         raise Http404
-    found.project = project
-    return found
+    conversation.project = project
+    return conversation
 
 
 def _own(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
-    found = _found(request, project, pk)
-    if found.annotator_id != request.user.pk:
+    conversation = _found(request, project, pk)
+    if conversation.annotator_id != request.user.pk:
         raise Http404
-    return found
+    return conversation
 
 
 def _screen(
-    request: Request, found: Conversation, *, status: int = 200, trouble: str = "", text: str = ""
+    request: Request, conversation: Conversation, *, status: int = 200, trouble: str = "", text: str = ""
 ) -> HttpResponse:
-    standing = take_up_turn(standing=standing_of(found))
-    talk = Talk(standing=standing, addresses=Addresses.of_member(found), trouble=trouble, text=text)
+    standing = take_up_turn(standing=standing_of(conversation))
+    talk = Talk(standing=standing, addresses=Addresses.of_member(conversation), trouble=trouble, text=text)
     # A message that came while responses wait for judgment: they are shown, and nothing is lost.
     return show_talk(request, talk, status=200 if standing.state == TurnState.JUDGING else status)
 
 
-def _read(request: Request, found: Conversation) -> HttpResponse:
+def _read(request: Request, conversation: Conversation) -> HttpResponse:
     """Show a conversation to a manager, with who wrote what."""
     context = {
-        "project": found.project,
-        "conversation": found,
-        "turns": transcript_of(found, named=True),
+        "project": conversation.project,
+        "conversation": conversation,
+        "turns": transcript_of(conversation, named=True),
     }
     return render(request, "training/conversations/read.html", context)
 

@@ -100,13 +100,13 @@ def run_program(
     program: str,
     *,
     test: str | None = None,
-    given: str = "",
+    stdin: str = "",
     limits: Limits | None = None,
     trust: bool = False,
 ) -> Outcome:
     """Run Python source in a process of its own, then, in the same process, a test of it.
 
-    given: what the program reads from standard input. The process starts with an empty
+    stdin: what the program reads from standard input. The process starts with an empty
     environment, in an empty folder that is deleted afterwards, with the standard library alone.
     The test is not in the process while the program runs, and must run to its end; a program
     that leaves early, prints "passed" or reads its own source has not passed. It could still
@@ -124,7 +124,7 @@ def run_program(
     limits = limits or Limits()
     token = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="rondo-program-") as folder, tempfile.TemporaryFile() as sent:
-        lines = [_message(program, given, limits, holds, folder)]
+        lines = [_message(program, stdin, limits, holds, folder)]
         lines += [{"test": test, "token": token}] if test is not None else []
         sent.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         sent.seek(0)
