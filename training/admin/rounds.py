@@ -180,8 +180,8 @@ class RoundAdmin(BoundedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        found = self.get_object(request, object_id)
-        live = self._progress_context(request, found) if isinstance(found, Round) else {}
+        round_ = self.get_object(request, object_id)
+        live = self._progress_context(request, round_) if isinstance(round_, Round) else {}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **live})
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -213,13 +213,13 @@ class RoundAdmin(BoundedAdmin):
         return render(request, "admin/training/round/question.html", context)
 
     def _round(self, request: HttpRequest, object_id: str, *, change: bool = True) -> Round:
-        found = self.get_object(request, object_id)
-        if not isinstance(found, Round):
+        round_ = self.get_object(request, object_id)
+        if not isinstance(round_, Round):
             raise Http404
         allowed = self.has_change_permission if change else self.has_view_permission
-        if not allowed(request, found):
+        if not allowed(request, round_):
             raise PermissionDenied
-        return found
+        return round_
 
     def _progress_context(self, request: HttpRequest, round_: Round) -> dict[str, Any]:
         view = round_view(round_)

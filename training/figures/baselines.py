@@ -70,7 +70,7 @@ class CorrelationRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ceiling:
-    """How far people agree with each other, or each with themselves."""
+    """Agreement of people with each other, or of each with themselves."""
 
     key: str
     name: str

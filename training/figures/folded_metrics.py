@@ -228,22 +228,22 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _remembered(kept: Path) -> Folded | None:
+def _remembered(cache_file: Path) -> Folded | None:
     try:
-        return Folded.from_json(json.loads(kept.read_bytes()))
+        return Folded.from_json(json.loads(cache_file.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _remember(kept: Path, folded: Folded) -> None:
+def _remember(cache_file: Path, folded: Folded) -> None:
     """Save the folded form atomically. A full or read-only disk costs only time later."""
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=kept.parent, prefix=f".{kept.name}.")
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=cache_file.parent, prefix=f".{cache_file.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump(folded.to_json(), stream, separators=(",", ":"))
-            os.replace(draft, kept)
+            os.replace(draft, cache_file)
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise

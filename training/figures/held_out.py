@@ -34,7 +34,7 @@ class Bin:
     """Pairs of about the same predicted probability: the position of their dot and interval."""
 
     count: int
-    said: float
+    predicted: float
     """Mean probability that the model gave its favourite."""
     seen: float
     """Share of them in which people agreed."""
@@ -109,7 +109,7 @@ def _bins(values: Sequence[Mapping[str, Any]]) -> tuple[Bin, ...]:
     return tuple(
         Bin(
             count=row["count"],
-            said=row["mean_probability"],
+            predicted=row["mean_probability"],
             seen=row["observed"],
             low=row["observed_low"],
             high=row["observed_high"],

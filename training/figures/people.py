@@ -1,4 +1,4 @@
-"""How groups of annotators differ, for display: a table and one sentence for each group.
+"""Differences between groups of annotators, for display: a table and one sentence for each group.
 
 Reads the trainer's output; uses no database and no torch.
 """
@@ -94,10 +94,10 @@ def _drift(drift: DriftFigures | None, half_life: float | None) -> str:
     ) % {"p": p_value, "rounds": number_format(half_life, 1)}
 
 
-def _reliability(found: ReliabilityFigures) -> str:
-    if found.gain.low is not None and found.gain.low > 0:
+def _reliability(figures: ReliabilityFigures) -> str:
+    if figures.gain.low is not None and figures.gain.low > 0:
         text = _("Reliability weights help: held-out log-loss %(with)s with them, %(without)s without.")
-    elif found.gain.high is not None and found.gain.high < 0:
+    elif figures.gain.high is not None and figures.gain.high < 0:
         text = _("Reliability weights harm: held-out log-loss %(with)s with them, %(without)s without.")
     else:
         text = _(
@@ -105,6 +105,6 @@ def _reliability(found: ReliabilityFigures) -> str:
             "%(without)s without."
         )
     return text % {
-        "with": number_format(found.log_loss.value, 3),
-        "without": number_format(found.unweighted_log_loss.value, 3),
+        "with": number_format(figures.log_loss.value, 3),
+        "without": number_format(figures.unweighted_log_loss.value, 3),
     }

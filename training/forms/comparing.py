@@ -146,10 +146,10 @@ class CompareForm(PlaygroundForm):
         prompts = project.prompts.order_by("pk")
         sources: list[tuple[str, Any]] = [(name, writers) for name in SIDES]
         sources += [("reward", rewards), ("prompt", prompts), ("prompt_set", project.prompt_sets.all())]
-        for name, found in sources:
+        for name, choices in sources:
             field = self.fields[name]
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-            field.queryset = found
+            field.queryset = choices
         self._first_choices(list(checkpoints_of(project, writing=True)), list(rewards))
 
     def _first_choices(self, writers: list[Checkpoint], rewards: list[Checkpoint]) -> None:

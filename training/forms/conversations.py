@@ -24,7 +24,7 @@ ATTACK_SUCCESS = [
 
 
 class ConversationSettingsForm(SamplingForm):
-    """How annotators talk with the project's checkpoints."""
+    """Settings of annotators' conversations with the project's checkpoints."""
 
     field_order = (
         *("checkpoints", "responses", "continues_with", "most_turns", "temperature", "max_tokens"),

@@ -32,7 +32,7 @@ class LinesField(forms.CharField):
 
 
 class FeedbackSettingsForm(forms.Form):
-    """What is stored, for how long, and who may give how much feedback."""
+    """Settings of applications' requests and feedback: storage, retention, origins and quotas."""
 
     stores_requests = forms.BooleanField(
         required=False,

@@ -18,7 +18,7 @@ class ContinuesWith(models.TextChoices):
 
 
 class ConversationSettings(models.Model):
-    """How a project's annotators talk with its checkpoints. Without a row, or closed, none may begin."""
+    """Settings of annotators' conversations with checkpoints. Without a row, or closed, none may begin."""
 
     project = models.OneToOneField(
         "annotation.Project", on_delete=models.CASCADE, related_name="conversation_settings"
@@ -93,7 +93,7 @@ class TurnResponse(models.Model):
 
 
 class ModelDraw(models.Model):
-    """How often a set of checkpoints answered a turn, so that sets and positions are counterbalanced."""
+    """Count of turns that a set of checkpoints answered, so that sets and positions are counterbalanced."""
 
     project = models.ForeignKey(
         "annotation.Project", on_delete=models.CASCADE, related_name="+", db_index=False

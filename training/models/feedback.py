@@ -22,7 +22,7 @@ def publishable_key() -> str:
 
 
 class FeedbackSettings(Job):
-    """What a project stores of applications' requests, and which feedback it accepts. One row per project.
+    """Settings of a project for applications' requests and feedback. One row per project.
 
     Absent until a manager saves it: nothing is stored. The job columns are those of the selection of requests
     for annotators (`services.feedback.selection`).

@@ -1,4 +1,4 @@
-"""Where the suggestions of a project come from, and the job that computes them ahead."""
+"""Sources of a project's suggestions, and the job that computes them ahead."""
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models

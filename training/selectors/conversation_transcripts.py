@@ -99,14 +99,14 @@ class _Imported:
 
 def _imported(turns: Sequence[ConversationTurn]) -> dict[int, list[_Imported]]:
     """Return the responses of turns that were not generated here, by comparison."""
-    found: dict[int, list[_Imported]] = defaultdict(list)
+    responses: dict[int, list[_Imported]] = defaultdict(list)
     rows = Candidate.objects.filter(comparison__in=[turn.comparison_id for turn in turns])
     for row in rows.select_related("completion__source").order_by("index"):
         written = row.completion
-        found[row.comparison_id].append(
+        responses[row.comparison_id].append(
             _Imported(row.index + 1, written.text, written.source.name, written.seed, written.pk)
         )
-    return found
+    return responses
 
 
 def _name(response: TurnResponse | _Imported) -> str:

@@ -28,7 +28,7 @@ from training.models import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """Who answers in a conversation, and how it goes on: the project's settings, or an arena."""
+    """Terms of a conversation, by the project's settings or an arena: who answers, and how it goes on."""
 
     checkpoints: Sequence[Checkpoint]
     responses: int
@@ -49,7 +49,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Where a conversation stands: its newest turn, and what that waits for."""
+    """State of a conversation: its newest turn, and what that waits for."""
 
     conversation: Conversation
     terms: Terms

@@ -63,7 +63,7 @@ class Row:
     """A prompt with both answers, their differing words, and their scores."""
 
     prompt: Any
-    found: Found
+    measurements: Found
     left: Sequence[Piece]
     right: Sequence[Piece]
     tolerance: float
@@ -72,14 +72,14 @@ class Row:
     @property
     def gain(self) -> float | None:
         """Return the reward gain of the new response; 0 for a tie."""
-        return None if self.found.reward is None else self.found.gain(self.tolerance)
+        return None if self.measurements.reward is None else self.measurements.gain(self.tolerance)
 
     @property
     def outcome(self) -> str:
         """Return `identical`, or by the reward model `better`, `worse` or `equal`; empty without it."""
-        if self.found.same:
+        if self.measurements.same:
             return "identical"
-        outcome = self.found.outcome(self.tolerance)
+        outcome = self.measurements.outcome(self.tolerance)
         return "" if outcome is None else {1.0: "better", 0.5: "equal", 0.0: "worse"}[outcome]
 
 
@@ -140,14 +140,14 @@ def report_on(evaluation: Evaluation) -> Report:
 
 def _row(row: EvaluatedPrompt, tolerance: float) -> Row:
     left, right = sides(row.old.text, row.new.text)
-    return Row(prompt=row.prompt, found=found_of(row), left=left, right=right, tolerance=tolerance)
+    return Row(prompt=row.prompt, measurements=found_of(row), left=left, right=right, tolerance=tolerance)
 
 
 def _worse_first(row: Row) -> tuple[bool, float]:
     """Sort by the reward model, else by the mean of the rules; unscored rows come last."""
     if row.gain is not None:
         return False, row.gain
-    gains = [new - old for old, new in row.found.rules.values() if old is not None and new is not None]
+    gains = [new - old for old, new in row.measurements.rules.values() if old is not None and new is not None]
     return not gains, sum(gains) / len(gains) if gains else 0.0
 
 

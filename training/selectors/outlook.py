@@ -1,4 +1,4 @@
-"""What the next annotations of a project are worth, by the learning curve that a worker measured last."""
+"""Worth of a project's next annotations, by the learning curve that a worker measured last."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Outlook:
 
 def outlook_of(project: Project) -> Outlook | None:
     """Return the outlook as a worker kept it; None before there are enough annotations for a curve."""
-    kept = AcquisitionFigures.objects.filter(project=project).first()
-    found = kept.figures.get("outlook") if kept else None
-    if kept is None or not found:
+    row = AcquisitionFigures.objects.filter(project=project).first()
+    outlook = row.figures.get("outlook") if row else None
+    if row is None or not outlook:
         return None
-    value, low, high = found["next_100"]
-    accuracies = [accuracy for _, accuracy in found["points"]]
+    value, low, high = outlook["next_100"]
+    accuracies = [accuracy for _, accuracy in outlook["points"]]
     bottom, top = min(0.5, *accuracies), max(accuracies) + 0.02
-    gain = kept.figures.get("gain") if project.acquisition in FOLLOWS_HEAD else None
+    gain = row.figures.get("gain") if project.acquisition in FOLLOWS_HEAD else None
     return Outlook(
-        rankings=found["rankings"],
-        now=found["now"][0],
+        rankings=outlook["rankings"],
+        now=outlook["now"][0],
         next_100=(100 * value, 100 * low, 100 * high),
-        line=_line(found["points"], bottom, top),
+        line=_line(outlook["points"], bottom, top),
         low=bottom,
         high=top,
         hardly=high < HARDLY,

@@ -32,7 +32,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundHelp:
-    """Whether a round's new policy is better than the one before, for people who know no statistics."""
+    """Assessment of a round's new policy against the one before, for people who know no statistics."""
 
     round: Round
     answer: Literal["yes", "no", "open"]

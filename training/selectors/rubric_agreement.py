@@ -59,15 +59,15 @@ def _ratings(judge: Judge, judgments: Sequence[int], keys: Sequence[str]) -> Map
         .order_by()
         .values("pk")
     )
-    found: dict[str, dict[int, dict[int, list[float]]]] = defaultdict(
+    ratings: dict[str, dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     rows = Rating.objects.filter(judgment__in=current, criterion__key__in=keys).values_list(
         "criterion__key", "judgment__comparison_id", "completion_id", "value"
     )
     for key, comparison, completion, value in rows:
-        found[key][comparison][completion].append(float(value))
-    return found
+        ratings[key][comparison][completion].append(float(value))
+    return ratings
 
 
 def _agreement(

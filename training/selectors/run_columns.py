@@ -154,8 +154,8 @@ def best_values(runs: QuerySet[Run], columns: Iterable[Column]) -> dict[str, flo
     }
     if not ends:
         return {}
-    found = runs.order_by().aggregate(**{name: end for name, (_key, end) in ends.items()})
-    return {key: found[name] for name, (key, _end) in ends.items() if found[name] is not None}
+    values = runs.order_by().aggregate(**{name: end for name, (_key, end) in ends.items()})
+    return {key: values[name] for name, (key, _end) in ends.items() if values[name] is not None}
 
 
 def best_runs(runs: QuerySet[Run], offered: Mapping[str, Column]) -> list[tuple[Column, Run, float]]:
@@ -166,8 +166,8 @@ def best_runs(runs: QuerySet[Run], offered: Mapping[str, Column]) -> list[tuple[
         if column is None or column.kind != "metric":
             continue
         order = F("headline").desc() if column.better == Better.HIGHER else F("headline").asc()
-        found = runs.annotate(headline=_number(column)).filter(headline__isnull=False)
-        run = found.order_by(order, "-pk").first()
+        measured_runs = runs.annotate(headline=_number(column)).filter(headline__isnull=False)
+        run = measured_runs.order_by(order, "-pk").first()
         if run is not None:
             best.append((column, run, column.value(run)))
     return best

@@ -44,9 +44,9 @@ def runs_to_compare(project: Project, asked: Sequence[str]) -> list[Run]:
         int(text) for text in dict.fromkeys(asked) if text.isascii() and text.isdecimal() and len(text) < 19
     ]
     related = ("snapshot__project", "parent", "checkpoint__base", "round_step__round")
-    found = Run.objects.filter(snapshot__project=project).select_related(*related)
+    project_runs = Run.objects.filter(snapshot__project=project).select_related(*related)
     # A refused id takes no place from the others; what is searched for stays bounded.
-    runs = found.in_bulk(ids[: 10 * MOST_COMPARED])
+    runs = project_runs.in_bulk(ids[: 10 * MOST_COMPARED])
     return [runs[pk] for pk in ids if pk in runs][:MOST_COMPARED]
 
 

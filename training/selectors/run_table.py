@@ -126,8 +126,8 @@ def tags_of_runs(project: Project) -> list[str]:
 def rounds_of_runs(project: Project) -> list[int]:
     """Return the numbers of the rounds that have runs, newest first."""
     numbers = Run.objects.filter(snapshot__project=project, round_step__isnull=False)
-    found = numbers.order_by().values_list("round_step__round__number", flat=True).distinct()
-    return sorted(found, reverse=True)
+    round_numbers = numbers.order_by().values_list("round_step__round__number", flat=True).distinct()
+    return sorted(round_numbers, reverse=True)
 
 
 def _ordered(runs: QuerySet[Run], column: Column | None, *, descending: bool) -> QuerySet[Run]:

@@ -267,8 +267,8 @@ def log_lines_of(run: Run, text: str = "") -> LogLines:
     path = folder_of(run) / LOG_FILE
     if not text:
         return LogLines(text="", lines=tail(path, lines=_LOG_LINES).splitlines(), total=0, is_cut=False)
-    found, is_cut = search_lines(path, text, most_bytes=_LOG_BYTES_SEARCHED)
-    return LogLines(text=text, lines=found[-_LOG_LINES:], total=len(found), is_cut=is_cut)
+    matches, is_cut = search_lines(path, text, most_bytes=_LOG_BYTES_SEARCHED)
+    return LogLines(text=text, lines=matches[-_LOG_LINES:], total=len(matches), is_cut=is_cut)
 
 
 def headline_figures_of(run: Run) -> tuple[Figure, ...]:

@@ -286,19 +286,19 @@ def _next_pair(arena: ArenaLink, voter: User) -> ArenaPair | None:
     rows = list(arena.pairs.values_list("pk", "models_key", "given", "comparison__prompt"))
     seen = set(ArenaBallot.objects.filter(pair__arena=arena, voter=voter).values_list("pair", flat=True))
     shown: dict[str, int] = defaultdict(int)
-    for _pk, models, given, _prompt in rows:
-        shown[models] += given
-    open_ = [(shown[models], given, _chance.random(), pk) for pk, models, given, _p in rows if pk not in seen]
+    for _pk, models, count, _prompt in rows:
+        shown[models] += count
+    open_ = [(shown[models], count, _chance.random(), pk) for pk, models, count, _p in rows if pk not in seen]
     return ArenaPair.objects.get(pk=min(open_)[-1]) if open_ else None
 
 
 def _left_first(arena: ArenaLink, pair: ArenaPair) -> bool:
     counts = arena.pairs.filter(models_key=pair.models_key).values_list("given", "given_left_first")
-    given = sum(one for one, _first in counts)
+    total = sum(one for one, _first in counts)
     left_first = sum(first for _one, first in counts)
-    if 2 * left_first == given:
+    if 2 * left_first == total:
         return _chance.random() < 0.5
-    return 2 * left_first < given
+    return 2 * left_first < total
 
 
 @transaction.atomic

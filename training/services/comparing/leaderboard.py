@@ -49,8 +49,8 @@ def count_votes(*, seconds: float | None = None) -> int:
     for project in Project.objects.filter(vote_totals__stale=True):
         rebuild_votes(project=project)
     total = 0
-    while found := _count_batch():
-        total += found
+    while count := _count_batch():
+        total += count
         if until is not None and time.monotonic() > until:
             break
     return total
@@ -72,9 +72,9 @@ def _count_batch() -> int:
     changes: dict[Key, Counts] = defaultdict(lambda: [0, 0, 0, 0])
     votes: list[Vote] = []
     for start in range(0, len(ids), _CHUNK):
-        found = judged(ids[start : start + _CHUNK])
-        _merge(changes, _changes(found))
-        votes += _elo_votes(found)
+        judgments = judged(ids[start : start + _CHUNK])
+        _merge(changes, _changes(judgments))
+        votes += _elo_votes(judgments)
     with transaction.atomic():
         locked = VoteLedger.objects.select_for_update(skip_locked=True).filter(pk=1).first()
         if locked is None or (locked.counted_up_to, locked.holes) != before:
@@ -131,13 +131,13 @@ def _without(first: int, last: int, since: float, filled: Sequence[int]) -> Iter
         yield [first, last, since]
 
 
-def _changes(found: Mapping[int, Judged]) -> dict[Key, Counts]:
+def _changes(judgments: Mapping[int, Judged]) -> dict[Key, Counts]:
     """Return the changes of these judgments: their votes come, those of the superseded go."""
-    gone = [one.supersedes for one in found.values() if one.supersedes is not None]
-    before = {pk: found[pk] for pk in gone if pk in found}
-    before |= judged([pk for pk in gone if pk not in found])
+    gone = [one.supersedes for one in judgments.values() if one.supersedes is not None]
+    before = {pk: judgments[pk] for pk in gone if pk in judgments}
+    before |= judged([pk for pk in gone if pk not in judgments])
     changes: dict[Key, Counts] = defaultdict(lambda: [0, 0, 0, 0])
-    for one in found.values():
+    for one in judgments.values():
         _tally(changes, one.votes, 1)
         if one.supersedes is not None:
             _tally(changes, before[one.supersedes].votes, -1)
@@ -152,9 +152,9 @@ def _tally(changes: dict[Key, Counts], votes: Iterable[Vote], weight: int) -> No
             changes[key][column] += weight
 
 
-def _elo_votes(found: Mapping[int, Judged]) -> list[Vote]:
+def _elo_votes(judgments: Mapping[int, Judged]) -> list[Vote]:
     """Return every vote in order of arrival, revisions included."""
-    return [vote for pk in sorted(found) for vote in found[pk].votes if vote.voters != Voters.MODELS]
+    return [vote for pk in sorted(judgments) for vote in judgments[pk].votes if vote.voters != Voters.MODELS]
 
 
 def _add(changes: Mapping[Key, Counts], votes: Sequence[Vote]) -> None:
@@ -255,9 +255,9 @@ def _count_anew(
 ) -> int:
     total, last = 0, 0
     while ids := list(judgments.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:batch]):
-        found = judged(ids)
-        _merge(changes, _changes(found))
-        play(points, _elo_votes(found))
+        chunk = judged(ids)
+        _merge(changes, _changes(chunk))
+        play(points, _elo_votes(chunk))
         total, last = total + len(ids), ids[-1]
     return total
 

@@ -128,8 +128,8 @@ def continue_beside(
         raise Refusal(_("Choose the response to continue from."), field="position")
 
     def after(answer: SideBySideAnswer) -> list[dict[str, str]]:
-        said = {"role": "assistant", "content": answer.text}
-        return [*answer.messages, said, {"role": "user", "content": text.strip()}]
+        reply = {"role": "assistant", "content": answer.text}
+        return [*answer.messages, reply, {"role": "user", "content": text.strip()}]
 
     chats = [(answer.checkpoint, after(chosen or answer)) for answer in answers]
     if len(chats[0][1]) > MOST_TURNS:
@@ -211,11 +211,11 @@ def write_answers(*, shown: SideBySide) -> None:
         asked = [(answer, pool.submit(_complete, answer, shown)) for answer in missing]
         for answer, future in asked:
             try:
-                told, seconds = future.result()
+                completion, seconds = future.result()
             except EngineError as error:
                 trouble = error
                 continue
-            _store(answer, told, seconds=seconds)
+            _store(answer, completion, seconds=seconds)
     if trouble is not None:
         raise trouble
 
@@ -224,23 +224,23 @@ def _complete(answer: SideBySideAnswer, shown: SideBySide) -> tuple[Answer, floa
     """Request one response. Runs in a thread and touches no database."""
     began = time.monotonic()
     with engine_for(answer.checkpoint) as engine:
-        (told,) = engine.complete(
+        (completion,) = engine.complete(
             model=answer.checkpoint.name, messages=answer.messages, seed=shown.seed, **shown.sampling
         )
-    return told, time.monotonic() - began
+    return completion, time.monotonic() - began
 
 
-def _store(answer: SideBySideAnswer, told: Answer, *, seconds: float) -> None:
+def _store(answer: SideBySideAnswer, completion: Answer, *, seconds: float) -> None:
     """Write what came and what is measured of it. Whoever writes first stays: a page never changes."""
     written = SideBySideAnswer.objects.filter(pk=answer.pk, written_at__isnull=True)
     written.update(
-        text=told.text.replace("\x00", "\ufffd"),
-        seed=told.seed,
-        finish_reason=told.finish_reason[:20],
-        token_count=told.token_count,
+        text=completion.text.replace("\x00", "\ufffd"),
+        seed=completion.seed,
+        finish_reason=completion.finish_reason[:20],
+        token_count=completion.token_count,
         seconds=round(seconds, 3),
         written_at=timezone.now(),
-        **_measured(answer, told.text),
+        **_measured(answer, completion.text),
     )
     answer.refresh_from_db()
 

@@ -55,10 +55,10 @@ def take_opening(task: ConversationTask, terms: Terms) -> PreparedOpening | None
     ready = PreparedOpening.objects.select_for_update(skip_locked=True).filter(
         task=task, key=_key(task, terms)
     )
-    taken = ready.order_by("pk").first()
-    if taken is not None:
-        taken.delete()
-    return taken
+    opening = ready.order_by("pk").first()
+    if opening is not None:
+        opening.delete()
+    return opening
 
 
 def _missing(project: Project) -> list[ConversationTask]:

@@ -128,8 +128,8 @@ def take_up_turn(*, standing: Standing) -> Standing:
         or standing.conversation.ended_at is not None
     ):
         return standing
-    taken: Assignment | None = take_up(turn=turn, shown=[one.pk for one in completions_shown(turn)])
-    return standing_of(standing.conversation) if taken is not None else standing
+    assignment: Assignment | None = take_up(turn=turn, shown=[one.pk for one in completions_shown(turn)])
+    return standing_of(standing.conversation) if assignment is not None else standing
 
 
 def _add(standing: Standing, text: str, prepared: PreparedOpening | None = None) -> ConversationTurn:

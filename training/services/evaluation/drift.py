@@ -166,8 +166,8 @@ def interval_of(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float | None,
     single = all(pairs == 1 and hits in (0, 1) for hits, pairs in counted)
     if single or set(shares) in ({0.0}, {1.0}):
         return wilson_interval(round(sum(shares)), len(shares))
-    found = share_of(counted)
-    return found.low, found.high
+    share = share_of(counted)
+    return share.low, share.high
 
 
 def _score_missing(model: Checkpoint, pairs: Sequence[JudgedPair], heartbeat: Heartbeat) -> str:
@@ -207,11 +207,11 @@ def _by_prompt(ids: Sequence[int]) -> Iterator[tuple[Prompt, list[Completion]]]:
 
 
 def _scores_of(model: Checkpoint, completions: Iterable[int]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for some in _pieces(sorted(completions)):
         scores = CompletionScore.objects.filter(scorer=model.name, completion_id__in=some)
-        found.update(scores.values_list("completion_id", "value"))
-    return found
+        values.update(scores.values_list("completion_id", "value"))
+    return values
 
 
 def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -106,10 +106,10 @@ class _Work:
         """Send a heartbeat with a message; raises to stop."""
         self._heartbeat(message=message)
 
-    def note(self, row: EvaluatedPrompt, **found: Any) -> None:
-        """Keep what was found of one row: it is not asked for again."""
+    def note(self, row: EvaluatedPrompt, **figures: Any) -> None:
+        """Save figures of one row: they are not asked for again."""
         with still_held(self._heartbeat.job):
-            row.figures = {**row.figures, **found}
+            row.figures = {**row.figures, **figures}
             row.save(update_fields=["figures"])
 
 
@@ -207,11 +207,11 @@ def _measure_noise(model: Checkpoint, work: _Work, engine: Engine) -> None:
 
 def _of_heads(scores: Scores) -> dict[str, list[float]]:
     """Return each head's score of both texts: the mean of its outputs, or of its segments' rewards."""
-    found = {head: [statistics.fmean(outputs) for outputs in both] for head, both in scores.heads.items()}
+    means = {head: [statistics.fmean(outputs) for outputs in both] for head, both in scores.heads.items()}
     for head, of_segments in scores.segments.items():
         if all(of_segments):
-            found[head] = [statistics.fmean(one.reward for one in segments) for segments in of_segments]
-    return found
+            means[head] = [statistics.fmean(one.reward for one in segments) for segments in of_segments]
+    return means
 
 
 def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
@@ -229,7 +229,7 @@ def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
             completion=row.new.text,
         )
         try:
-            told = retry_until_available(
+            divergence = retry_until_available(
                 ask,
                 message="measuring the divergence from the base",
                 tell=work.tell,
@@ -240,7 +240,7 @@ def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
             return "the model server does not tell the divergence"
         except EngineError as error:
             return f"the model server could not tell the divergence: {error}"
-        work.note(row, kl=sum(told.kl))
+        work.note(row, kl=sum(divergence.kl))
     return ""
 
 

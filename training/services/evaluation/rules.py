@@ -66,13 +66,13 @@ def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, 
         env={name: value for name, value in _environment().items() if not name.startswith("RONDO_")},
     )
     try:
-        given: bytes | None = request.encode()
+        payload: bytes | None = request.encode()
         while time.monotonic() < until:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                output, errors = process.communicate(given, timeout=_TELL_SECONDS)
+                output, errors = process.communicate(payload, timeout=_TELL_SECONDS)
                 break
             # What was given stays given: a second call goes on with the first one's input.
-            given = None
+            payload = None
             tell()
         else:
             raise Refusal(
@@ -88,8 +88,8 @@ def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, 
         raise Refusal(
             f"The rules of the evaluation failed with status {process.returncode}; they said last: {last[0]}"
         )
-    told: dict[str, Any] = json.loads(output)
-    return told
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 def _environment() -> dict[str, str]:

@@ -120,10 +120,12 @@ def reward_models_of(project: Project) -> list[Checkpoint]:
 
     Without evaluators: what is labelled for training must not depend on the model that evaluates.
     """
-    found = Checkpoint.objects.filter(
+    reward_models = Checkpoint.objects.filter(
         project=project, kind=CheckpointKind.REWARD, files_deleted_at__isnull=True
     )
-    return list(found.exclude(run__round_step__kind=StepKind.TRAIN_EVALUATOR).order_by("-pk")[:MEMBERS])
+    return list(
+        reward_models.exclude(run__round_step__kind=StepKind.TRAIN_EVALUATOR).order_by("-pk")[:MEMBERS]
+    )
 
 
 def unscored(project: Project, scorer: str) -> QuerySet[Completion]:
@@ -202,8 +204,8 @@ def _stop_with_the_worker(message: str) -> None:
 
 @contextlib.contextmanager
 def _alone(project_id: int) -> Iterator[bool]:
-    """Whether this process is the only one of the machine that scores a project. Saves work, no more:
-    two machines that score at once write the same rows."""
+    """Yield whether this process is the only one of the machine that scores a project. Saves work, no
+    more: two machines that score at once write the same rows."""
     path = _note_look(project_id)
     with path.open("a") as stream:
         try:

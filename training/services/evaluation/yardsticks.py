@@ -44,11 +44,11 @@ def measure_yardstick(
                 ended.last_line or _("The measurement ended with status %(code)d.") % {"code": ended.code}
             )
         result = json.loads(out.read_text(encoding="utf-8"))
-    kept, _created = YardstickResult.objects.update_or_create(
+    yardstick_result, _created = YardstickResult.objects.update_or_create(
         checkpoint=checkpoint,
         name=name,
         file_sha256=result["file_sha256"],
         items=result["items"],
         defaults={"result": result},
     )
-    return kept
+    return yardstick_result

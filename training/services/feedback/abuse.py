@@ -145,14 +145,14 @@ def _finding(kind: AbuseKind, subject: str, votes: set[int]) -> Iterator[Finding
 
 def _burst(votes: Sequence[Vote], most: int, seconds: float) -> set[int]:
     """Return the votes, in order of time, that lie in a window with at least `most` of them."""
-    found: set[int] = set()
+    burst: set[int] = set()
     first = 0
     for last, vote in enumerate(votes):
         while (vote.at - votes[first].at).total_seconds() > seconds:
             first += 1
         if last - first + 1 >= most:
-            found |= {one.pk for one in votes[first : last + 1]}
-    return found
+            burst |= {one.pk for one in votes[first : last + 1]}
+    return burst
 
 
 def _surge(votes: Sequence[Vote], before: int) -> set[int]:
@@ -164,15 +164,15 @@ def _contradictions(subject: str, votes: Sequence[Vote]) -> set[int]:
     """Return votes that were changed again and again, and those of one user or address for and against."""
     if subject.startswith("source:"):
         return set()
-    found = {vote.pk for vote in votes if vote.changes >= FLIPS}
+    contradictions = {vote.pk for vote in votes if vote.changes >= FLIPS}
     sides: dict[tuple[int, int], dict[bool, set[int]]] = defaultdict(lambda: defaultdict(set))
     for vote in votes:
         if vote.is_good is not None and (vote.is_thumb or subject.startswith("user:")):
             sides[vote.completion][vote.is_good].add(vote.pk)
     for side in sides.values():
         if len(side) == 2:
-            found |= side[True] | side[False]
-    return found
+            contradictions |= side[True] | side[False]
+    return contradictions
 
 
 def _dominates(subject: str, theirs: Sequence[Vote], total: int, before: Counter[str]) -> bool:

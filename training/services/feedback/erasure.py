@@ -21,7 +21,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erased:
-    """What was deleted."""
+    """Counts of an erasure."""
 
     requests: int
     feedback: int
@@ -59,10 +59,12 @@ def erase_user(*, project: Project, user_id: str, erased_by: User) -> Erased:
         feedback = Feedback.objects.filter(project=project).filter(
             Q(author__in=names) | Q(request__in=requests) | Q(alternative__in=requests)
         )
-        given = feedback.count()
+        feedback_count = feedback.count()
         Feedback.objects.filter(project=project, author__in=names).delete()
         number, comparisons, remaining = _erase(requests)
-        erased = Erased(requests=number, feedback=given, comparisons=comparisons, remaining=remaining)
+        erased = Erased(
+            requests=number, feedback=feedback_count, comparisons=comparisons, remaining=remaining
+        )
         audit.record(
             action="feedback.erase",
             subject=project,
@@ -71,7 +73,7 @@ def erase_user(*, project: Project, user_id: str, erased_by: User) -> Erased:
             # Not whose: that is what goes.
             details={
                 "requests": number,
-                "feedback": given,
+                "feedback": feedback_count,
                 "comparisons": comparisons,
                 "remaining": remaining,
             },

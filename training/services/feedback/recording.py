@@ -40,7 +40,7 @@ class NotStorableError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What is known before the answer: where it goes, and who asked."""
+    """Facts known before the answer: where it goes, and who asked."""
 
     settings_id: int
     project_id: int
@@ -203,11 +203,11 @@ def _joined(chunks: Iterable[Mapping[str, Any]]) -> tuple[dict[int, str], dict[i
 
 def _pieces(chunk: Mapping[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
     for choice in chunk.get("choices") or ():
-        said = choice.get("delta") or choice.get("message") or {}
+        message = choice.get("delta") or choice.get("message") or {}
         known = {name: choice[name] for name in ("seed", "token_count") if isinstance(choice.get(name), int)}
         if choice.get("finish_reason"):
             known["finish_reason"] = str(FinishReason(choice["finish_reason"]))
-        yield int(choice.get("index", 0)), str(said.get("content") or ""), known
+        yield int(choice.get("index", 0)), str(message.get("content") or ""), known
 
 
 def _note_problem(plan: _Plan, error: Exception) -> None:

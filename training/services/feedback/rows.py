@@ -67,11 +67,11 @@ def _filtered(project: Project, use: FeedbackUse) -> "QuerySet[Feedback]":
 
 def _prompts(project: Project, hashes: set[str]) -> dict[str, Prompt]:
     """Return the prompts of the project that stored requests ask, too, by content hash."""
-    names, found = sorted(hashes), {}
+    names, prompts = sorted(hashes), {}
     for first in range(0, len(names), 500):
         rows = Prompt.objects.filter(project=project, content_hash__in=names[first : first + 500])
-        found.update({prompt.content_hash: prompt for prompt in rows.only("pk", "content_hash", "split")})
-    return found
+        prompts.update({prompt.content_hash: prompt for prompt in rows.only("pk", "content_hash", "split")})
+    return prompts
 
 
 def _split(request: ApplicationRequest, prompts: Mapping[str, Prompt]) -> str:

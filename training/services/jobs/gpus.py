@@ -18,7 +18,7 @@ def gpus() -> list[dict[str, Any]]:
     if program is None:
         return []
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [program, *_NVIDIA[1:]], capture_output=True, text=True, timeout=5, check=True
         ).stdout
         return [
@@ -29,7 +29,9 @@ def gpus() -> list[dict[str, Any]]:
                 "memory_bytes": _number(used, 1 / (1 << 20)),
                 "memory_total_bytes": _number(total, 1 / (1 << 20)),
             }
-            for index, name, utilisation, used, total in csv.reader(told.splitlines(), skipinitialspace=True)
+            for index, name, utilisation, used, total in csv.reader(
+                output.splitlines(), skipinitialspace=True
+            )
         ]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
@@ -42,10 +44,10 @@ def gpu_bytes_by_process() -> list[tuple[int, int]]:
         return []
     command = [program, "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = csv.reader(told.splitlines(), skipinitialspace=True)
+    rows = csv.reader(output.splitlines(), skipinitialspace=True)
     return [
         (int(row[0]), int(row[1]) << 20)
         for row in rows

@@ -81,16 +81,16 @@ def note_worker(
     *, name: str, queues: Sequence[str], concurrency: int, version: str, machine: dict[str, Any]
 ) -> None:
     """Say that a worker lives. Rows of workers that were silent for a day go."""
-    said = {
+    values = {
         "queues": list(queues),
         "concurrency": concurrency,
         "version": version,
         "machine": machine,
         "clock_ahead": clock_ahead(),
     }
-    if not Worker.objects.filter(name=name).update(heartbeat_at=Now(), **said):
+    if not Worker.objects.filter(name=name).update(heartbeat_at=Now(), **values):
         Worker.objects.filter(heartbeat_at__lt=Now() - _FORGET_AFTER).delete()
-        Worker.objects.create(name=name, started_at=Now(), heartbeat_at=Now(), **said)
+        Worker.objects.create(name=name, started_at=Now(), heartbeat_at=Now(), **values)
 
 
 def forget_worker(*, name: str) -> None:
@@ -120,17 +120,17 @@ def machine_use() -> dict[str, Any]:
     """Device and precision of training, load of the processors since the last look (in cores), memory in
     bytes, what of the device's memory the model server holds, and every NVIDIA GPU."""
     memory = psutil.virtual_memory()
-    found = gpus()
-    device = "cuda" if found else "mps" if _HAS_MPS else "cpu"
+    nvidia_gpus = gpus()
+    device = "cuda" if nvidia_gpus else "mps" if _HAS_MPS else "cpu"
     return {
         # As the trainer chooses them for device and dtype "auto".
         "device": device,
         "dtype": "float32" if device == "cpu" else "bfloat16",
-        "model_server_bytes": model_server_bytes(on_gpu=bool(found)),
+        "model_server_bytes": model_server_bytes(on_gpu=bool(nvidia_gpus)),
         "cpu_cores": round(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1), 2),
         "memory_bytes": memory.total - memory.available,
         "memory_total_bytes": memory.total,
-        "gpus": found,
+        "gpus": nvidia_gpus,
     }
 
 

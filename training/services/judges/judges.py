@@ -257,8 +257,8 @@ class _Asking:
         self.guidelines = guideline.text if guideline else ""
         self.rubric = None if judge.rubric is None else rubric_of(judge.rubric)
         self.conversation = chat_of(assignment.comparison.prompt)
-        found = Completion.objects.in_bulk(assignment.display_order)
-        self.texts = {pk: completion.text for pk, completion in found.items()}
+        completions = Completion.objects.in_bulk(assignment.display_order)
+        self.texts = {pk: completion.text for pk, completion in completions.items()}
         self.prompt_tokens = self.completion_tokens = 0
         self.seconds = 0.0
 

@@ -131,11 +131,11 @@ def check_template(template: str, places: Sequence[str] = PLACES, *, by_rubric: 
 
     One that scores by a rubric also needs {rubric} and {example}, the form of the reply.
     """
-    found = set(_PLACE.findall(template))
+    names = set(_PLACE.findall(template))
     needed = (*_NEEDED, "rubric", "example") if by_rubric else _NEEDED
-    if missing := [name for name in needed if name not in found]:
+    if missing := [name for name in needed if name not in names]:
         raise ValueError(f"The template lacks {{{missing[0]}}}: without it there is nothing to judge.")
-    if unknown := sorted(found - set(places) - ({"rubric"} if by_rubric else set())):
+    if unknown := sorted(names - set(places) - ({"rubric"} if by_rubric else set())):
         raise ValueError(f"The template has {{{unknown[0]}}}, which nothing fills. Take it out.")
 
 
@@ -190,14 +190,14 @@ def fill_template(
         ),
         **more,
     }
-    return [{"role": "user", "content": _PLACE.sub(lambda found: filled[found[1]], template)}]
+    return [{"role": "user", "content": _PLACE.sub(lambda match: filled[match[1]], template)}]
 
 
 def again(chat: Sequence[Mapping[str, str]], reply: str, problem: str) -> list[dict[str, str]]:
     """Return the chat that asks again after an unreadable reply."""
     asked = f"{problem} Repeat your reason shortly, and end with one line of the form that was asked for."
-    said = reply.strip() or "…"
-    return [*map(dict, chat), {"role": "assistant", "content": said}, {"role": "user", "content": asked}]
+    content = reply.strip() or "…"
+    return [*map(dict, chat), {"role": "assistant", "content": content}, {"role": "user", "content": asked}]
 
 
 def read_reply(text: str, order: Sequence[int]) -> dict[int, int] | None:
@@ -206,19 +206,19 @@ def read_reply(text: str, order: Sequence[int]) -> dict[int, int] | None:
     Strict: what is not exactly in the form is not guessed at.
     """
     lines = text.rstrip().splitlines()
-    found = _LAST_LINE.fullmatch(lines[-1].strip()) if lines else None
-    if found is None:
+    match = _LAST_LINE.fullmatch(lines[-1].strip()) if lines else None
+    if match is None:
         raise UnreadableError("The last line is not of the form “Ranking: …”.")
-    told = found[1].strip()
-    if told == "none":
+    ranking = match[1].strip()
+    if ranking == "none":
         return None
-    if not _ORDER.fullmatch(told):
+    if not _ORDER.fullmatch(ranking):
         raise UnreadableError("After “Ranking:” stand letters with > or = between them.")
-    letters = re.findall(r"[A-Z]", told)
+    letters = re.findall(r"[A-Z]", ranking)
     if sorted(letters) != list(string.ascii_uppercase[: len(order)]):
         raise UnreadableError("Every answer must stand in the ranking once, and no other letter.")
     rank, ranks = 1, {}
-    for letter, sign in zip(letters, ["", *re.findall(r"[>=]", told)], strict=True):
+    for letter, sign in zip(letters, ["", *re.findall(r"[>=]", ranking)], strict=True):
         rank += sign == ">"
         ranks[order[string.ascii_uppercase.index(letter)]] = rank
     return ranks
@@ -249,9 +249,9 @@ def conclude(replies: Sequence[Reply]) -> Conclusion:
     if problem := next((reply for reply in replies if reply.ranks is None), None):
         unread = f"Cannot judge: {problem.problem}" if problem.problem else "Cannot judge."
         return Conclusion(ranks=None, orders_agree=False, reason=f"{unread}\n\n{problem.reason}".strip())
-    said = [reply.ranks for reply in replies if reply.ranks is not None]
-    agree = all(ranks == said[0] for ranks in said)
-    means = {pk: sum(_mid_rank(ranks, pk) for ranks in said) / len(said) for pk in first.order}
+    rankings = [reply.ranks for reply in replies if reply.ranks is not None]
+    agree = all(ranks == rankings[0] for ranks in rankings)
+    means = {pk: sum(_mid_rank(ranks, pk) for ranks in rankings) / len(rankings) for pk in first.order}
     ranks, rank, before = {}, 1, None
     for pk in sorted(means, key=lambda one: (means[one], one)):
         if before is not None and means[pk] - before > APART:

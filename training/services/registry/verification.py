@@ -50,14 +50,14 @@ def check_files(checkpoint: Checkpoint, *, in_store: bool = False) -> list[Check
         raise Refusal(f"{checkpoint} came without a manifest: there is nothing to hold its files against.")
     folder = fetched(checkpoint.path)
     manifest = _checked(folder, MANIFEST_FILE, checkpoint.digest)
-    found = [manifest]
+    files = [manifest]
     if not manifest.is_sound:
-        return found
+        return files
     named = read_manifest(folder).files
-    found += [_checked(folder, name, digest) for name, digest in sorted(named.items())]
+    files += [_checked(folder, name, digest) for name, digest in sorted(named.items())]
     others = sorted(one.name for one in folder.iterdir() if one.name not in (*named, MANIFEST_FILE))
-    found += [CheckedFile(name=name, state=FileState.UNKNOWN) for name in others]
-    return [*found, *(_in_store(checkpoint) if in_store else ())]
+    files += [CheckedFile(name=name, state=FileState.UNKNOWN) for name in others]
+    return [*files, *(_in_store(checkpoint) if in_store else ())]
 
 
 def _in_store(checkpoint: Checkpoint) -> list[CheckedFile]:
@@ -78,8 +78,8 @@ def require_intact(checkpoint: Checkpoint) -> None:
     """
     wrong = [one for one in check_files(checkpoint) if one.state in (FileState.CHANGED, FileState.MISSING)]
     if wrong:
-        told = ", ".join(f"{one.name} is {one.state}" for one in wrong)
-        raise Refusal(f"{checkpoint} is damaged: {told}. Put the file back from a copy, or train it again.")
+        damage = ", ".join(f"{one.name} is {one.state}" for one in wrong)
+        raise Refusal(f"{checkpoint} is damaged: {damage}. Put the file back from a copy, or train it again.")
 
 
 def require_registered(checkpoint: Checkpoint) -> None:
@@ -93,11 +93,11 @@ def require_registered(checkpoint: Checkpoint) -> None:
         return
     folder = fetched(checkpoint.path)
     try:
-        found = manifest_digest(folder)
+        digest = manifest_digest(folder)
     except (OSError, ContractError):
-        found = ""
-    if found != checkpoint.digest:
-        state = "changed" if found else "missing"
+        digest = ""
+    if digest != checkpoint.digest:
+        state = "changed" if digest else "missing"
         raise Refusal(
             f"{checkpoint} is not as it was registered: its manifest is {state}."
             " Put the files back from a copy, or choose another checkpoint."
@@ -109,8 +109,8 @@ def _checked(folder: Path, name: str, expected: str) -> CheckedFile:
     try:
         if path.is_symlink() or not path.is_file():
             return CheckedFile(name=name, state=FileState.MISSING, expected=expected)
-        found, size = sha256_of_file(path), path.stat().st_size
+        digest, size = sha256_of_file(path), path.stat().st_size
     except OSError:
         return CheckedFile(name=name, state=FileState.MISSING, expected=expected)
-    state = FileState.INTACT if found == expected else FileState.CHANGED
-    return CheckedFile(name=name, state=state, expected=expected, found=found, size=size)
+    state = FileState.INTACT if digest == expected else FileState.CHANGED
+    return CheckedFile(name=name, state=state, expected=expected, found=digest, size=size)

@@ -47,10 +47,10 @@ def _template_in(folder: Path, tokenizer: Mapping[str, Any]) -> str:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = tokenizer.get("chat_template") or ""
-    if isinstance(found, list):
-        found = {one["name"]: one["template"] for one in found}.get("default", "")
-    return str(found)
+    template = tokenizer.get("chat_template") or ""
+    if isinstance(template, list):
+        template = {one["name"]: one["template"] for one in template}.get("default", "")
+    return str(template)
 
 
 def _renderer(source: str, tokenizer: Mapping[str, Any]) -> Render:

@@ -145,8 +145,8 @@ def _refuse_without_note(round_: Round, actor: User | None, note: str, wanted: V
 
 def rollback_choices(round_: Round) -> Sequence[Checkpoint]:
     """Return the checkpoints that could replace the round's policy, newest first."""
-    found = checkpoints_of(round_.project, writing=True).filter(files_deleted_at=None)
-    return list(found.exclude(pk=round_.policy_id).order_by("-pk"))
+    checkpoints = checkpoints_of(round_.project, writing=True).filter(files_deleted_at=None)
+    return list(checkpoints.exclude(pk=round_.policy_id).order_by("-pk"))
 
 
 def roll_back(*, round_: Round, checkpoint: Checkpoint, actor: User) -> None:

@@ -22,7 +22,7 @@ from training.services.runs.launchers import LOCAL, cluster, cluster_resources, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """Where and with what a round's runs would train."""
+    """Launcher and resources with which a round's runs would train."""
 
     launcher: str
     resources: Resources

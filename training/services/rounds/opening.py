@@ -98,7 +98,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         raise Refusal(_("Only an administrator may start training that does not fit into memory."))
     overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
     with alone_in_training(round_):
-        taken = move(
+        has_moved = move(
             round_,
             RoundState.TRAINING_REWARD_MODELS,
             sources=CAN_START,
@@ -107,7 +107,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
             cancel_requested=False,
             pause_requested=False,
         )
-        if not taken:
+        if not has_moved:
             raise Refusal(
                 _("%(round)s is not in labelling any more: look at where it is now.") % {"round": round_}
             )

@@ -115,8 +115,8 @@ def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Co
         ({"measure": "length_ratio"}, promotion.most_length_ratio, _figure(figures["length_ratio"]), False),
     ]
     for name, least in promotion.rules.items():
-        found = (figures["rules"].get(name) or {}).get("checkpoint")
-        measured.append(({"measure": "rule", "rule": repr(name)}, least, _figure(found), True))
+        rule_figure = (figures["rules"].get(name) or {}).get("checkpoint")
+        measured.append(({"measure": "rule", "rule": repr(name)}, least, _figure(rule_figure), True))
     for what, bound, figure, at_least in measured:
         if bound is not None:
             yield _bounded(what, bound, figure, at_least=at_least)
@@ -161,23 +161,23 @@ def _shown(
     by: str, outcomes: list[float] | tuple[float, ...], evaluation: Evaluation, promotion: PromotionSettings
 ) -> Condition:
     """Return what one judge's outcomes show, one for each held-out prompt."""
-    told: dict[str, Any] = {"by": by, "parent": str(evaluation.parent)}
+    details: dict[str, Any] = {"by": by, "parent": str(evaluation.parent)}
     rate = win_rate(outcomes)
     if rate is None:
-        return Condition(held=None, reasons=[reason("win_rate_not_measured", **told)])
-    told["value"] = {"value": rate.value, "low": rate.low, "high": rate.high}
+        return Condition(held=None, reasons=[reason("win_rate_not_measured", **details)])
+    details["value"] = {"value": rate.value, "low": rate.low, "high": rate.high}
     minimum = promotion.least_differing_prompts
     differing = sum(outcome != 0.5 for outcome in outcomes)
     if differing < minimum:
         return Condition(
-            held=None, reasons=[reason("few_differ", differing=differing, minimum=minimum, **told)]
+            held=None, reasons=[reason("few_differ", differing=differing, minimum=minimum, **details)]
         )
     shown = decide(outcomes, minimum=minimum)
     if shown == Shown.PROMOTE and (least := promotion.least_win_rate) is not None:
         held = True if (rate.low or 0) >= least else False if (rate.high or 1) < least else None
-        return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **told)])
+        return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **details)])
     code = {True: "win_rate_better", False: "win_rate_worse", None: "win_rate_open"}[_HELD[shown]]
-    return Condition(held=_HELD[shown], reasons=[reason(code, **told)])
+    return Condition(held=_HELD[shown], reasons=[reason(code, **details)])
 
 
 def _doubts(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Reason]:

@@ -51,9 +51,11 @@ def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
 def _differences(before: Any, after: Any, path: str = "") -> list[str]:
     if isinstance(before, Mapping) and isinstance(after, Mapping) and before and after:
         return [
-            found
+            difference
             for name in sorted({*before, *after})
-            for found in _differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+            for difference in _differences(
+                before.get(name), after.get(name), f"{path}.{name}" if path else name
+            )
         ]
     # What was decoded from JSON has lists where a recipe has tuples.
     same = _plain(before) == _plain(after)

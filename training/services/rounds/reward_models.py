@@ -55,9 +55,9 @@ def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
     name = PARENT if isinstance(policy, SftSettings) else policy.reference
     if name in (PARENT, BASE):
         return
-    found = checkpoints_of(round_.project, writing=True).filter(name=name).first()
-    if found is not None:
-        yield from other_base(found, round_.policy.base_model, role=_("reference"))
+    reference = checkpoints_of(round_.project, writing=True).filter(name=name).first()
+    if reference is not None:
+        yield from other_base(reference, round_.policy.base_model, role=_("reference"))
     else:
         yield _(
             "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
@@ -72,8 +72,10 @@ def served_groups(round_: Round, policy: PolicySettings) -> Iterator[str]:
     of_groups = {
         part.checkpoint: part for part in policy.rewards_of_all if part.population.reward != "common"
     }
-    found = checkpoints_of(round_.project, writing=False).filter(name__in=of_groups) if of_groups else ()
-    for checkpoint in found:
+    reward_models = (
+        checkpoints_of(round_.project, writing=False).filter(name__in=of_groups) if of_groups else ()
+    )
+    for checkpoint in reward_models:
         if checkpoint.base_model != round_.policy.base_model:
             yield _(
                 "policy, rewards: the reward %(part)s is one of groups, and %(name)s is on the base "
@@ -91,14 +93,14 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
         return policy
     for problem in unknown_reference(round_, policy):
         raise Refusal(problem, field="recipe")
-    found = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
-    refuse_other_base(found, round_.policy.base_model, role=_("reference"))
-    if found.kind != CheckpointKind.POLICY:
+    reference = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
+    refuse_other_base(reference, round_.policy.base_model, role=_("reference"))
+    if reference.kind != CheckpointKind.POLICY:
         # A starter model is its base.
         return dataclasses.replace(policy, reference=BASE)
-    require_registered(found)
-    folder = os.path.relpath(found.path, Path(settings.RONDO_RUNS) / "run")
-    return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(found.path))
+    require_registered(reference)
+    folder = os.path.relpath(reference.path, Path(settings.RONDO_RUNS) / "run")
+    return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(reference.path))
 
 
 def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardPart:
@@ -109,12 +111,14 @@ def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardP
     """
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
-    found = _reward_model(round_, part.checkpoint, part.name)
-    if served or part.kind == "served" or found.base_model != round_.policy.base_model:
+    reward_model = _reward_model(round_, part.checkpoint, part.name)
+    if served or part.kind == "served" or reward_model.base_model != round_.policy.base_model:
         # The model server knows what is registered.
-        known = found if isinstance(found, Checkpoint) else register_checkpoint(run=found)
+        known = (
+            reward_model if isinstance(reward_model, Checkpoint) else register_checkpoint(run=reward_model)
+        )
         return dataclasses.replace(part, kind="served", checkpoint=known.name, checkpoint_digest=known.digest)
-    folder = found.path if isinstance(found, Checkpoint) else of_finished(found)
+    folder = reward_model.path if isinstance(reward_model, Checkpoint) else of_finished(reward_model)
     return dataclasses.replace(
         part,
         # Relative to any run's folder, so that the folder of all of them can be moved as one.
@@ -137,17 +141,17 @@ def _reward_model(round_: Round, name: str, part: str) -> Run | Checkpoint:
                 "round again."
             )
         return run
-    found = (
+    checkpoint = (
         checkpoints_of(round_.project, writing=False).filter(kind=CheckpointKind.REWARD, name=name).first()
     )
-    if found is None:
+    if checkpoint is None:
         names = ", ".join(_names(round_)) or "none"
         raise Refusal(
             f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
             f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
         )
-    require_registered(found)
-    return found
+    require_registered(checkpoint)
+    return checkpoint
 
 
 def _names(round_: Round) -> list[str]:

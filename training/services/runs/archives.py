@@ -21,13 +21,13 @@ _SHORTEST_SECRET = 8
 _SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
-def secrets_in(environment: dict[str, str], *, beside: Sequence[str] = ()) -> list[bytes]:
-    """Return values that must leave no machine: of variables named like secrets, and those `beside`."""
-    found = {value for name, value in environment.items() if name.endswith(_SECRET_ENDINGS)}
-    found |= set(beside)
+def secrets_in(environment: dict[str, str], *, known_secrets: Sequence[str] = ()) -> list[bytes]:
+    """Return values that must leave no machine: of variables named like secrets, and `known_secrets`."""
+    values = {value for name, value in environment.items() if name.endswith(_SECRET_ENDINGS)}
+    values |= set(known_secrets)
     # The longest first: one may be the beginning of another.
-    kept = sorted((one for one in found if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
-    return [one.encode() for one in kept]
+    secrets = sorted((one for one in values if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
+    return [one.encode() for one in secrets]
 
 
 class _Sink(io.RawIOBase):
@@ -63,14 +63,16 @@ def zip_of_folder(
             except OSError:
                 continue
             with os.fdopen(descriptor, "rb") as stream:
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
                     continue
-                entry = zipfile.ZipInfo(f"{name}/{place}", date_time=time.localtime(found.st_mtime)[:6])
+                entry = zipfile.ZipInfo(f"{name}/{place}", date_time=time.localtime(status.st_mtime)[:6])
                 entry.compress_type = (
                     zipfile.ZIP_STORED if path.suffix == ".safetensors" else zipfile.ZIP_DEFLATED
                 )
-                with archive.open(entry, "w", force_zip64=found.st_size > zipfile.ZIP64_LIMIT // 2) as target:
+                with archive.open(
+                    entry, "w", force_zip64=status.st_size > zipfile.ZIP64_LIMIT // 2
+                ) as target:
                     for piece in _pieces(stream, secrets if path.suffix in _TEXT else ()):
                         target.write(piece)
                         yield sink.drain()

@@ -45,7 +45,7 @@ _LOG_LINES = 5
 
 @dataclass(slots=True)
 class _Seen:
-    """What the watcher knows of a job."""
+    """State of a job as the watcher knows it."""
 
     report: JobReport
     beat: Beat | None = None

@@ -79,16 +79,16 @@ def _record(data: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    found = crc32c(data)
-    return ((found >> 15 | found << 17) + _MASK) & 0xFFFFFFFF
+    checksum = crc32c(data)
+    return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
 
 
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C of some bytes."""
-    found = 0xFFFFFFFF
+    checksum = 0xFFFFFFFF
     for byte in data:
-        found = _TABLE[(found ^ byte) & 0xFF] ^ found >> 8
-    return found ^ 0xFFFFFFFF
+        checksum = _TABLE[(checksum ^ byte) & 0xFF] ^ checksum >> 8
+    return checksum ^ 0xFFFFFFFF
 
 
 def _table() -> list[int]:

@@ -170,11 +170,11 @@ def cluster_place() -> Place:
 def node_environment() -> dict[str, str]:
     """Return the variables of a trainer on a node: those of one here, and the keys of the store."""
     here = trainer_environment(os.environ)
-    kept = {name: value for name, value in here.items() if name.startswith(_SAME_THERE)}
+    environment = {name: value for name, value in here.items() if name.startswith(_SAME_THERE)}
     if settings.RONDO_STORE_URL:
-        kept["RONDO_STORE_URL"] = settings.RONDO_STORE_URL
-        kept |= {name: value for name, value in os.environ.items() if name.startswith(_STORE_PREFIXES)}
-    return kept
+        environment["RONDO_STORE_URL"] = settings.RONDO_STORE_URL
+        environment |= {name: value for name, value in os.environ.items() if name.startswith(_STORE_PREFIXES)}
+    return environment
 
 
 def resources_said(resources: Resources) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def leased_gpus(run: Run, *, processes: int, wanted: int | None) -> Iterator[lis
         return
     if count > len(here):
         raise _too_few(count, len(here))
-    taken = _take(run, here, count)
+    indices = _take(run, here, count)
     try:
-        yield taken
+        yield indices
     finally:
         GpuLease.objects.filter(run=run, worker=run.worker).delete()
 
@@ -63,18 +63,18 @@ def _take(run: Run, here: list[int], count: int) -> list[int]:
     forget_silent()
     # An earlier worker of this run is dead or has lost its claim.
     GpuLease.objects.filter(run=run).delete()
-    taken: list[int] = []
+    indices: list[int] = []
     with transaction.atomic():
         for gpu in here:
-            if len(taken) == count:
+            if len(indices) == count:
                 break
             if _take_one(run, host, gpu):
-                taken.append(gpu)
-        if len(taken) < count:
+                indices.append(gpu)
+        if len(indices) < count:
             transaction.set_rollback(True)
-    if len(taken) < count:
-        raise _all_in_use(host, count, len(taken))
-    return taken
+    if len(indices) < count:
+        raise _all_in_use(host, count, len(indices))
+    return indices
 
 
 def _take_one(run: Run, host: str, gpu: int) -> bool:

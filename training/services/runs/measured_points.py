@@ -115,9 +115,9 @@ class Compared:
 def compared_points() -> Iterator[Compared]:
     """Yield each point with what the formulas of scaling say of the same run."""
     for point in POINTS:
-        found = scaling_of(point.plan, point.processes)
+        scaling = scaling_of(point.plan, point.processes)
         yield Compared(
             point=point,
-            memory=found.memory.total - found.memory.process,
-            sent=found.communication_bytes,
+            memory=scaling.memory.total - scaling.memory.process,
+            sent=scaling.communication_bytes,
         )

@@ -320,13 +320,13 @@ def trained_parameters(settings: Settings, shape: Shape, *, parameters: int | No
 
 
 def _activations(settings: Settings, shape: Shape, tokens: int, base_bytes: int) -> int:
-    kept = 12 * shape.hidden + 4 * shape.intermediate + 2 * shape.key_heads * shape.head_size
+    values = 12 * shape.hidden + 4 * shape.intermediate + 2 * shape.key_heads * shape.head_size
     # Without a gradient one block's activations are there at a time.
     frozen = isinstance(settings, RewardSettings) and settings.is_fitted_at_once
     layers = 1 if frozen else shape.adapted_layers(settings.trained)
     if settings.optimiser.gradient_checkpointing:
-        return tokens * min(layers * shape.hidden + 3 * kept, layers * kept) * base_bytes
-    return tokens * layers * kept * base_bytes
+        return tokens * min(layers * shape.hidden + 3 * values, layers * values) * base_bytes
+    return tokens * layers * values * base_bytes
 
 
 def _samples(settings: Settings, shape: Shape, base_bytes: int) -> int:

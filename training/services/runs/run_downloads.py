@@ -20,7 +20,9 @@ _LEFT_OUT = (CANCEL_FILE, "lock", "cache")
 
 def archive_of(run: Run) -> tuple[str, Iterator[bytes]]:
     """Everything in a run's folder as a ZIP archive, without secrets: its name, and its bytes."""
-    secrets = secrets_in(dict(os.environ), beside=[settings.SECRET_KEY, settings.RONDO_MODEL_SERVER_KEY])
+    secrets = secrets_in(
+        dict(os.environ), known_secrets=[settings.SECRET_KEY, settings.RONDO_MODEL_SERVER_KEY]
+    )
     folder = folder_of(run, whole=True)
     return f"{run.name}.zip", zip_of_folder(folder, name=run.name, secrets=secrets, left_out=_LEFT_OUT)
 

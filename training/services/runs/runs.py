@@ -138,8 +138,8 @@ def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat) -> None:
     """Train as a job elsewhere, which goes on while no worker watches it."""
     _begin(run, heartbeat)
 
-    def watch(status: RunStatus | None, said: str) -> bool:
-        return _watch(run, heartbeat, None, status, said)
+    def watch(status: RunStatus | None, message: str) -> bool:
+        return _watch(run, heartbeat, None, status, message)
 
     try:
         ending = run_on_cluster(run, name=place, heartbeat=heartbeat, watch=watch)
@@ -185,28 +185,28 @@ def _watch(
     heartbeat: StepHeartbeat,
     sender: Sender | None,
     status: RunStatus | None,
-    said: str = "starting the trainer",
+    message: str = "starting the trainer",
 ) -> bool:
     """Pass progress on; whether the trainer is to stop."""
     try:
         if status is None:
-            written = heartbeat(message=said)
+            written = heartbeat(message=message)
         else:
             written = heartbeat(current=status.step, total=status.total_steps, message=status.message)
     except StopAskedError:
         held(run).update(message="stopping: the trainer saves its state")
         return True
     if written:
-        _mirror(run, status, said=said)
+        _mirror(run, status, message=message)
         if sender is not None:
             sender.offer()
             leases.renew(run)
     return False
 
 
-def _mirror(run: Run, status: RunStatus | None, *, said: str = "") -> None:
+def _mirror(run: Run, status: RunStatus | None, *, message: str = "") -> None:
     if status is None:
-        held(run).update(heartbeat_at=Now(), **({"message": said} if said else {}))
+        held(run).update(heartbeat_at=Now(), **({"message": message} if message else {}))
         return
     held(run).update(
         heartbeat_at=Now(),
@@ -246,7 +246,7 @@ def version_of_rondo() -> str:
             return ""
     command = ["git", "-C", str(settings.BASE_DIR), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
+    return result.stdout.strip()

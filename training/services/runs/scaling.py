@@ -40,7 +40,7 @@ GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """What a GPU does, by its data sheet: bytes, dense bf16 operations a second, bytes a second."""
+    """Figures of a GPU, by its data sheet: bytes, dense bf16 operations a second, bytes a second."""
 
     name: str
     memory: int

@@ -82,7 +82,7 @@ _Share = tuple[Checkpoint, int, SamplingSettings]
 
 def _samplers_of(round_: Round, rival: Checkpoint | None) -> list[_Share]:
     """Return the samplers with their checkpoints. Refuses a name that writes no text in this project."""
-    found = []
+    shares = []
     for sampler in round_.parsed_recipe.samplers:
         checkpoint: Checkpoint | None
         if sampler.checkpoint == POLICY:
@@ -97,8 +97,8 @@ def _samplers_of(round_: Round, rival: Checkpoint | None) -> list[_Share]:
                 "writes text: name another in the recipe, then start again.",
                 field="samplers",
             )
-        found.append((checkpoint, sampler.completions, sampler.sampling))
-    return found
+        shares.append((checkpoint, sampler.completions, sampler.sampling))
+    return shares
 
 
 def _question(prompt: Prompt, shares: Sequence[_Share], recipe: Recipe) -> Question:

@@ -39,13 +39,13 @@ def refuse_unless_learnable(
         return
     if judgments_with_labelled_steps(project, rounds, ai_feedback=ai_feedback).exists():
         return
-    found = judgments_current(project, rounds, machines=ai_feedback).count()
-    if not found:
+    count = judgments_current(project, rounds, machines=ai_feedback).count()
+    if not count:
         raise Refusal(
             f"{project} has no judgments yet: label some comparisons, then start the training round."
         )
     raise Refusal(
-        f"{project} has {found} judgment{'s' if found > 1 else ''}, but none prefers one answer to another "
+        f"{project} has {count} judgment{'s' if count > 1 else ''}, but none prefers one answer to another "
         "on a training prompt (held-out prompts only measure). Label more comparisons, then start again."
     )
 
@@ -103,14 +103,14 @@ def freeze_snapshot(
     """
     refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
-    found = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
-    by_machine = {pk: is_machine for pk, is_machine, _ in found}
+    judgment_rows = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
+    by_machine = {pk: is_machine for pk, is_machine, _ in judgment_rows}
     ids = list(by_machine)
     before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
-    groups = groups_of_annotators(project, {annotator for _, _, annotator in found})
+    groups = groups_of_annotators(project, {annotator for _, _, annotator in judgment_rows})
     read_by = readers(project, rounds, first_passes=first_passes)
-    given = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
+    rows_from_feedback = feedback_rows(project, feedback, round_number=max(rounds)) if feedback else []
     tally = _Tally()
 
     def rows() -> Iterator[SnapshotRow]:
@@ -118,7 +118,7 @@ def freeze_snapshot(
             tally.add(row)
             on_row(tally.judgments, len(ids))
             yield row
-        yield from given
+        yield from rows_from_feedback
 
     root = Path(settings.RONDO_SNAPSHOTS)
     root.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def freeze_snapshot(
             rounds=tuple(sorted(rounds)),
             prompts=snapshot_prompts(project),
             ai_judgments=sum(by_machine.values()),
-            feedback=len(given),
+            feedback=len(rows_from_feedback),
         )
         folder = root / header.digest
         if not folder.exists():
@@ -150,7 +150,7 @@ def freeze_snapshot(
                 "counts": {
                     **tally.counts(),
                     "ai_judgments": sum(by_machine.values()),
-                    **({"feedback": len(given)} if feedback else {}),
+                    **({"feedback": len(rows_from_feedback)} if feedback else {}),
                     "first_passes": before_help,
                 },
                 "created_by": created_by,

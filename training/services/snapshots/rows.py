@@ -66,14 +66,16 @@ _NOBODY = Readers()
 def readers(project: Project, rounds: Sequence[int], *, first_passes: bool = False) -> Readers:
     """Return who marked any span or missing information, where the project asks for it."""
 
-    said = judgments_current(project, rounds, first_passes=first_passes).annotate(
+    judgments = judgments_current(project, rounds, first_passes=first_passes).annotate(
         marks=Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"))),
         lacks=Exists(MissingInfo.objects.filter(judgment=OuterRef("pk"))),
     )
-    found = set(said.filter(Q(marks=True) | Q(lacks=True)).values_list("annotator", "marks", "lacks"))
+    annotators = set(
+        judgments.filter(Q(marks=True) | Q(lacks=True)).values_list("annotator", "marks", "lacks")
+    )
     return Readers(
-        spans=frozenset(who for who, marks, _ in found if marks and project.ask_span_flags),
-        missing=frozenset(who for who, _, lacks in found if lacks and project.ask_missing_info),
+        spans=frozenset(who for who, marks, _ in annotators if marks and project.ask_span_flags),
+        missing=frozenset(who for who, _, lacks in annotators if lacks and project.ask_missing_info),
     )
 
 
@@ -207,8 +209,8 @@ def _read(
     (qa-feedback of the first of four, which always has a correction).
     """
     if judgment.imported_from is not None:
-        said = (judgment.span_flags, judgment.missing_info, judgment.corrections)
-        read = {one.completion_id for found in said for one in found.all()}
+        relations = (judgment.span_flags, judgment.missing_info, judgment.corrections)
+        read = {one.completion_id for relation in relations for one in relation.all()}
     elif judgment.annotator_id in who and judgment.verdict != Verdict.CANNOT_JUDGE:
         read = {completion.pk for completion in completions}
     else:
@@ -253,11 +255,13 @@ def _completion(completion: Completion) -> SnapshotCompletion:
 
 
 def _step_labels(judgment: Judgment, completions: Sequence[Completion]) -> Iterator[SnapshotStepLabels]:
-    given = {one.step_id: cast(ContractStepLabel, one.label) for one in judgment.labelled_steps.all()}
-    if not given:
+    labels_by_step = {
+        one.step_id: cast(ContractStepLabel, one.label) for one in judgment.labelled_steps.all()
+    }
+    if not labels_by_step:
         return
     for completion in completions:
-        labels = tuple(given.get(step.pk) for step in completion.steps.all())
+        labels = tuple(labels_by_step.get(step.pk) for step in completion.steps.all())
         if any(labels):
             yield SnapshotStepLabels(completion=str(completion.pk), labels=labels)
 

@@ -45,7 +45,7 @@ _MOST_OF_A_KIND = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked about one comparison: its completions as lettered, and what the project asks for."""
+    """Question about one comparison: its completions as lettered, and what the project asks for."""
 
     texts: Mapping[int, str]
     """Completion id → text; the first is A."""
@@ -108,22 +108,22 @@ def read_suggestions(reply: str, question: Question) -> list[SuggestionInput]:
     """Return the suggestions of a reply. Raises `UnreadableError` where it is no such JSON object."""
     start, end = reply.find("{"), reply.rfind("}")
     try:
-        told = json.loads(reply[start : end + 1]) if start >= 0 else None
+        data = json.loads(reply[start : end + 1]) if start >= 0 else None
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        data = None
+    if not isinstance(data, dict):
         raise UnreadableError("The reply is not one JSON object of the form that was asked for.")
     reader = _Reader(question)
-    found: list[SuggestionInput | None] = []
+    suggestions: list[SuggestionInput | None] = []
     if SuggestionKind.SPAN in question.kinds:
-        found += map(reader.span, _rows(told, "spans"))
+        suggestions += map(reader.span, _rows(data, "spans"))
     if SuggestionKind.MISSING in question.kinds:
-        found += map(reader.missing, _rows(told, "missing"))
+        suggestions += map(reader.missing, _rows(data, "missing"))
     if SuggestionKind.CRITIQUE in question.kinds:
-        found += map(reader.critique, _rows(told, "critiques"))
+        suggestions += map(reader.critique, _rows(data, "critiques"))
     if SuggestionKind.PREFERENCE in question.kinds:
-        found.append(reader.preference(told.get("ranking"), told.get("reason")))
-    return _once(one for one in found if one is not None)
+        suggestions.append(reader.preference(data.get("ranking"), data.get("reason")))
+    return _once(one for one in suggestions if one is not None)
 
 
 class _Reader:
@@ -192,8 +192,8 @@ class _Reader:
         return self.by_letter.get(str(row.get("answer")).strip())
 
 
-def _rows(told: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    rows = told.get(name)
+def _rows(data: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    rows = data.get(name)
     if not isinstance(rows, list):
         return []
     return [row for row in rows if isinstance(row, dict)][:_MOST_OF_A_KIND]
@@ -214,7 +214,7 @@ def _confidence(row: Mapping[str, Any]) -> float | None:
 
 def _once(suggestions: Any) -> list[SuggestionInput]:
     """Return every suggestion once, in its place."""
-    kept: dict[tuple[Any, ...], SuggestionInput] = {}
+    by_key: dict[tuple[Any, ...], SuggestionInput] = {}
     for one in suggestions:
         key = (
             one.kind,
@@ -224,5 +224,5 @@ def _once(suggestions: Any) -> list[SuggestionInput]:
             one.end,
             "" if one.quote else one.text,
         )
-        kept.setdefault(key, one)
-    return list(kept.values())
+        by_key.setdefault(key, one)
+    return list(by_key.values())

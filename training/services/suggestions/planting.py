@@ -52,14 +52,14 @@ def _moved(
 ) -> list[SuggestionInput]:
     """Return the suggestion on one sentence each of its response that no suggestion touches."""
     text = texts[suggestion.completion_id or 0]
-    taken = [
+    spans = [
         (one.start or 0, one.end or 0)
         for one in all_of_them
         if one.kind == SuggestionKind.SPAN and one.completion_id == suggestion.completion_id
     ]
     moved = []
     for start, end in segment(text, "sentence"):
-        if any(start < last and first < end for first, last in taken) or not text[start:end].strip():
+        if any(start < last and first < end for first, last in spans) or not text[start:end].strip():
             continue
         first = end - len(text[start:end].lstrip())
         last = first + len(text[first:end].rstrip())
