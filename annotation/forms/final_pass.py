@@ -30,21 +30,21 @@ def decisions_in(sent: QueryDict) -> list[DecisionInput]:
 
 def decided_in(fields: Mapping[str, Any]) -> dict[int, str]:
     """Return the decisions of a draft or a form that was refused, by suggestion."""
-    found = {}
+    decisions = {}
     for name, value in fields.items():
         pk = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and pk.isdecimal():
-            found[int(pk)] = value[-1] if isinstance(value, list) and value else str(value)
-    return found
+            decisions[int(pk)] = value[-1] if isinstance(value, list) and value else str(value)
+    return decisions
 
 
 def _times(text: str) -> dict[str, tuple[float, datetime]]:
     """Read the times of a script. What is none is left out: it must not cost an annotation."""
     try:
-        told = json.loads(text or "{}")
+        times = json.loads(text or "{}")
         return {
             str(pk): (float(seconds), datetime.fromtimestamp(float(at) / 1000, tz=UTC))
-            for pk, (seconds, at) in told.items()
+            for pk, (seconds, at) in times.items()
         }
     except (ValueError, TypeError, AttributeError, OverflowError, OSError):
         return {}

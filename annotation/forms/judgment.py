@@ -140,7 +140,7 @@ class JudgmentForm(forms.Form):
 
     def clean_ratings(self) -> tuple[RatingInput, ...]:
         """Every answer by every criterion, or nothing; else who is left out."""
-        found = []
+        ratings = []
         left_out = []
         for criterion in self._criteria:
             lacking = []
@@ -149,16 +149,16 @@ class JudgmentForm(forms.Form):
                 if not value:
                     lacking.append(self._letters[token])
                 elif value.isascii() and value.isdigit():
-                    found.append(
+                    ratings.append(
                         RatingInput(completion_id=completion_id, criterion_id=criterion.pk, value=int(value))
                     )
                 else:
                     raise ValidationError(_STALE)
             if lacking:
                 left_out.append(f"{criterion.label} ({_listed(lacking)})")
-        if found and left_out:
+        if ratings and left_out:
             raise ValidationError(_("Still to be rated: %(parts)s.") % {"parts": "; ".join(left_out)})
-        return tuple(found)
+        return tuple(ratings)
 
     def clean_corrections(self) -> tuple[CorrectionInput, ...]:
         """The answers whose text was changed; what the browser alone changed is undone."""

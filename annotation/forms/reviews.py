@@ -63,8 +63,8 @@ class ReviewForm(forms.Form):
     @property
     def ranks(self) -> dict[int, int]:
         """Completion id → rank. Only after `is_valid()`."""
-        found: dict[int, int] = self.cleaned_data["choice"][1]
-        return found
+        ranks: dict[int, int] = self.cleaned_data["choice"][1]
+        return ranks
 
     def add_refusal(self, refusal: Refusal) -> None:
         """Show what the service refused, at the part of the page that it is about."""

@@ -111,8 +111,8 @@ def criterion_forms(
         absolute_max=MOST_CRITERIA + 5,
         validate_max=True,
     )
-    found: CriterionFormSet = made(data, initial=rows or None, prefix="criteria")
-    return found
+    formset: CriterionFormSet = made(data, initial=rows or None, prefix="criteria")
+    return formset
 
 
 def initial_of(version: RubricVersion | None) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ class SelectionForm(forms.Form):
     def __init__(self, data: QueryDict, *, project: Project) -> None:
         self.people = people_of(project)
         categories = project.categories.order_by("position", "id").values_list("pk", "label")
-        found = {
+        options = {
             "round": [(str(number), str(number)) for number in rounds_of(project)],
             "category": [(str(pk), label) for pk, label in categories],
             "annotator": [(str(pk), name) for pk, name in self.people.items()],
@@ -34,14 +34,14 @@ class SelectionForm(forms.Form):
         }
         known = {
             name: data[name]
-            for name, choices in found.items()
+            for name, choices in options.items()
             if data.get(name) in {value for value, _label in choices}
         }
         super().__init__(data={**self._more(data), **known})
-        self._choose("round", _("all rounds"), found["round"])
-        self._choose("category", _("all categories"), found["category"])
-        self._choose("annotator", _("everyone"), found["annotator"])
-        self._choose("other", _("everyone"), found["other"])
+        self._choose("round", _("all rounds"), options["round"])
+        self._choose("category", _("all categories"), options["category"])
+        self._choose("annotator", _("everyone"), options["annotator"])
+        self._choose("other", _("everyone"), options["other"])
         self.full_clean()
 
     def _choose(self, name: str, nothing: Any, choices: Choices) -> None:

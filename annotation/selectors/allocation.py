@@ -35,8 +35,8 @@ class Closed(NamedTuple):
     def condition(self, path: str = "") -> Q:
         """Comparisons that are closed by it; `path` leads to the comparison. Which ones the share holds is
         drawn once, when a comparison is made."""
-        found = tagged(f"{path}prompt__tags", self.tag)
-        return found if self.share == ALL else found & Q(LessThan(F(f"{path}shuffle") % 100, self.share))
+        has_tag = tagged(f"{path}prompt__tags", self.tag)
+        return has_tag if self.share == ALL else has_tag & Q(LessThan(F(f"{path}shuffle") % 100, self.share))
 
 
 def closed_rules(project: Project, membership: Membership | None) -> tuple[Closed, ...]:

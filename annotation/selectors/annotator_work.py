@@ -1,4 +1,4 @@
-"""What one annotator did in one project: annotations, days, skips, flags, and answers to gold items.
+"""Work of one annotator in one project: annotations, days, skips, flags, and answers to gold items.
 
 For their own page and for the manager's page about them. Reads only.
 """
@@ -63,8 +63,8 @@ def history_page(submitted: QuerySet[Assignment], *, before: int | None) -> Hist
         submitted = submitted.filter(
             Q(closed_at__lt=last.closed_at) | Q(closed_at=last.closed_at, pk__lt=last.pk)
         )
-    found = list(submitted.order_by("-closed_at", "-pk").values_list("pk", flat=True)[: ON_A_PAGE + 1])
-    shown = found[:ON_A_PAGE]
+    pks = list(submitted.order_by("-closed_at", "-pk").values_list("pk", flat=True)[: ON_A_PAGE + 1])
+    shown = pks[:ON_A_PAGE]
     judgments = (
         Judgment.objects.current()
         .filter(assignment__in=shown)
@@ -74,7 +74,7 @@ def history_page(submitted: QuerySet[Assignment], *, before: int | None) -> Hist
     by_assignment = {judgment.assignment_id: shown_to_annotator(judgment) for judgment in judgments}
     return HistoryPage(
         rows=[by_assignment[pk] for pk in shown if pk in by_assignment],
-        older=shown[-1] if len(found) > ON_A_PAGE else None,
+        older=shown[-1] if len(pks) > ON_A_PAGE else None,
     )
 
 
@@ -91,9 +91,9 @@ def annotations_by_day(project: Project, annotator: User) -> list[tuple[date, in
     One query; many annotations are counted once in a minute.
     """
     key = f"annotation.days:{project.pk}:{annotator.pk}"
-    kept: list[tuple[date, int]] | None = cache.get(key)
-    if kept is not None:
-        return kept
+    cached_days: list[tuple[date, int]] | None = cache.get(key)
+    if cached_days is not None:
+        return cached_days
     first = timezone.localdate() - timedelta(days=DAYS - 1)
     counts = dict(
         submitted_by(project, annotator)

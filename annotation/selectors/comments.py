@@ -89,7 +89,7 @@ def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
     by_assignment: dict[Assignment, list[Comment]] = {}
     for comment in comments.select_related("author", "assignment__annotator").order_by("pk"):
         by_assignment.setdefault(comment.assignment, []).append(comment)
-    return [_shown(assignment, found, reader) for assignment, found in by_assignment.items()]
+    return [_shown(assignment, rows, reader) for assignment, rows in by_assignment.items()]
 
 
 def _is_blind(user: User, comparison_id: int) -> bool:

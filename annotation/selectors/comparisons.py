@@ -38,14 +38,14 @@ def items_behind(project: Project, selection: Selection, shown: Shown) -> list[i
         return _gold_items(project, selection, right=shown == Shown.GOLD_RIGHT)
     if shown in (Shown.FIRST_WON, Shown.LATER_WON, Shown.NO_WINNER):
         decided = _decided(_first_work(project, selection), shown)
-        found: Iterable[int] = decided.order_by().values_list("comparison_id", flat=True)
+        ids: Iterable[int] = decided.order_by().values_list("comparison_id", flat=True)
     elif shown in (Shown.DISAGREE, Shown.AGREE):
-        found = _of_two(project, selection, differ=shown == Shown.DISAGREE)
+        ids = _of_two(project, selection, differ=shown == Shown.DISAGREE)
     else:
         narrowed, finder = _FINDERS[shown]
         judged = judged_in(project, selection.rounds, narrowed=narrowed())
-        found = finder([one for one in judged if selection.is_of(one.annotator)])
-    return sorted(set(found), reverse=True)
+        ids = finder([one for one in judged if selection.is_of(one.annotator)])
+    return sorted(set(ids), reverse=True)
 
 
 def comparisons_behind(project: Project, selection: Selection, shown: Shown) -> QuerySet[Comparison] | None:
@@ -85,8 +85,8 @@ def _first_work(project: Project, selection: Selection) -> QuerySet[Judgment]:
 def _of_two(project: Project, selection: Selection, *, differ: bool) -> Iterable[int]:
     """Yield the comparisons on which two annotators differ, or agree."""
     first, second = selection.annotator_ids
-    said = Judgment.objects.filter(comparison=OuterRef("comparison"))
-    both = Exists(said.filter(annotator=first)) & Exists(said.filter(annotator=second))
+    judgments = Judgment.objects.filter(comparison=OuterRef("comparison"))
+    both = Exists(judgments.filter(annotator=first)) & Exists(judgments.filter(annotator=second))
     narrowed = Q(both, annotator__in=(first, second))
     judged = judged_in(project, selection.rounds, narrowed=narrowed)
     for pk, item in readings.together(judged, selection).items():
@@ -101,7 +101,7 @@ def disagree(item: Sequence[Judged]) -> bool | None:
 
 
 def _flagged_items(project: Project, selection: Selection) -> list[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     for model in (SpanFlag, MissingInfo):
         rows = model.objects.filter(
             judgment__in=Judgment.objects.current().filter(comparison__project=project)
@@ -112,17 +112,17 @@ def _flagged_items(project: Project, selection: Selection) -> list[int]:
             rows = rows.filter(category_id=selection.category_id)
         if selection.annotator_ids:
             rows = rows.filter(judgment__annotator_id__in=selection.annotator_ids)
-        found.update(rows.values_list("judgment__comparison_id", flat=True))
-    return sorted(found, reverse=True)
+        ids.update(rows.values_list("judgment__comparison_id", flat=True))
+    return sorted(ids, reverse=True)
 
 
 def _gold_items(project: Project, selection: Selection, *, right: bool) -> list[int]:
-    found = {
+    ids = {
         one.comparison
         for one in gold_answered_in(project, selection.rounds)
         if one.right == right and selection.is_of(one.annotator)
     }
-    return sorted(found, reverse=True)
+    return sorted(ids, reverse=True)
 
 
 def _decided(judgments: QuerySet[Judgment], shown: Shown) -> QuerySet[Judgment]:
@@ -158,12 +158,12 @@ def _was_retested() -> Q:
 
 def _circles(own: Sequence[Judged]) -> Iterable[int]:
     """The comparisons with a pair of a circle."""
-    for said in readings.said_of_prompts(own):
-        found = circles_among(said.wins, said.asked_together)
+    for preferences in readings.said_of_prompts(own):
+        circles = circles_among(preferences.wins, preferences.asked_together)
         judgments = {
             judgment
-            for (left, right), judgment in said.asked_together.items()
-            if any(left in three and right in three for three in found.cyclic)
+            for (left, right), judgment in preferences.asked_together.items()
+            if any(left in three and right in three for three in circles.cyclic)
         }
         yield from (one.comparison for one in own if one.pk in judgments)
 

@@ -58,7 +58,7 @@ def disputes_in(project: Project, comparisons: Iterable[int] | None = None) -> D
     answers: dict[tuple[int, str], list[_First]] = defaultdict(list)
     for first in _first_answers(project, groups.keys(), comparisons):
         answers[first.comparison, groups[first.annotator]].append(first)
-    return Disputes(groups, {key for key, found in answers.items() if _is_rejected(found)})
+    return Disputes(groups, {key for key, group_answers in answers.items() if _is_rejected(group_answers)})
 
 
 def _is_rejected(answers: list[_First]) -> bool:
@@ -91,10 +91,10 @@ def _first_answers(
         assignment__retest_of__isnull=True,
         supersedes__isnull=True,
     ).prefetch_related("ranks")
-    found = []
+    answers = []
     for judgment in firsts:
         ranks = {place.completion_id: place.rank for place in judgment.ranks.all()}
-        found.append(
+        answers.append(
             _First(
                 comparison=judgment.comparison_id,
                 annotator=judgment.annotator_id,
@@ -104,4 +104,4 @@ def _first_answers(
                 ),
             )
         )
-    return found
+    return answers

@@ -94,12 +94,12 @@ def judged_in(
 
 def current_in(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
     """Return the current judgments of people. AI annotators are measured against them."""
-    found = (
+    judgments = (
         Judgment.objects.current()
         .filter(comparison__project=project, annotator__is_machine=False)
         .exclude(comparison__purpose=Purpose.ARENA)
     )
-    return found if rounds is None else found.filter(comparison__round_number__in=rounds)
+    return judgments if rounds is None else judgments.filter(comparison__round_number__in=rounds)
 
 
 def who_judged(project: Project) -> QuerySet[User]:
@@ -120,12 +120,12 @@ def spans_in(
     project: Project, rounds: Sequence[int] | None = None, *, category_id: int | None = None
 ) -> dict[tuple[int, int], list[Span]]:
     """Return the spans of current judgments by judgment and completion. One query."""
-    found = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
+    rows = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
     if category_id is not None:
-        found = found.filter(category_id=category_id)
+        rows = rows.filter(category_id=category_id)
     fields = ("judgment_id", "completion_id", "start", "end", "category_id")
     spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
-    for judgment, completion, start, end, category in found.order_by("id").values_list(*fields):
+    for judgment, completion, start, end, category in rows.order_by("id").values_list(*fields):
         spans[judgment, completion].append(Span(start, end, category))
     return spans
 
@@ -155,10 +155,10 @@ def changed_shares_in(project: Project, rounds: Sequence[int] | None = None) -> 
 
 def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Rated]:
     """The ratings of current judgments. One query."""
-    found = Rating.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
+    ratings = Rating.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
     return [
         Rated(judgment=judgment, completion=completion, criterion=criterion, value=value)
-        for judgment, completion, criterion, value in found.values_list(
+        for judgment, completion, criterion, value in ratings.values_list(
             "judgment_id", "completion_id", "criterion_id", "value"
         )
     ]
@@ -170,14 +170,14 @@ def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> l
     Without those to an item that the annotator's group disputes (`disputed_gold`). Three queries; seven where
     annotators have groups.
     """
-    found = Judgment.objects.filter(
+    judgments = Judgment.objects.filter(
         comparison__project=project,
         comparison__gold_answer__isnull=False,
         assignment__retest_of__isnull=True,
         supersedes__isnull=True,
     )
     if rounds is not None:
-        found = found.filter(comparison__round_number__in=rounds)
+        judgments = judgments.filter(comparison__round_number__in=rounds)
     disputes = disputes_in(project)
     return [
         GoldAnswered(
@@ -185,7 +185,7 @@ def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> l
             annotator=judgment.annotator_id,
             right=gold_outcome(judgment).right,
         )
-        for judgment in found.select_related("comparison__gold_answer")
+        for judgment in judgments.select_related("comparison__gold_answer")
         .prefetch_related("ranks")
         .order_by("id")
         if not disputes.concerns(judgment.annotator_id, judgment.comparison_id)

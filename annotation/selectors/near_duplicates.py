@@ -54,8 +54,8 @@ def near_duplicates(
         rows = rows.exclude(pk=besides.pk)
     similar: list[tuple[float, int]] = []
     for pk, other in rows.values_list("pk", "messages")[:COMPARED]:
-        found = shingles(_text(other))
-        similarity = len(wanted & found) / len(wanted | found)
+        other_shingles = shingles(_text(other))
+        similarity = len(wanted & other_shingles) / len(wanted | other_shingles)
         if similarity >= SIMILAR:
             similar.append((similarity, pk))
     similar.sort(key=lambda one: (-one[0], one[1]))

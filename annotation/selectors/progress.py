@@ -134,8 +134,8 @@ def _count_open(project: Project, round_number: int, closed: Sequence[Closed]) -
     key = f"annotation.open:{project.pk}:{round_number}"
     if closed:
         key += ":" + hashlib.sha256(json.dumps(closed).encode()).hexdigest()
-    kept: int | None = cache.get(key)
-    if kept is None:
-        kept = _open(project, round_number, closed).filter(~Exists(reservations())).count()
-        cache.set(key, kept, KEPT_SECONDS)
-    return kept
+    count: int | None = cache.get(key)
+    if count is None:
+        count = _open(project, round_number, closed).filter(~Exists(reservations())).count()
+        cache.set(key, count, KEPT_SECONDS)
+    return count

@@ -138,7 +138,7 @@ def gold_candidates(project: Project) -> list[GoldCandidate]:
         )
         .order_by("-pk")[:_LOOKED_AT]
     )
-    return [found for comparison in judged if (found := _candidate(comparison)) is not None]
+    return [candidate for comparison in judged if (candidate := _candidate(comparison)) is not None]
 
 
 def _candidate(comparison: Comparison) -> GoldCandidate | None:
@@ -147,10 +147,10 @@ def _candidate(comparison: Comparison) -> GoldCandidate | None:
         ranks = {int(pk): rank for pk, rank in review.ranks.items()}
         verdict, by_reviewer = review.verdict, True
     else:
-        said = _votes(comparison.judgments.all())
-        if len(said) < 2 or any(answer != said[0] for answer in said):
+        preferences = _votes(comparison.judgments.all())
+        if len(preferences) < 2 or any(answer != preferences[0] for answer in preferences):
             return None
-        (verdict, ranks), by_reviewer = said[0], False
+        (verdict, ranks), by_reviewer = preferences[0], False
     if verdict == Verdict.NOT_ASKED or (verdict == Verdict.RANKED and len(set(ranks.values())) < 2):
         return None
     return GoldCandidate(

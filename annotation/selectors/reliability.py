@@ -31,8 +31,8 @@ def project_reliability(
         if one.is_first_work
         for left, right, outcome in one.outcomes()
     ]
-    found = reliability_in_groups(preferences, dict(groups.items()))
-    return {int(str(annotator)): reliability for annotator, reliability in found.items()}
+    reliabilities = reliability_in_groups(preferences, dict(groups.items()))
+    return {int(str(annotator)): reliability for annotator, reliability in reliabilities.items()}
 
 
 def reliability_weights(project: Project, rounds: Sequence[int] | None = None) -> dict[int, float]:
@@ -45,5 +45,7 @@ def reliability_weights(project: Project, rounds: Sequence[int] | None = None) -
     """
     judged = list(judged_in(project, rounds))
     groups = groups_of_annotators(project, {one.annotator for one in judged})
-    found = project_reliability(judged, groups)
-    return {annotator: max(0.0, 2 * reliability.value - 1) for annotator, reliability in found.items()}
+    reliabilities = project_reliability(judged, groups)
+    return {
+        annotator: max(0.0, 2 * reliability.value - 1) for annotator, reliability in reliabilities.items()
+    }

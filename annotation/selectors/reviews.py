@@ -160,15 +160,15 @@ class ReviewPage:
     @cached_property
     def completions(self) -> list[ShownCompletion]:
         """The answers, in this review's order."""
-        found = Completion.objects.in_bulk(self._ids.values())
-        traces = Traces(self.review.comparison, list(found.values()))
+        completions = Completion.objects.in_bulk(self._ids.values())
+        traces = Traces(self.review.comparison, list(completions.values()))
         return [
             ShownCompletion(
                 name=name,
                 letter=self._letters[pk],
-                markup=SafeString() if found[pk].step_count else render_answer(found[pk].text),
-                steps=traces.of(found[pk], ()),
-                is_truncated=found[pk].finish_reason == FinishReason.LENGTH,
+                markup=SafeString() if completions[pk].step_count else render_answer(completions[pk].text),
+                steps=traces.of(completions[pk], ()),
+                is_truncated=completions[pk].finish_reason == FinishReason.LENGTH,
             )
             for name, pk in self._ids.items()
         ]
@@ -178,8 +178,8 @@ class ReviewPage:
         """Return the votes in random order: it must not reveal who came first."""
         judgments = judgments_that_count(self.review.comparison).select_related("annotator", "assignment")
         parts = ("ranks", "span_flags__category", "missing_info__category", "corrections", "critiques")
-        found = judgments.prefetch_related(*parts, "ratings__criterion")
-        drawn = sorted(found, key=self._place_of)
+        rows = judgments.prefetch_related(*parts, "ratings__criterion")
+        drawn = sorted(rows, key=self._place_of)
         return [self._vote(number, judgment) for number, judgment in enumerate(drawn, start=1)]
 
     @cached_property
@@ -227,7 +227,7 @@ class ReviewPage:
 
     def _remarks(self, judgment: Judgment) -> list[Remark]:
         """Marks, missing info, ratings, critiques, corrections, the demonstration and the comment."""
-        found = [
+        entries = [
             *(_mark(flag) for flag in judgment.span_flags.all()),
             *(_missing(one) for one in judgment.missing_info.all()),
             *(_rating(one) for one in judgment.ratings.all()),
@@ -235,13 +235,13 @@ class ReviewPage:
             *((one.completion_id, _("corrected to"), one.text, "") for one in judgment.corrections.all()),
         ]
         if (written := Demonstration.objects.filter(judgment=judgment).first()) is not None:
-            found.append((None, _("would have written"), written.text, ""))
+            entries.append((None, _("would have written"), written.text, ""))
         if judgment.comment:
-            found.append((None, _("comment"), judgment.comment, ""))
+            entries.append((None, _("comment"), judgment.comment, ""))
         # The answers in the order of the page, the comparison as a whole at the end.
         remarks = [
             Remark(about=self._letters[about] if about else "", kind=kind, text=text, quote=quote)
-            for about, kind, text, quote in found
+            for about, kind, text, quote in entries
         ]
         return sorted(remarks, key=lambda remark: remark.about or "~")
 
@@ -258,8 +258,8 @@ def _missing(one: MissingInfo) -> tuple[int | None, str, str, str]:
 
 def _rating(one: Rating) -> tuple[int | None, str, str, str]:
     if one.criterion.scale == RatingScale.THUMBS:
-        said = _("thumb up") if one.value else _("thumb down")
+        value = _("thumb up") if one.value else _("thumb down")
     else:
         most = SCALE_VALUES[RatingScale(one.criterion.scale)][-1]
-        said = _("%(value)s of %(most)s") % {"value": one.value, "most": most}
-    return one.completion_id, str(one.criterion), said, ""
+        value = _("%(value)s of %(most)s") % {"value": one.value, "most": most}
+    return one.completion_id, str(one.criterion), value, ""

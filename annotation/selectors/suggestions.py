@@ -27,10 +27,10 @@ def suggestions_for(comparison: Comparison) -> list[Suggestion]:
 
 def open_reveal_of(assignment: Assignment) -> HelpReveal | None:
     """Return the reveal of an assignment whose final pass is not submitted yet."""
-    found = _open_reveals().select_related("first_judgment").filter(assignment=assignment).first()
-    if found is not None:
-        found.assignment = assignment
-    return found
+    reveal = _open_reveals().select_related("first_judgment").filter(assignment=assignment).first()
+    if reveal is not None:
+        reveal.assignment = assignment
+    return reveal
 
 
 def oldest_open_reveal(project: Project, annotator: User) -> HelpReveal | None:

@@ -37,12 +37,12 @@ Row = tuple[ShownStep | None, ...]
 def steps_by_completion(completions: Sequence[Completion]) -> Mapping[int, list[TraceStep]]:
     """Return the steps of those completions that are traces; no query where none is."""
     traces = [completion.pk for completion in completions if completion.step_count]
-    found: dict[int, list[TraceStep]] = defaultdict(list)
+    steps: dict[int, list[TraceStep]] = defaultdict(list)
     if traces:
         rows = TraceStep.objects.filter(completion__in=traces).defer("arguments")
         for step in rows.order_by("completion_id", "index"):
-            found[step.completion_id].append(step)
-    return found
+            steps[step.completion_id].append(step)
+    return steps
 
 
 def shown_steps(

@@ -27,7 +27,7 @@ _COMPARABLE = 40_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Who wrote the replacement of an edit, and the span that it mends."""
+    """Author of an edit's replacement, and the span that it mends."""
 
     continuation: int | None = None
     """Id of the model's continuation that it is a part of; None: the annotator wrote it."""
@@ -65,13 +65,13 @@ def edits(original: str, corrected: str) -> tuple[Edit, ...]:
     """
     before, after = _tokens(original), _tokens(corrected)
     places = _places(before)
-    found = []
+    result = []
     for low, high, new_low, new_high in _merged(_changed(before, after), before):
         low, high, new_low, new_high = _trimmed(before, after, low, high, new_low, new_high)
         start, end = places[low], places[high]
         replacement = "".join(after[new_low:new_high])
-        found.append(Edit(start=start, end=end, quote=original[start:end], replacement=replacement))
-    return tuple(found)
+        result.append(Edit(start=start, end=end, quote=original[start:end], replacement=replacement))
+    return tuple(result)
 
 
 def applied(original: str, changes: Iterable[Edit]) -> str:
@@ -86,17 +86,17 @@ def applied(original: str, changes: Iterable[Edit]) -> str:
 
 def pieces(original: str, corrected: str) -> tuple[Piece, ...]:
     """Both texts in one, in reading order: what stayed, what went, what came."""
-    found = []
+    result = []
     place = 0
     for edit in edits(original, corrected):
-        found += [
+        result += [
             Piece("same", original[place : edit.start]),
             Piece("deleted", edit.quote),
             Piece("inserted", edit.replacement),
         ]
         place = edit.end
-    found.append(Piece("same", original[place:]))
-    return tuple(piece for piece in found if piece.text)
+    result.append(Piece("same", original[place:]))
+    return tuple(piece for piece in result if piece.text)
 
 
 def sides(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
@@ -166,15 +166,15 @@ def _changed(before: Sequence[str], after: Sequence[str]) -> list[_Change]:
     Patience diff: words that stand once in both texts hold them together, and what lies between two of
     them is compared by itself. So a long text takes no longer than its parts.
     """
-    found: list[_Change] = []
+    changes: list[_Change] = []
     low = new_low = 0
     for anchor, new_anchor in [*_anchors(before, after), (len(before), len(after))]:
         for change in _changed_between(before[low:anchor], after[new_low:new_anchor]):
-            found.append(
+            changes.append(
                 (low + change[0], low + change[1], new_low + change[2], new_low + change[3]),
             )
         low, new_low = anchor, new_anchor
-    return found
+    return changes
 
 
 def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:

@@ -111,9 +111,9 @@ def to_mathml(latex: str, *, display: bool) -> Formula | None:
     return Formula(f"<math{style}>{body}</math>", writer.glyphs > _NARROW_GLYPHS)
 
 
-def _known_environment(found: re.Match[str]) -> str:
-    name = _AS_KNOWN.get(found[2], found[2])
-    return f"\\{found[1]}{{{name}}}" if name else ""
+def _known_environment(match: re.Match[str]) -> str:
+    name = _AS_KNOWN.get(match[2], match[2])
+    return f"\\{match[1]}{{{name}}}" if name else ""
 
 
 def _element(latex: str, display: bool) -> Element:
@@ -159,10 +159,10 @@ class _Writer:
         return f' {name}="{html.escape(value)}"'
 
     def _length(self, tag: str, value: str) -> str:
-        found = _LENGTH.fullmatch(value.strip())
-        if found is None:
+        match = _LENGTH.fullmatch(value.strip())
+        if match is None:
             raise _NotConvertedError
-        sign, number, unit = found.groups()
+        sign, number, unit = match.groups()
         size = float(number) * _EM[unit] * (-1 if sign == "-" else 1)
         # Nothing may cover its neighbours or push them off the page.
         if not _SMALLEST_EM <= size <= _LARGEST_EM:
@@ -174,7 +174,7 @@ class _Writer:
         text = (element.text or "").strip("\n")
         if re.search(r"\\[a-zA-Z]", text) or (element.tag != "mtext" and text == "&"):
             raise _NotConvertedError
-        text = _CHARACTER.sub(lambda found: chr(int(found[1], 16)), text)
+        text = _CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
         if any(unicodedata.category(one) in ("Cc", "Cs") for one in text) or any(
             unicodedata.bidirectional(one) in _DIRECTIONS for one in text
         ):
@@ -244,8 +244,8 @@ def _end(text: str, at: int, opener: str) -> int | None:
     begin, closer = at + len(opener), _CLOSERS[opener]
     limit = begin + _LONGEST + 2
     if opener in (r"\(", r"\["):
-        found = text.find(closer, begin, limit)
-        close = found if found >= 0 else None
+        index = text.find(closer, begin, limit)
+        close = index if index >= 0 else None
     else:
         dollar = _DOLLAR.search(text, begin, limit)
         close = dollar.start(1) if dollar else None
@@ -305,7 +305,7 @@ def _last_line(state: StateBlock, start_line: int, end_line: int, closer: str) -
         if number > start_line and text and state.sCount[number] < state.blkIndent:
             return None
         begin = 2 if number == start_line else 0
-        found = text.find(closer, begin)
-        if found >= 0:
-            return number if found + len(closer) == len(text) else None
+        index = text.find(closer, begin)
+        if index >= 0:
+            return number if index + len(closer) == len(text) else None
     return None

@@ -168,10 +168,10 @@ def find_self_naming(text: str, *, prompt: str, source_name: str) -> SelfNaming 
     if not matches:
         return None
     asked = _squeezed(prompt)
-    found = [(match.start(), match.end()) for match, name in matches if not _is_mentioned(name, asked)]
-    if not found:
+    spans = [(match.start(), match.end()) for match, name in matches if not _is_mentioned(name, asked)]
+    if not spans:
         return None
-    start, end = min(found)
+    start, end = min(spans)
     return SelfNaming(start, end, text[start:end])
 
 
@@ -179,14 +179,14 @@ def _matches(text: str, source_name: str) -> Iterator[tuple[re.Match[str], str]]
     # Nearly every text ends at the first look, which takes far less time than the patterns: whether any
     # telling word stands in it.
     lowered = text.lower()
-    found = _telling_words_in(lowered, source_name)
+    telling_words = _telling_words_in(lowered, source_name)
     # Of this family any word that begins so is a name: "SmolLMs".
     is_named = "smollm" in lowered or any(word in lowered for word in _other_words_of(source_name))
-    if not found and not is_named:
+    if not telling_words and not is_named:
         return
-    made_words = found & _MADE_BY.keys()
+    made_words = telling_words & _MADE_BY.keys()
     patterns = []
-    if is_named or len(found) > len(made_words) or made_words & _words_of_source(source_name):
+    if is_named or len(telling_words) > len(made_words) or made_words & _words_of_source(source_name):
         patterns.append(_naming_oneself(source_name))
     if made_words and _may_say_who_made_it(lowered, made_words):
         patterns += [_SAYS_WHAT_IT_IS, _SAYS_WHO_MADE_IT]

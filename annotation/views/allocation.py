@@ -39,8 +39,8 @@ def change_rules(request: Request, project: Project) -> HttpResponse:
         with transaction.atomic():
             # Two who change the rules at once wait here for each other, and neither's change is lost.
             locked = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
-            kept = [rule for rule in locked.allocation if rule["tag"] != removed]
-            rules = kept if removed is not None else [*kept, dict(form.cleaned_data)]
+            remaining = [rule for rule in locked.allocation if rule["tag"] != removed]
+            rules = remaining if removed is not None else [*remaining, dict(form.cleaned_data)]
             change_settings(project=locked, settings={"allocation": rules}, changed_by=request.user)
     except Refusal as refusal:
         form.add_error(None, refusal.message)

@@ -39,13 +39,15 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
     if pk > BigIntegerField.MAX_BIGINT:
         raise Http404
     comparisons = Comparison.objects.select_related("prompt", "gold_answer", "project")
-    found = get_object_or_404(comparisons, pk=pk, project=project)
+    comparison = get_object_or_404(comparisons, pk=pk, project=project)
     is_manager = access.may(request.user, project, Role.MANAGER)
-    review = Review.objects.filter(comparison=found).select_related("reviewer", "comparison__project").first()
+    review = (
+        Review.objects.filter(comparison=comparison).select_related("reviewer", "comparison__project").first()
+    )
     if not is_manager:
         require_open_to_reviewer(request, review)
     page = ComparisonPage(
-        found,
+        comparison,
         view=request.GET.get("view", ""),
         review=review,
         is_blind=not is_manager and review is not None and review.decided_at is None,
@@ -53,7 +55,7 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
     context = {"project": project, "page": page, "is_manager": is_manager}
     if request.htmx:
         return render(request, "annotation/comparison/responses.html", context)
-    context["way"] = _way(request, project, found) if is_manager else None
+    context["way"] = _way(request, project, comparison) if is_manager else None
     return render(request, "annotation/comparison/page.html", context)
 
 
@@ -63,7 +65,7 @@ def require_open_to_reviewer(request: Request, review: Review | None) -> None:
         raise PermissionDenied
 
 
-def _way(request: Request, project: Project, found: Comparison) -> Way:
+def _way(request: Request, project: Project, comparison: Comparison) -> Way:
     query = request.GET.copy()
     view = query.pop("view", [""])[-1]
     neighbours = None
@@ -72,12 +74,12 @@ def _way(request: Request, project: Project, found: Comparison) -> Way:
         # In a large project the list takes long: its place is known while the list is fresh.
         asked = (project, form.selection, form.shown)
         if items_are_kept(*asked) or not is_large(project):
-            neighbours = neighbours_in(items_of(*asked), found)
+            neighbours = neighbours_in(items_of(*asked), comparison)
     list_query = query.urlencode() if neighbours else ""
     # What one annotator saw is looked at in one comparison; side by side, and everybody, in many.
-    kept = f"view={SIDE_BY_SIDE}" if view == SIDE_BY_SIDE else ""
+    view_query = f"view={SIDE_BY_SIDE}" if view == SIDE_BY_SIDE else ""
     return Way(
-        neighbours=neighbours or neighbours_by_age(found),
+        neighbours=neighbours or neighbours_by_age(comparison),
         list_query=list_query,
-        query="&".join(part for part in (list_query, kept) if part),
+        query="&".join(part for part in (list_query, view_query) if part),
     )

@@ -56,9 +56,9 @@ def inbox_read(request: Request) -> HttpResponse:
 def notification(request: Request, pk: int) -> HttpResponse:
     """Open a notification, which marks it as read, or only mark it. For everyone."""
     bounded = pk if pk <= BigIntegerField.MAX_BIGINT else 0
-    found = get_object_or_404(notifications_of(request.user), pk=bounded)
+    notification = get_object_or_404(notifications_of(request.user), pk=bounded)
     if "unread" in request.POST:
-        mark_unread(user=request.user, pk=found.pk)
+        mark_unread(user=request.user, pk=notification.pk)
         return redirect("inbox")
-    mark_read(user=request.user, ids=[found.pk])
-    return redirect("inbox") if "read" in request.POST else redirect(found.address)
+    mark_read(user=request.user, ids=[notification.pk])
+    return redirect("inbox") if "read" in request.POST else redirect(notification.address)

@@ -30,12 +30,12 @@ def label_step(request: Request, project: Project, pk: int, token: str, index: i
 @project_page(role=Role.REVIEWER)
 def comparison_step(request: Request, project: Project, pk: int, token: str, index: int) -> HttpResponse:
     """Show a part of a step of a trace. For managers; for reviewers who may open the comparison's review."""
-    found = get_object_or_404(Comparison, pk=pk, project=project)
+    comparison = get_object_or_404(Comparison, pk=pk, project=project)
     if not access.may(request.user, project, Role.MANAGER):
-        review = Review.objects.filter(comparison=found).select_related("comparison__project").first()
+        review = Review.objects.filter(comparison=comparison).select_related("comparison__project").first()
         require_open_to_reviewer(request, review)
-    ids = found.candidates.values_list("completion_id", flat=True)
-    completion = next((one for one in ids if step_token(found.pk, one) == token), None)
+    ids = comparison.candidates.values_list("completion_id", flat=True)
+    completion = next((one for one in ids if step_token(comparison.pk, one) == token), None)
     if completion is None:
         raise Http404
     return _part(request, project, completion, index)

@@ -166,16 +166,16 @@ class Rondo:
         response: dict[str, dict[str, Any]] = self.post(path, judgment)
         return response["judgment"]
 
-    def feedback(self, completion: str, *, user: str = "", **given: Any) -> dict[str, Any]:
+    def feedback(self, completion: str, *, user: str = "", **fields: Any) -> dict[str, Any]:
         """Give feedback of an end user on a completion of `/v1`, by its id.
 
-        given: `thumb="up"` or `"down"`, `rating=4`, `rewrite="…"`, or `alternative="chatcmpl-…"`; `choice=1`
+        fields: `thumb="up"` or `"down"`, `rating=4`, `rewrite="…"`, or `alternative="chatcmpl-…"`; `choice=1`
         for another completion than the first. Needs a token of the scope `feedback`.
         """
         for again in range(self._attempts - 1, -1, -1):
             try:
                 stored: dict[str, Any] = self.post(
-                    "feedback/", {"completion": completion, "user": user, **given}
+                    "feedback/", {"completion": completion, "user": user, **fields}
                 )
                 return stored
             except Problem as problem:

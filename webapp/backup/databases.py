@@ -105,8 +105,8 @@ def _load_sqlite(content: Iterable[bytes]) -> None:
             result = database.execute("PRAGMA integrity_check").fetchone()[0]
         if result != "ok":
             raise BackupError(f"The database in the back-up is damaged: {result}. Take an earlier one.")
-        for beside in ("-wal", "-shm"):
-            name.with_name(name.name + beside).unlink(missing_ok=True)
+        for suffix in ("-wal", "-shm"):
+            name.with_name(name.name + suffix).unlink(missing_ok=True)
         os.replace(draft, name)
     finally:
         draft.unlink(missing_ok=True)

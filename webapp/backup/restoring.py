@@ -26,7 +26,7 @@ def restore_backup(
     name: str = "",
     *,
     force: bool = False,
-    told: Callable[[str], object] = lambda words: None,
+    report: Callable[[str], object] = lambda words: None,
 ) -> Manifest:
     """Restore a back-up, by default the newest, into this installation. Return its manifest.
 
@@ -39,16 +39,16 @@ def restore_backup(
     _refuse_unfit(manifest)
     if not force:
         _refuse_in_use(manifest)
-    told("checking every piece")
+    report("checking every piece")
     if damaged := target.damaged(manifest):
         raise BackupError(
             f"The back-up in {target.address} is damaged: {', '.join(damaged[:10])}. Nothing was restored. "
             "Take an earlier one with --name, or another copy."
         )
     for key, listing in manifest.folders.items():
-        told(key)
+        report(key)
         _bring(target, key, listing)
-    told("the database")
+    report("the database")
     entry = manifest.database.files[DATABASE_FILE]
     databases.load(target.content("the database", entry))
     if (rows := databases.rows_now()) != dict(manifest.rows):

@@ -61,7 +61,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Demo:
-    """What the steps of its creation share."""
+    """State that the steps of the demo's creation share."""
 
     project: Project
     manager: User
@@ -82,8 +82,10 @@ def create_demo(*, annotations: int = 2000, seed: int = 0, tell: Progress = lamb
     if Project.objects.filter(slug=SLUG).exists():
         raise Refusal(f"There is a project {SLUG!r} already. Delete it or open /projects/{SLUG}/.")
     usernames = [_username(temper.name) for temper in TEMPERS]
-    if taken := User.objects.filter(username__in=usernames).values_list("username", flat=True):
-        raise Refusal(f"These accounts exist already: {', '.join(sorted(taken))}. Rename them first.")
+    if existing_names := User.objects.filter(username__in=usernames).values_list("username", flat=True):
+        raise Refusal(
+            f"These accounts exist already: {', '.join(sorted(existing_names))}. Rename them first."
+        )
     began = timezone.now() - timedelta(days=3 * _DAYS_OF_A_ROUND + 1)
     clock = Clock(began.replace(hour=8, minute=0, second=0, microsecond=0))
     try:

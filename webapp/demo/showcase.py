@@ -1,4 +1,4 @@
-"""What the demo project shows beside its rounds: a conversation, agent traces, suggestions, a comparison of
+"""Showcase of the demo project beside its rounds: a conversation, agent traces, suggestions, a comparison of
 checkpoints, a rubric, and feedback of an application's end users."""
 
 import json
@@ -60,7 +60,7 @@ _TALK = ("How do I brew green tea?", "Give me three tips on green tea.")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Showcase:
-    """What its parts share."""
+    """Parts of the showcase, and the state that they share."""
 
     project: Project
     manager: User
@@ -251,8 +251,8 @@ class Showcase:
 
     def _add_comparing(self) -> None:
         """Compare two policies on a training prompt, and vote."""
-        found = Checkpoint.objects.filter(project=self.project)
-        policies = [found.get(name__endswith=f"round-{number}-policy") for number in (1, 2)]
+        checkpoints = Checkpoint.objects.filter(project=self.project)
+        policies = [checkpoints.get(name__endswith=f"round-{number}-policy") for number in (1, 2)]
         prompt = Prompt.objects.filter(project=self.project, split=Split.TRAIN).order_by("pk").first()
         assert prompt is not None  # noqa: S101 - the demo has hundreds
         shown = ask_beside(
@@ -262,7 +262,7 @@ class Showcase:
             question=prompt,
             sampling=Sampling(),
             seed=7,
-            scorer=found.get(name__endswith="round-2-reward"),
+            scorer=checkpoints.get(name__endswith="round-2-reward"),
         )
         write_answers(shown=shown)
         vote_beside(shown=shown, voter=self.manager, vote=VOTES["first"])

@@ -27,7 +27,7 @@ _SILENT_SECONDS = 300
 
 
 class State(StrEnum):
-    """Where the creation of the demo stands."""
+    """State of the demo's creation."""
 
     NONE = "none"
     WAITING = "waiting"
@@ -57,15 +57,15 @@ def progress() -> Progress:
         return Progress(state=State.FINISHED, step=STEPS)
     try:
         values = json.loads(_file().read_text(encoding="utf-8"))
-        found = Progress(**{**values, "state": State(values["state"])})
+        record = Progress(**{**values, "state": State(values["state"])})
     except (OSError, ValueError, TypeError, KeyError):
         return Progress()
-    if found.goes_on and time.time() - found.updated_at > _SILENT_SECONDS:
+    if record.goes_on and time.time() - record.updated_at > _SILENT_SECONDS:
         return Progress(
             state=State.FAILED, message=_("It was interrupted. Nothing was kept; start it again.")
         )
     # A demo that was deleted can be created again.
-    return Progress() if found.state == State.FINISHED else found
+    return Progress() if record.state == State.FINISHED else record
 
 
 def start_demo() -> None:

@@ -61,7 +61,7 @@ class Skill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topic:
-    """What the demo knows of one topic."""
+    """One topic: its task, facts and errors."""
 
     topic: str
     task: str

@@ -151,16 +151,16 @@ def _write_evaluation(folder: Path, spec: RunSpec, last: dict[str, Any]) -> None
     if not figures:
         return
     bins = []
-    for place, said in enumerate((0.55, 0.65, 0.75, 0.85, 0.95)):
+    for place, probability in enumerate((0.55, 0.65, 0.75, 0.85, 0.95)):
         count = round(figures["held_out_judgments"] * (0.34, 0.27, 0.2, 0.12, 0.07)[place])
-        seen = 0.5 + (said - 0.5) * 0.8
+        seen = 0.5 + (probability - 0.5) * 0.8
         half_width = min(0.5, 1.96 * math.sqrt(seen * (1 - seen) / max(1, count)))
         bins.append(
             {
-                "low": said - 0.05,
-                "high": said + 0.05,
+                "low": probability - 0.05,
+                "high": probability + 0.05,
                 "count": count,
-                "mean_probability": said,
+                "mean_probability": probability,
                 "observed": seen,
                 "observed_low": max(0.0, seen - half_width),
                 "observed_high": min(1.0, seen + half_width),

@@ -136,8 +136,8 @@ def field_address(field: BoundField) -> str:
     with override("en"):
         name = setting_anchor(str(field.label))
     rows = pages()[_parts(page)].rendered.rows
-    found = (f"{section}-{name}" for section in sections if f"{section}-{name}" in rows)
-    return row_address(page, next(found, sections[0]))
+    anchors = (f"{section}-{name}" for section in sections if f"{section}-{name}" in rows)
+    return row_address(page, next(anchors, sections[0]))
 
 
 def row_address(page: str, anchor: str) -> str:

@@ -149,15 +149,15 @@ def _parser() -> MarkdownIt:
 def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
     """Yield the sections, and give each heading its anchor."""
     level, title, anchor, parts = 1, "", "", list[str]()
-    taken: dict[str, int] = {}
+    repeats: dict[str, int] = {}
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
             if title:
                 yield Section(level, title, anchor, " ".join(parts))
             level, title, parts = int(token.tag[1]), _plain(tokens[index + 1]), []
             anchor = anchor_of(title)
-            taken[anchor] = taken.get(anchor, -1) + 1
-            anchor = f"{anchor}-{taken[anchor]}" if taken[anchor] else anchor
+            repeats[anchor] = repeats.get(anchor, -1) + 1
+            anchor = f"{anchor}-{repeats[anchor]}" if repeats[anchor] else anchor
             token.attrs["id"] = anchor
         elif token.type == "inline" and tokens[index - 1].type != "heading_open":
             parts.append(_plain(token))

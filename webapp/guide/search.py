@@ -33,8 +33,8 @@ def search(text: str) -> list[Hit]:
     words = [word for word in text.casefold().split() if word.strip("\0")][:8]
     if not words:
         return []
-    found = sorted(_found(words), key=lambda pair: -pair[0])
-    return [hit for _score, hit in found[:MOST]]
+    pairs = sorted(_found(words), key=lambda pair: -pair[0])
+    return [hit for _score, hit in pairs[:MOST]]
 
 
 def _found(words: Sequence[str]) -> Iterator[tuple[int, Hit]]:

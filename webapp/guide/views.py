@@ -21,14 +21,14 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_safe
 def page(request: HttpRequest, kind: str, name: str) -> HttpResponse:
     """Show a page. For everyone."""
-    found = pages().get((kind, name))
-    if found is None:
+    page = pages().get((kind, name))
+    if page is None:
         raise Http404
-    before, after = neighbours(found)
-    edition = found.in_language(get_language() or "en")
+    before, after = neighbours(page)
+    edition = page.in_language(get_language() or "en")
     headings = [section for section in edition.rendered.sections if section.level == 2]
     context = {
-        "page": found,
+        "page": page,
         "edition": edition,
         "headings": headings if len(headings) > 1 else [],
         "before": before,

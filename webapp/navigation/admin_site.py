@@ -42,14 +42,14 @@ class RondoAdminSite(admin.AdminSite):
         rows = {row["object_name"]: row for app in apps for row in app["models"]}
         groups = []
         for key, title, names in GROUPS:
-            if found := [rows.pop(name) for name in names if name in rows]:
+            if models := [rows.pop(name) for name in names if name in rows]:
                 groups.append(
                     {
                         "name": title,
                         "app_label": key,
                         "app_url": reverse("admin:index"),
                         "has_module_perms": True,
-                        "models": found,
+                        "models": models,
                     }
                 )
         for app in apps:

@@ -53,7 +53,7 @@ def search(*, user: User, text: str, project: Project | None) -> list[Group]:
         (_("Checkpoints"), _checkpoints(user, text)),
         (_("Runs"), _runs(user, text)),
     ]
-    groups = [Group(title, list(islice(found, _MOST))) for title, found in kinds]
+    groups = [Group(title, list(islice(results, _MOST))) for title, results in kinds]
     return [group for group in groups if group.results]
 
 
@@ -88,8 +88,8 @@ def _prompts(user: User, text: str, project: Project | None) -> Iterator[Result]
     projects = managed_projects(user)
     if project is not None:
         projects = projects.filter(pk=project.pk)
-    found, _far = matching(Prompt.objects.filter(project__in=projects), text, column="messages")
-    shown = found.annotate(newest=Max("comparisons")).filter(newest__isnull=False)
+    prompts, _far = matching(Prompt.objects.filter(project__in=projects), text, column="messages")
+    shown = prompts.annotate(newest=Max("comparisons")).filter(newest__isnull=False)
     for prompt in shown.select_related("project").order_by("-pk")[:_MOST]:
         address = reverse("statistics-item", args=[prompt.project.slug, prompt.newest])
         label = Truncator(prompt.messages[-1]["content"]).chars(_PROMPT_LENGTH)

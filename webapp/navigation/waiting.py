@@ -1,4 +1,4 @@
-"""What waits for somebody in a project: the numbers beside the pages of the sidebar, in one query."""
+"""Work that waits for somebody in a project: the numbers beside the pages of the sidebar, in one query."""
 
 from collections.abc import Callable, Collection, Mapping
 

@@ -97,8 +97,8 @@ def gpus() -> list[Finding]:
             "host": host,
             "count": count,
         }
-        taken = [f"{lease.gpu}: {lease.run.name}" for lease in held]
-        what = "; ".join(taken) if taken else _("none is leased")
+        entries = [f"{lease.gpu}: {lease.run.name}" for lease in held]
+        what = "; ".join(entries) if entries else _("none is leased")
         findings.append(fine("gpus", f"{says}: {what}.", link=link))
     for host, held in leases.items():
         names = ", ".join(sorted({lease.run.name for lease in held}))

@@ -38,7 +38,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thread:
-    """What one annotator submitted in one assignment: the current judgment and earlier versions of it."""
+    """Judgments of one annotator in one assignment: the current one and earlier versions of it."""
 
     key: str
     shown: ShownJudgment
@@ -158,8 +158,8 @@ class ComparisonPage:
     @cached_property
     def agreement(self) -> str:
         """The agreement of its annotators in a sentence; empty for what is no work."""
-        found = agreement_on(self.comparison)
-        return "" if found is None else in_a_sentence(found, self.numbers)
+        agreement = agreement_on(self.comparison)
+        return "" if agreement is None else in_a_sentence(agreement, self.numbers)
 
     @cached_property
     def flags(self) -> list[ItemFlag]:

@@ -27,12 +27,12 @@ class Traces:
     @cached_property
     def _labels(self) -> dict[int, dict[int, str]]:
         """Labels by judgment and step."""
-        found: dict[int, dict[int, str]] = defaultdict(dict)
+        labels: dict[int, dict[int, str]] = defaultdict(dict)
         if self._steps:
             rows = LabelledStep.objects.filter(judgment__comparison=self._comparison)
             for judgment, step, label in rows.values_list("judgment_id", "step_id", "label"):
-                found[judgment][step] = label
-        return found
+                labels[judgment][step] = label
+        return labels
 
     def of(
         self, completion: Completion, judgments: Sequence[ShownJudgment], *, is_named: bool = True

@@ -82,25 +82,25 @@ def _walked(rows: QuerySet[Row], field: str, query: SearchQuery) -> QuerySet[Row
     return cast("QuerySet[Row]", walked)
 
 
-def is_common(found: QuerySet[Any]) -> bool:
+def is_common(matches: QuerySet[Any]) -> bool:
     """Return True where many rows match among the newest and among all: a walk soon fills a page.
 
     Listing all that match takes long then. Where they lie together, far from the newest, a walk does.
     """
-    newest = found.model._default_manager.order_by("-pk").values_list("pk", flat=True).first() or 0
+    newest = matches.model._default_manager.order_by("-pk").values_list("pk", flat=True).first() or 0
     drawn = random.sample(range(1, newest + 1), min(newest, _SAMPLE))
     samples = (Q(pk__gt=newest - _SAMPLE), Q(pk__in=drawn))
     return all(
-        len(found.order_by().filter(sample).values_list("pk", flat=True)[:_COMMON]) == _COMMON
+        len(matches.order_by().filter(sample).values_list("pk", flat=True)[:_COMMON]) == _COMMON
         for sample in samples
     )
 
 
-def few_of(found: QuerySet[Any]) -> list[int] | None:
-    """Return the primary keys of `found`, or None where they are more than `FEW`.
+def few_of(matches: QuerySet[Any]) -> list[int] | None:
+    """Return the primary keys of `matches`, or None where they are more than `FEW`.
 
     A page of a table ends after 50 rows. PostgreSQL expects to meet so many soon when it walks the table by
     age, which is so for a condition that many rows meet, and takes minutes for one that few do.
     """
-    pks = list(found.order_by().values_list("pk", flat=True)[: FEW + 1])
+    pks = list(matches.order_by().values_list("pk", flat=True)[: FEW + 1])
     return None if len(pks) > FEW else pks

@@ -82,18 +82,18 @@ def _update(project: Project) -> None:
     _read_features(arrays)
     read_new(arrays)
     random = np.random.default_rng(len(arrays.rankings))
-    kept = AcquisitionFigures.objects.filter(project=project).first()
+    previous = AcquisitionFigures.objects.filter(project=project).first()
     posterior = fit(
-        arrays.features(), arrays.choices(), start=arrays.mode, precisions=_precisions(kept, arrays)
+        arrays.features(), arrays.choices(), start=arrays.mode, precisions=_precisions(previous, arrays)
     )
     arrays.mode = posterior.mean
     chosen = _choose(project, arrays, posterior, random) if project.acquisition in FOLLOWS_HEAD else 0
     figures = {
-        **(kept.figures if kept else {}),
+        **(previous.figures if previous else {}),
         **{"state": state, "precision": posterior.precision, "chosen": chosen},
         "seconds": round(time.monotonic() - begun, 3),
     }
-    if _is_due(kept, arrays):
+    if _is_due(previous, arrays):
         figures |= _outlook(project, arrays, posterior, random)
     AcquisitionFigures.objects.update_or_create(
         project=project,
@@ -125,12 +125,12 @@ def _read_features(arrays: ProjectArrays) -> None:
         )
 
 
-def _precisions(kept: AcquisitionFigures | None, arrays: ProjectArrays) -> tuple[float, ...]:
+def _precisions(previous: AcquisitionFigures | None, arrays: ProjectArrays) -> tuple[float, ...]:
     """Return the precisions to choose from: the one before until the curve is due, all of them then."""
     from annotation.acquisition.posterior import PRECISIONS
 
-    last = kept.figures.get("precision") if kept else None
-    return PRECISIONS if last is None or _is_due(kept, arrays) else (last,)
+    last = previous.figures.get("precision") if previous else None
+    return PRECISIONS if last is None or _is_due(previous, arrays) else (last,)
 
 
 def _choose(project: Project, arrays: ProjectArrays, posterior: Posterior, random: Any) -> int:
@@ -154,8 +154,8 @@ def _choose(project: Project, arrays: ProjectArrays, posterior: Posterior, rando
     return len(scores)
 
 
-def _is_due(kept: AcquisitionFigures | None, arrays: ProjectArrays) -> bool:
-    measured = kept.figures.get("measured_at", 0) if kept else 0
+def _is_due(previous: AcquisitionFigures | None, arrays: ProjectArrays) -> bool:
+    measured = previous.figures.get("measured_at", 0) if previous else 0
     return len(arrays.rankings) >= max(1, measured) * _GROWN
 
 
@@ -167,7 +167,7 @@ def _outlook(project: Project, arrays: ProjectArrays, posterior: Posterior, rand
 
     judgments = sorted(arrays.rankings)
     features = arrays.features()
-    found = outlook_of(
+    outlook = outlook_of(
         features,
         [arrays.rankings[pk] for pk in judgments],
         [arrays.prompt_of[pk] for pk in judgments],
@@ -176,7 +176,7 @@ def _outlook(project: Project, arrays: ProjectArrays, posterior: Posterior, rand
     )
     figures: dict[str, Any] = {
         "measured_at": len(judgments),
-        "outlook": found.to_json() if found else None,
+        "outlook": outlook.to_json() if outlook else None,
     }
     asked = _asked_by_strategy(project, arrays)
     if asked:
@@ -216,7 +216,7 @@ def _state_of(project: Project) -> list[int]:
 
 @contextlib.contextmanager
 def _alone(project_id: int) -> Iterator[bool]:
-    """Whether this process is the only one of the machine that chooses for a project. Saves work, no more."""
+    """Yield True where no other process of the machine chooses for the project. Saves work, no more."""
     path = Path(settings.RONDO_HOME) / "acquisition" / f"{project_id}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as stream:

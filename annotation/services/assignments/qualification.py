@@ -30,9 +30,9 @@ def settle_qualification(*, assignment: Assignment) -> None:
 
 def let_in_if_passed(*, project: Project, annotator: User) -> bool:
     """Set `qualified_at` of who has passed; whether work is open to them now."""
-    found = eligibility.qualification_of(project, annotator)
-    if found.state == QualificationState.PASSED:
+    qualification = eligibility.qualification_of(project, annotator)
+    if qualification.state == QualificationState.PASSED:
         Membership.objects.filter(project=project, user=annotator, qualified_at__isnull=True).update(
             qualified_at=timezone.now()
         )
-    return found.state in (QualificationState.PASSED, QualificationState.NOT_ASKED)
+    return qualification.state in (QualificationState.PASSED, QualificationState.NOT_ASKED)

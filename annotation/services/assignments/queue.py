@@ -35,9 +35,9 @@ def first_open(project: Project, annotator: User, *, reviews: bool = False) -> C
     if project.overlap + project.extra_overlap > 1 and _has_had_the_head(project, annotator):
         place = _own_place(project, annotator)
     for stretch in [*(_BEHIND if place else ()), _EVERYTHING]:
-        found = _walk(stretch, project, annotator, place or {}, skip_locked=True, reviews=reviews)
-        if found is not None:
-            return found
+        comparison = _walk(stretch, project, annotator, place or {}, skip_locked=True, reviews=reviews)
+        if comparison is not None:
+            return comparison
     return None
 
 
@@ -62,8 +62,8 @@ def any_open(
         open_to(project, annotator, reviews=reviews).filter(round_number=round_number).order_by("shuffle")
     )
     for part in (Q(shuffle__gte=start), Q(shuffle__lt=start)):
-        if (found := _first(in_round.filter(part), project, skip_locked=True)) is not None:
-            return found
+        if (comparison := _first(in_round.filter(part), project, skip_locked=True)) is not None:
+            return comparison
     return None
 
 
@@ -85,10 +85,10 @@ def _had_by(annotator: User) -> QuerySet[Assignment]:
 
 
 def _first(comparisons: QuerySet[Comparison], project: Project, *, skip_locked: bool) -> Comparison | None:
-    found = _locked(comparisons, skip_locked=skip_locked).first()
-    if found is not None:
-        found.project = project
-    return found
+    comparison = _locked(comparisons, skip_locked=skip_locked).first()
+    if comparison is not None:
+        comparison.project = project
+    return comparison
 
 
 def _locked(comparisons: QuerySet[Comparison], *, skip_locked: bool) -> QuerySet[Comparison]:

@@ -179,15 +179,15 @@ def reserve(
 def _members(project: Project, value: str) -> dict[str, int]:
     """Return the ids of the named members by name; refuse names that the project does not have."""
     names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    found = dict(
+    members = dict(
         project.memberships.filter(user__username__in=names).values_list("user__username", "user_id")
     )
-    if unknown := [name for name in names if name not in found]:
+    if unknown := [name for name in names if name not in members]:
         raise Refusal(
             _("No member of this project has the name %(names)s. Names stand with commas between.")
             % {"names": ", ".join(unknown)}
         )
-    return found
+    return members
 
 
 def _note(project: Project, actor: User, action: str, effect: Effect, **details: object) -> None:

@@ -99,14 +99,14 @@ def _notify(comment: Comment) -> None:
     audience = [*answering(assignment), assignment.annotator]
     mentioned = [user for user in audience if user.username.lower() in names and user.pk != author.pk]
     _tell(comment, NotificationKind.MENTION, mentioned)
-    told = {user.pk for user in mentioned}
+    mentioned_ids = {user.pk for user in mentioned}
     if author.pk == assignment.annotator_id:
-        others = [user for user in managers_of(project.pk) if user.pk not in {author.pk, *told}]
+        others = [user for user in managers_of(project.pk) if user.pk not in {author.pk, *mentioned_ids}]
         _tell(comment, NotificationKind.QUESTION, others)
     else:
         before = User.objects.filter(comments__assignment=assignment).distinct()
         part = {assignment.annotator_id, *before.values_list("pk", flat=True)}
-        others = [user for user in audience if user.pk in part - {author.pk, *told}]
+        others = [user for user in audience if user.pk in part - {author.pk, *mentioned_ids}]
         _tell(comment, NotificationKind.REPLY, others)
 
 

@@ -41,10 +41,10 @@ def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ..
     unrated = (
         bool(configured.asked_criteria) and not answer.ratings and answer.verdict != Verdict.CANNOT_JUDGE
     )
-    found = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
+    doubts = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
     if answer.verdict != Verdict.RANKED or len(answer.ranks) < 2:
-        return found
-    return (*_as_shown(answer, assignment), *_against_marks(answer, assignment, categories), *found)
+        return doubts
+    return (*_as_shown(answer, assignment), *_against_marks(answer, assignment, categories), *doubts)
 
 
 def _as_shown(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ...]:

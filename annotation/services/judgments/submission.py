@@ -352,8 +352,8 @@ def _missing_info(judgment: Judgment, prompt: Prompt, missing: MissingInfoInput)
         evidence = evidence_of(prompt, missing.passage, missing.sentence, "Missing info")
         row.passage, row.sentence, row.quote = evidence.passage, evidence.sentence, evidence.quote
         row.further_evidence = [
-            {"passage": found.passage, "sentence": found.sentence, "quote": found.quote}
-            for found in (
+            {"passage": further.passage, "sentence": further.sentence, "quote": further.quote}
+            for further in (
                 evidence_of(prompt, pointer.passage, pointer.sentence, "Missing info")
                 for pointer in missing.further_evidence
             )

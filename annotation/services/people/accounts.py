@@ -103,14 +103,14 @@ def _replaced_in_message(message: str, word: re.Pattern[str], pseudonym: str) ->
 
 def _mention(names: list[str], *fields: str) -> Q:
     """Rows in which one of these fields has one of the names somewhere; JSON may write it escaped."""
-    found = Q()
+    condition = Q()
     for name in names:
         escaped = name.encode("ascii", "backslashreplace").decode()
         for field in fields:
-            found |= Q(**{f"{field}__contains" if field != "details" else "details__icontains": name})
+            condition |= Q(**{f"{field}__contains" if field != "details" else "details__icontains": name})
             if escaped != name:
-                found |= Q(**{f"{field}__icontains": r"\u"})
-    return found
+                condition |= Q(**{f"{field}__icontains": r"\u"})
+    return condition
 
 
 def _replaced(value: Any, word: re.Pattern[str], pseudonym: str) -> Any:

@@ -86,14 +86,14 @@ def create_invitation(
 
 def find_invitation(*, secret: str, now: datetime | None = None) -> Invitation | None:
     """The invitation of this link; None where it opens nothing (any more)."""
-    found = Invitation.objects.select_related("project").filter(digest=digest_of(secret)).first()
-    return found if found is not None and found.is_good(now or timezone.now()) else None
+    invitation = Invitation.objects.select_related("project").filter(digest=digest_of(secret)).first()
+    return invitation if invitation is not None and invitation.is_good(now or timezone.now()) else None
 
 
 def good_invitation(*, pk: int, now: datetime | None = None) -> Invitation | None:
     """The invitation of this key, if somebody may still join by it."""
-    found = Invitation.objects.select_related("project").filter(pk=pk).first()
-    return found if found is not None and found.is_good(now or timezone.now()) else None
+    invitation = Invitation.objects.select_related("project").filter(pk=pk).first()
+    return invitation if invitation is not None and invitation.is_good(now or timezone.now()) else None
 
 
 def accept_invitation(*, invitation: Invitation, user: User, now: datetime | None = None) -> Membership:

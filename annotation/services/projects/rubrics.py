@@ -59,8 +59,8 @@ def save_rubric(
     with transaction.atomic():
         # Two who save at once get numbers and keys of their own.
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
-        taken = project.rubrics.filter(name__iexact=name)
-        if (taken.exclude(pk=rubric.pk) if rubric else taken).exists():
+        namesakes = project.rubrics.filter(name__iexact=name)
+        if (namesakes.exclude(pk=rubric.pk) if rubric else namesakes).exists():
             raise Refusal(_("A rubric of this project has this name. Choose another."), field="name")
         if rubric is None:
             rubric = Rubric.objects.create(project=project, name=name)
@@ -193,14 +193,14 @@ def _criteria(
     """Return the rows of a version: a criterion of the same name, text and scale keeps its key."""
     earlier = RubricCriterion.objects.filter(version__rubric=version.rubric_id).order_by("version__number")
     known = {(row.name, row.text, row.scale): row.key for row in earlier}
-    taken = set(project.criteria.values_list("key", flat=True))
-    taken |= set(
+    used_keys = set(project.criteria.values_list("key", flat=True))
+    used_keys |= set(
         RubricCriterion.objects.filter(version__rubric__project=project).values_list("key", flat=True)
     )
     made = []
     for position, row in enumerate(rows, start=1):
-        key = known.get((row.name, row.text, row.scale)) or _free_key(row.name, taken)
-        taken.add(key)
+        key = known.get((row.name, row.text, row.scale)) or _free_key(row.name, used_keys)
+        used_keys.add(key)
         made.append(
             RubricCriterion(
                 version=version,
@@ -216,10 +216,10 @@ def _criteria(
     return made
 
 
-def _free_key(name: str, taken: set[str]) -> str:
+def _free_key(name: str, used_keys: set[str]) -> str:
     base = slugify(name)[: _LONGEST_KEY - 4].strip("-_") or "criterion"
     key, number = base, 1
-    while key in taken:
+    while key in used_keys:
         number += 1
         key = f"{base}-{number}"
     return key
@@ -245,8 +245,8 @@ def _write_criteria(version: RubricVersion, *, asked: bool, by: User) -> None:
 
 def _archive(version: RubricVersion, *, but: RubricVersion | None = None) -> None:
     """Ask no more by the criteria of a version that another one does not have."""
-    kept = but.criteria.values_list("key", flat=True) if but else ()
-    keys = version.criteria.exclude(key__in=list(kept)).values_list("key", flat=True)
+    other_keys = but.criteria.values_list("key", flat=True) if but else ()
+    keys = version.criteria.exclude(key__in=list(other_keys)).values_list("key", flat=True)
     for row in Criterion.objects.filter(
         project=version.rubric.project_id, key__in=list(keys), is_archived=False
     ):

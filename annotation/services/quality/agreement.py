@@ -1,4 +1,4 @@
-"""How far the annotators of a comparison agree, kept on its row for tables to filter and sort by."""
+"""Agreement of a comparison's annotators, stored on its row for tables to filter and sort by."""
 
 from collections.abc import Collection
 

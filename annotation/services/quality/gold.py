@@ -148,7 +148,7 @@ def _agreed_answer(comparison: Comparison) -> tuple[str, dict[int, int]]:
     review = Review.objects.filter(comparison=comparison, decided_at__isnull=False).first()
     if review is not None:
         return review.verdict, {int(pk): rank for pk, rank in review.ranks.items()}
-    said = [
+    answers = [
         (judgment.verdict, {place.completion_id: place.rank for place in judgment.ranks.all()})
         for judgment in Judgment.objects.current()
         .filter(
@@ -158,6 +158,6 @@ def _agreed_answer(comparison: Comparison) -> tuple[str, dict[int, int]]:
         )
         .prefetch_related("ranks")
     ]
-    if not said or any(answer != said[0] for answer in said):
+    if not answers or any(answer != answers[0] for answer in answers):
         raise Refusal(_("Annotators do not agree on this comparison. Have a reviewer decide it first."))
-    return said[0]
+    return answers[0]

@@ -123,17 +123,17 @@ def decide_review(
     if verdict == Verdict.RANKED and len(checked) > 1 and max(checked.values()) == 1:
         verdict = Verdict.EQUAL
     with transaction.atomic():
-        taken = Review.objects.filter(pk=review.pk, decided_at__isnull=True).update(
+        updated = Review.objects.filter(pk=review.pk, decided_at__isnull=True).update(
             verdict=verdict,
             ranks={str(pk): rank for pk, rank in checked.items()},
             comment=comment.strip(),
             reviewer=reviewer,
             decided_at=timezone.now(),
         )
-        if taken:
+        if updated:
             _tell_who_flagged(review)
     review.refresh_from_db()
-    if not taken and review.reviewer_id != reviewer.pk:
+    if not updated and review.reviewer_id != reviewer.pk:
         raise AlreadyDecided(review)
     return review
 

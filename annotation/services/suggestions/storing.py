@@ -123,10 +123,10 @@ def _checked_span(
 
 def _category(one: SuggestionInput, number: int, comparison: Comparison, scope: CategoryScope) -> Category:
     categories = configuration_of(comparison.project).categories
-    found = next((row for row in categories if row.pk == one.category_id and row.scope == scope), None)
-    if found is None:
+    category = next((row for row in categories if row.pk == one.category_id and row.scope == scope), None)
+    if category is None:
         raise InvalidAnswer(
             _("Suggestion %(number)s has a category that this project does not have.") % {"number": number},
             field="category",
         )
-    return found
+    return category

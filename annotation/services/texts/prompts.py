@@ -28,8 +28,8 @@ def find_or_add_prompt(
     digest = content_hash(messages, context)
     # Of two who add one prompt at once the second finds it.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
-    if found := Prompt.objects.filter(project=project, content_hash=digest).first():
-        return found
+    if prompt := Prompt.objects.filter(project=project, content_hash=digest).first():
+        return prompt
     return Prompt.objects.create(
         project=project,
         messages=list(messages),

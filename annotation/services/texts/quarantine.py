@@ -20,10 +20,10 @@ def finding_in(*, prompt: Prompt, completions: Sequence[Completion]) -> Withhold
     """The first completion that names its model, as a row that lacks its comparison; None if none does."""
     names = _source_names(completions)
     texts = [(completion.text, names[completion.source_id]) for completion in completions]
-    found = first_naming(texts, asked=lambda: asked_in(prompt))
-    if found is None:
+    match = first_naming(texts, asked=lambda: asked_in(prompt))
+    if match is None:
         return None
-    index, naming = found
+    index, naming = match
     return Withholding(completion=completions[index], start=naming.start, end=naming.end, quote=naming.quote)
 
 
@@ -37,17 +37,17 @@ def first_naming(
     for index, (text, source_name) in enumerate(texts):
         if find_self_naming(text, prompt="", source_name=source_name) is None:
             continue
-        found = find_self_naming(text, prompt=asked(), source_name=source_name)
-        if found is not None:
-            return index, found
+        naming = find_self_naming(text, prompt=asked(), source_name=source_name)
+        if naming is not None:
+            return index, naming
     return None
 
 
 def asked_in(prompt: Prompt) -> str:
     """All that an answer may speak of: what was said, and the passages."""
-    said = [message["content"] for message in prompt.messages]
+    contents = [message["content"] for message in prompt.messages]
     passages = [line for passage in prompt.context for line in (passage["title"], *passage["sentences"])]
-    return "\n".join([*said, *passages])
+    return "\n".join([*contents, *passages])
 
 
 def decide_withholding(*, withholding: Withholding, decided_by: User, release: bool) -> Withholding:

@@ -135,17 +135,17 @@ def _is_public_v4(ip: ipaddress.IPv4Address) -> bool:
 
 def _wrapped(ip: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
     """Addresses of IPv4 to which a packet for `ip` may be sent on: mapped, 6to4, Teredo, NAT64."""
-    found = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
-    found += ip.teredo or ()
+    addresses = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
+    addresses += ip.teredo or ()
     if ip in ipaddress.ip_network("64:ff9b::/96"):
-        found.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    return found
+        addresses.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    return addresses
 
 
 def addresses_of(host: str, port: int) -> list[str]:
     """Return the addresses that a host's name resolves to now, in the order of the system."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in entries))
 
 
 class GuardedTransport(httpx.BaseTransport):

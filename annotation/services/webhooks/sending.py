@@ -79,25 +79,25 @@ async def _post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int,
 
 async def _beginning(answer: httpx.Response) -> str:
     """The first characters of an answer, as they came over the line: nothing is unpacked."""
-    found = bytearray()
+    content = bytearray()
     try:
         async with asyncio.timeout(SECONDS / 3):
             async for part in answer.aiter_raw():
-                found += part
-                if len(found) >= _READ_BYTES:
+                content += part
+                if len(content) >= _READ_BYTES:
                     break
     except (TimeoutError, httpx.HTTPError):
         # What came is shown, and what did not come changes nothing.
         pass
     # PostgreSQL takes no NUL.
-    return bytes(found[:_READ_BYTES]).decode("utf-8", "replace").replace("\x00", "\ufffd")[:KEPT_CHARACTERS]
+    return bytes(content[:_READ_BYTES]).decode("utf-8", "replace").replace("\x00", "\ufffd")[:KEPT_CHARACTERS]
 
 
 def _retry_after(answer: httpx.Response) -> int | None:
-    told = answer.headers.get("Retry-After", "")
-    if answer.status_code not in _TELLS_A_TIME or not (told.isascii() and told.isdecimal()):
+    value = answer.headers.get("Retry-After", "")
+    if answer.status_code not in _TELLS_A_TIME or not (value.isascii() and value.isdecimal()):
         return None
-    return min(int(told[:9]), _LONGEST_WAIT)
+    return min(int(value[:9]), _LONGEST_WAIT)
 
 
 def _fault_of(status: int) -> str:

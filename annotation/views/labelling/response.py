@@ -18,7 +18,7 @@ from annotation.views.labelling.screen import Screen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What an annotator is told of the comparison before; false where that is nothing."""
+    """Notice about the comparison before; false where there is nothing to show."""
 
     feedback: Feedback | None = None
     planted: Sequence[tuple[Suggestion, str]] = ()

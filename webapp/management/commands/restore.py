@@ -23,13 +23,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        def told(words: str) -> None:
+        def report(words: str) -> None:
             if options["verbosity"] > 1:
                 self.stdout.write(words)
 
         try:
             manifest = restore_backup(
-                Target(options["source"]), options["name"], force=options["force"], told=told
+                Target(options["source"]), options["name"], force=options["force"], report=report
             )
         except (BackupError, Refusal, StoreError) as error:
             raise CommandError(str(error)) from error
