@@ -132,9 +132,9 @@ def _completions(arrays: ProjectArrays) -> set[int]:
         comparison__purpose=Purpose.WORK,
         comparison__gt=arrays.last_comparison,
     ).order_by()
-    found = set(new.values_list("completion_id", flat=True))
+    completions = set(new.values_list("completion_id", flat=True))
     ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(arrays)).order_by()
-    return found | set(ranked.values_list("completion_id", flat=True))
+    return completions | set(ranked.values_list("completion_id", flat=True))
 
 
 def read_stored(arrays: ProjectArrays, completions: set[int]) -> set[int]:
@@ -153,8 +153,8 @@ def read_new(arrays: ProjectArrays) -> None:
     rankings: dict[int, list[tuple[int, int]]] = defaultdict(list)
     newest_judgment = _new_judgments(arrays).aggregate(newest=Max("pk"))["newest"] or arrays.last_judgment
     rows = RankedCompletion.objects.filter(judgment__in=_new_judgments(arrays)).order_by("judgment_id")
-    told = rows.values_list("judgment_id", "completion_id", "rank", "judgment__comparison__prompt_id")
-    for judgment, completion, rank, prompt in told.iterator():
+    ranks = rows.values_list("judgment_id", "completion_id", "rank", "judgment__comparison__prompt_id")
+    for judgment, completion, rank, prompt in ranks.iterator():
         rankings[judgment].append((arrays.row_of.get(completion, NOBODY), rank))
         arrays.prompt_of[judgment] = prompt
     # What came after the features were read is left for the next time.
@@ -172,7 +172,7 @@ def read_new(arrays: ProjectArrays) -> None:
 
 
 def _read_comparisons(arrays: ProjectArrays) -> None:
-    found: dict[int, list[int]] = defaultdict(list)
+    comparisons: dict[int, list[int]] = defaultdict(list)
     candidates = Candidate.objects.filter(
         comparison__project=arrays.project,
         comparison__round_number=arrays.round_number,
@@ -180,8 +180,8 @@ def _read_comparisons(arrays: ProjectArrays) -> None:
         comparison__gt=arrays.last_comparison,
     ).order_by("comparison_id", "index")
     for comparison, completion in candidates.values_list("comparison_id", "completion_id").iterator():
-        found[comparison].append(arrays.row_of.get(completion, NOBODY))
-    for comparison, rows in found.items():
+        comparisons[comparison].append(arrays.row_of.get(completion, NOBODY))
+    for comparison, rows in comparisons.items():
         if NOBODY in rows:
             break
         arrays.comparisons[comparison] = tuple(rows)

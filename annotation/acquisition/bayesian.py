@@ -98,14 +98,14 @@ STRATEGIES = (*MEASURES, THOMPSON, TARGETED)
 def values_of(strategy: str, posterior: Posterior, pool: Pool, random: np.random.Generator) -> Values:
     """Return the value of each comparison, (N,)."""
     target = _target(posterior, pool, random) if strategy == TARGETED else None
-    found = np.zeros(len(pool.table))
+    values = np.zeros(len(pool.table))
     # In the precision of the features: of many comparisons that is half of the time.
     theta = posterior.mean.astype(pool.features.dtype)
     covariance = posterior.covariance.astype(pool.features.dtype)
-    for start in range(0, len(found), _READ_AT_ONCE):
+    for start in range(0, len(values), _READ_AT_ONCE):
         some = slice(start, start + _READ_AT_ONCE)
         if strategy == THOMPSON:
-            found[some] = _sampled_gap(posterior, pool.features[pool.table[some]], random)
+            values[some] = _sampled_gap(posterior, pool.features[pool.table[some]], random)
             continue
         differences = pool.differences(some)
         mean = differences @ theta
@@ -114,11 +114,11 @@ def values_of(strategy: str, posterior: Posterior, pool: Pool, random: np.random
         if target is not None:
             p = _expected(mean, variance)
             weight = p * (1 - p) / (1 + p * (1 - p) * variance)
-            found[some] = (weight * np.einsum("npd,npd->np", reach @ target, reach)).mean(axis=1)
+            values[some] = (weight * np.einsum("npd,npd->np", reach @ target, reach)).mean(axis=1)
         else:
             measure, together = MEASURES[strategy]
-            found[some] = together(measure(mean, variance))
-    return found
+            values[some] = together(measure(mean, variance))
+    return values
 
 
 def choose(
@@ -195,13 +195,13 @@ def _sampled_gap(posterior: Posterior, stacks: Values, random: np.random.Generat
 def _first_of_each(stacks: Values) -> NDArray[np.int64]:
     """Return the places of comparisons of which none before has the same completions."""
     seen: set[bytes] = set()
-    kept = []
+    indexes = []
     for index, stack in enumerate(stacks):
         key = np.sort(stack.round(6), axis=0).tobytes()
         if key not in seen:
             seen.add(key)
-            kept.append(index)
-    return np.array(kept, dtype=np.int64)
+            indexes.append(index)
+    return np.array(indexes, dtype=np.int64)
 
 
 def _pairs(count: int) -> tuple[list[int], list[int]]:

@@ -34,7 +34,7 @@ def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
     from annotation.acquisition import strategies
     from annotation.acquisition.values import candidates_of, rewards_of
 
-    given = list(
+    judgments = list(
         Assignment.objects.filter(
             comparison__project=project,
             comparison__round_number=round_number,
@@ -44,7 +44,7 @@ def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
         .exclude(arm="")
         .values_list("arm", "comparison_id", "judgments__verdict")
     )
-    comparisons = Comparison.objects.filter(pk__in={comparison for _, comparison, _ in given})
+    comparisons = Comparison.objects.filter(pk__in={comparison for _, comparison, _ in judgments})
     rewards = rewards_of(comparisons, candidates_of(comparisons))
     bits = dict(zip(rewards, strategies.uncertainty(list(rewards.values())).tolist(), strict=True))
     return [
@@ -55,7 +55,7 @@ def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
             decided=_mean([float(verdict == Verdict.RANKED) for _, verdict in own]),
         )
         for arm in AcquisitionArm
-        for own in [[(comparison, verdict) for name, comparison, verdict in given if name == arm]]
+        for own in [[(comparison, verdict) for name, comparison, verdict in judgments if name == arm]]
     ]
 
 

@@ -60,16 +60,16 @@ def outlook_of(
 
     Prompts are dealt to learning and test several times. The interval is that of the deals, by bootstrap.
     """
-    told = [index for index, (_, ranks) in enumerate(rankings) if len(set(ranks)) > 1]
-    if len(told) < _FEWEST or len({prompts[index] for index in told}) < 10:
+    indexes = [index for index, (_, ranks) in enumerate(rankings) if len(set(ranks)) > 1]
+    if len(indexes) < _FEWEST or len({prompts[index] for index in indexes}) < 10:
         return None
-    chosen = random.permutation(told)[:_MOST]
+    chosen = random.permutation(indexes)[:_MOST]
     measured = [_deal(features, rankings, prompts, chosen, precision, random) for _ in range(_DEALS)]
     sizes = np.array([[size for size, _ in deal] for deal in measured], dtype=np.float64)
     accuracies = np.array([[value for _, value in deal] for deal in measured])
-    now, ahead = _extrapolated(sizes, accuracies, len(told))
+    now, ahead = _extrapolated(sizes, accuracies, len(indexes))
     drawn = [
-        _extrapolated(sizes[some], accuracies[some], len(told))
+        _extrapolated(sizes[some], accuracies[some], len(indexes))
         for some in (random.integers(0, _DEALS, _DEALS) for _ in range(_BOOTSTRAPS))
     ]
     points = [
@@ -77,7 +77,7 @@ def outlook_of(
         for size, value in zip(sizes.mean(0), accuracies.mean(0), strict=True)
     ]
     return Outlook(
-        len(told), points, _interval(now, [a for a, _ in drawn]), _interval(ahead, [b for _, b in drawn])
+        len(indexes), points, _interval(now, [a for a, _ in drawn]), _interval(ahead, [b for _, b in drawn])
     )
 
 

@@ -84,13 +84,13 @@ def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
     return [one for one in sets if len(one) > 1]
 
 
-def table_of(told: Sequence[tuple[int, ...]]) -> Choices:
+def table_of(choices: Sequence[tuple[int, ...]]) -> Choices:
     """Return choices as a table."""
-    most = max(map(len, told), default=2)
-    table = np.full((len(told), most), NOBODY, dtype=np.int64)
-    for index, one in enumerate(told):
+    most = max(map(len, choices), default=2)
+    table = np.full((len(choices), most), NOBODY, dtype=np.int64)
+    for index, one in enumerate(choices):
         table[index, : len(one)] = one
-    return Choices(table, np.ones(len(told)))
+    return Choices(table, np.ones(len(choices)))
 
 
 def fit(
@@ -108,10 +108,10 @@ def fit(
     """
     best: Posterior | None = None
     for precision in sorted(precisions, reverse=True):
-        found = fit_at(features, choices, precision, start=best.mean if best is not None else start)
-        if best is not None and found.evidence < best.evidence:
+        posterior = fit_at(features, choices, precision, start=best.mean if best is not None else start)
+        if best is not None and posterior.evidence < best.evidence:
             break
-        best = found
+        best = posterior
     if best is None:
         raise ValueError("no precision is given to choose from")
     return best

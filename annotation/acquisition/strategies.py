@@ -155,31 +155,31 @@ def _roots_of_information(designs: Sequence[Values], rewards: Sequence[Values]) 
     roots: list[Values] = [np.zeros((0, 0))] * len(designs)
     chances: list[Values] = [np.zeros(0)] * len(designs)
     for indexes, stack in _by_shape(rewards):
-        for index, found in zip(indexes, _chances(stack).mean(axis=1), strict=True):
-            chances[index] = found
+        for index, chance in zip(indexes, _chances(stack).mean(axis=1), strict=True):
+            chances[index] = chance
     for indexes, stack in _by_shape(designs):
         first, second = _pairs(stack.shape[1])
         p = np.stack([chances[index] for index in indexes])
-        found_roots = np.sqrt(p * (1 - p))[..., None] * (stack[:, first] - stack[:, second])
-        for index, found in zip(indexes, found_roots, strict=True):
-            roots[index] = found
+        stacked_roots = np.sqrt(p * (1 - p))[..., None] * (stack[:, first] - stack[:, second])
+        for index, root in zip(indexes, stacked_roots, strict=True):
+            roots[index] = root
     return roots
 
 
 def _gain(roots: Values, covariance: Values) -> float:
     # One by one, and so without the stacking that `_gains` does for many.
-    beside = roots @ covariance @ roots.T
-    if len(beside) == 1:
-        return math.log1p(beside[0, 0])
-    return float(np.linalg.slogdet(np.eye(len(beside)) + beside)[1])
+    gram = roots @ covariance @ roots.T
+    if len(gram) == 1:
+        return math.log1p(gram[0, 0])
+    return float(np.linalg.slogdet(np.eye(len(gram)) + gram)[1])
 
 
 def _gains(information: Sequence[Values], covariance: Values) -> Values:
     """log det(M + RᵀR) − log det M = log det(I + R M⁻¹ Rᵀ) for each R, `covariance` being M⁻¹."""
     gains = np.zeros(len(information))
     for indexes, stack in _by_shape(information):
-        beside = stack @ covariance @ stack.transpose(0, 2, 1)
-        _, gains[indexes] = np.linalg.slogdet(np.eye(stack.shape[1]) + beside)
+        gram = stack @ covariance @ stack.transpose(0, 2, 1)
+        _, gains[indexes] = np.linalg.slogdet(np.eye(stack.shape[1]) + gram)
     return gains
 
 

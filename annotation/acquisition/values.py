@@ -44,8 +44,8 @@ def values_of(
     )
     scored = [pk for pk in shuffles if pk in rewards]
     values = value_of([rewards[pk] for pk in scored])
-    found = dict.fromkeys(shuffles, strategies.neutral(values))
-    return found | dict(zip(scored, values.tolist(), strict=True))
+    defaults = dict.fromkeys(shuffles, strategies.neutral(values))
+    return defaults | dict(zip(scored, values.tolist(), strict=True))
 
 
 def _d_optimal(
@@ -70,14 +70,14 @@ def _d_optimal(
 
 def candidates_of(comparisons: QuerySet[Comparison]) -> dict[int, Candidates]:
     """Comparison id → its completions, with who wrote them."""
-    found: dict[int, Candidates] = defaultdict(Candidates)
+    candidates: dict[int, Candidates] = defaultdict(Candidates)
     rows = Candidate.objects.filter(comparison__in=comparisons).order_by("comparison", "index")
     for comparison, completion, source in rows.values_list(
         "comparison_id", "completion_id", "completion__source_id"
     ).iterator(chunk_size=_READ_AT_ONCE):
-        found[comparison].completions.append(completion)
-        found[comparison].sources.append(source)
-    return found
+        candidates[comparison].completions.append(completion)
+        candidates[comparison].sources.append(source)
+    return candidates
 
 
 def rewards_of(comparisons: QuerySet[Comparison], candidates: Mapping[int, Candidates]) -> dict[int, Values]:

@@ -18,7 +18,7 @@ class CommentAdmin(WrittenOnceAdmin):
 
 @admin.register(Notification)
 class NotificationAdmin(WrittenOnceAdmin):
-    """What people were told in their inboxes."""
+    """Notifications in people's inboxes."""
 
     list_display = ["user", "kind", "subject", "project", "created_at", "read_at", "mail"]
     list_filter = ["kind", "mail", "project", "created_at"]

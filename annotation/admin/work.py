@@ -110,18 +110,18 @@ class AssignmentAdmin(WrittenOnceAdmin):
     @admin.action(description="Give leased comparisons back", permissions=["give_back"])
     def give_back(self, request: HttpRequest, queryset: QuerySet[Assignment]) -> None:
         """End leases before their time, so that others get the comparisons."""
-        given, refused = 0, 0
+        released, refused = 0, 0
         for assignment in queryset.select_related("annotator").filter(state=AssignmentState.LEASED):
             try:
                 release_assignment(assignment=assignment, annotator=assignment.annotator)
-                given += 1
+                released += 1
             except Refusal:
                 # It was submitted or ran out while this page was read.
                 refused += 1
-        told = f"{given} given back."
+        message = f"{released} given back."
         if refused:
-            told += f" {refused} were no longer leased and stay as they are."
-        self.message_user(request, told, messages.SUCCESS if given else messages.WARNING)
+            message += f" {refused} were no longer leased and stay as they are."
+        self.message_user(request, message, messages.SUCCESS if released else messages.WARNING)
 
 
 @admin.register(AnnotatorTally)

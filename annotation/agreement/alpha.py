@@ -29,20 +29,20 @@ def krippendorff_alpha(
     play no part, as in the source. No value where nobody shared a unit, or where all said one and the same
     (there is then no disagreement to be expected, and 0/0 is not agreement).
     """
-    kept = [[unit for unit in item if len(unit) > 1] for item in items]
-    kept = [item for item in kept if item]
-    if not kept:
+    shared = [[unit for unit in item if len(unit) > 1] for item in items]
+    shared = [item for item in shared if item]
+    if not shared:
         return absent(Missing.NOBODY_SHARED)
-    domain = np.array(sorted({value for item in kept for unit in item for value in unit}))
+    domain = np.array(sorted({value for item in shared for unit in item for value in unit}))
     if len(domain) < 2:
-        return absent(Missing.ONE_VALUE, items=len(kept))
-    counts = _value_counts(kept, domain)
-    rows = _coincidences(counts, np.repeat(np.arange(len(kept)), [len(item) for item in kept]))
+        return absent(Missing.ONE_VALUE, items=len(shared))
+    counts = _value_counts(shared, domain)
+    rows = _coincidences(counts, np.repeat(np.arange(len(shared)), [len(item) for item in shared]))
     value = float(alpha_of_coincidences(rows.sum(axis=0)[None], domain, level)[0])
     low, high = percentile_interval(
         rows, lambda sums: alpha_of_coincidences(sums, domain, level), resamples=resamples
     )
-    return Estimate(value=value, low=low, high=high, items=len(kept))
+    return Estimate(value=value, low=low, high=high, items=len(shared))
 
 
 def alpha_of_coincidences(sums: Floats, domain: Floats, level: Level) -> Floats:

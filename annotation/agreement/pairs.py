@@ -60,7 +60,7 @@ def cohen_kappa(
     both = [item for item in both if item]
     if not both:
         return absent(Missing.NOBODY_SHARED)
-    domain = _domain(value for item in both for said in item for value in said)
+    domain = _domain(value for item in both for pair in item for value in pair)
     size = len(domain)
     if size < 2:
         return absent(Missing.ONE_VALUE, items=len(both))

@@ -39,9 +39,9 @@ def mean_tau_b(items: Sequence[Sequence[Sequence[float]]], *, resamples: int = R
         return absent(Missing.NOBODY_SHARED)
     means = []
     for item in shared:
-        found = [tau for pair in combinations(item, 2) if (tau := kendall_tau_b(*pair)) is not None]
-        if found:
-            means.append(sum(found) / len(found))
+        taus = [tau for pair in combinations(item, 2) if (tau := kendall_tau_b(*pair)) is not None]
+        if taus:
+            means.append(sum(taus) / len(taus))
     if not means:
         return absent(Missing.ALL_TIED, items=len(shared))
     rows = np.column_stack([means, np.ones(len(means))])

@@ -27,8 +27,11 @@ def by_comparison(judged: Iterable[Judged]) -> Items:
 
 
 def together(judged: Iterable[Judged], selection: Selection) -> Items:
-    """What agreement is told of: with two annotators chosen what these two said, with one what
-    everyone said of the comparisons that this one judged, else everything."""
+    """Return the judgments on which agreement is measured, by comparison.
+
+    With two annotators chosen these are their judgments of what both judged; with one, all judgments of the
+    comparisons that this one judged; else all.
+    """
     items = by_comparison(judged)
     chosen = set(selection.annotator_ids)
     if len(chosen) == 2:
@@ -71,24 +74,24 @@ _NO_WIN = {Verdict.EQUAL: 2.0, Verdict.BOTH_GOOD: 3.0, Verdict.BOTH_BAD: 4.0, Ve
 
 def verdict_units(item: Sequence[Judged]) -> list[list[float]]:
     """Of a pair: who won, or which of the four non-wins it was; numbers stand for names."""
-    said = []
+    unit = []
     for one in item:
         if len(one.shown) == 2 and one.verdict != Verdict.NOT_ASKED:
             won = sum(outcome for _, _, outcome in one.outcomes())
-            said.append(_NO_WIN.get(Verdict(one.verdict), float(won)))
-    return [said]
+            unit.append(_NO_WIN.get(Verdict(one.verdict), float(won)))
+    return [unit]
 
 
 def strength_units(item: Sequence[Judged]) -> list[list[float]]:
     """Of a pair: how much better the older completion is, −4 to 4; 0 where neither is."""
-    said = []
+    unit = []
     for one in item:
         for _, _, outcome in one.outcomes() if len(one.shown) == 2 else ():
             if outcome == 0:
-                said.append(0.0)
+                unit.append(0.0)
             elif one.strength is not None:
-                said.append(float(outcome * one.strength))
-    return [said]
+                unit.append(float(outcome * one.strength))
+    return [unit]
 
 
 def rank_units(item: Sequence[Judged]) -> list[list[float]]:
@@ -112,13 +115,13 @@ def rankings(item: Sequence[Judged]) -> list[list[float]]:
 
 def position_outcomes(item: Sequence[Judged]) -> list[tuple[int, int, int]]:
     """(earlier position, later position, who won) of every pair of every judgment of one comparison."""
-    found = []
+    outcomes = []
     for one in item:
         for earlier, later in combinations(range(len(one.shown)), 2):
             outcome = one.outcome(one.shown[earlier], one.shown[later])
             if outcome is not None:
-                found.append((earlier, later, outcome))
-    return found
+                outcomes.append((earlier, later, outcome))
+    return outcomes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,19 +137,19 @@ class SaidOfPrompt:
 
 def said_of_prompts(judged: Iterable[Judged]) -> list[SaidOfPrompt]:
     """For each annotator and prompt the pairs they decided, with the judgment of each."""
-    said: dict[tuple[int, int], list[Judged]] = defaultdict(list)
+    groups: dict[tuple[int, int], list[Judged]] = defaultdict(list)
     for one in judged:
         if one.is_first_work:
-            said[one.annotator, one.prompt].append(one)
+            groups[one.annotator, one.prompt].append(one)
     return [
         SaidOfPrompt(
             annotator=annotator,
             prompt=prompt,
-            wins={(left, right): outcome for one in found for left, right, outcome in one.outcomes()},
-            asked_together={(left, right): one.pk for one in found for left, right, _ in one.outcomes()},
-            comparisons=frozenset(one.comparison for one in found),
+            wins={(left, right): outcome for one in group for left, right, outcome in one.outcomes()},
+            asked_together={(left, right): one.pk for one in group for left, right, _ in one.outcomes()},
+            comparisons=frozenset(one.comparison for one in group),
         )
-        for (annotator, prompt), found in said.items()
+        for (annotator, prompt), group in groups.items()
     ]
 
 
@@ -157,7 +160,7 @@ def retest_matches(judged: Sequence[Judged]) -> list[tuple[Judged, int, int]]:
     which nothing was said both times is left out.
     """
     firsts = {one.assignment: one for one in judged}
-    found = []
+    matches = []
     for again in judged:
         first = firsts.get(again.retest_of) if again.retest_of is not None else None
         if first is not None:
@@ -165,6 +168,6 @@ def retest_matches(judged: Sequence[Judged]) -> list[tuple[Judged, int, int]]:
                 (first.outcome(left, right), again.outcome(left, right))
                 for left, right in combinations(first.completions, 2)
             ]
-            told = [pair for pair in pairs if pair != (None, None)]
-            found.append((again, sum(before == after for before, after in told), len(told)))
-    return found
+            outcomes = [pair for pair in pairs if pair != (None, None)]
+            matches.append((again, sum(before == after for before, after in outcomes), len(outcomes)))
+    return matches

@@ -113,13 +113,13 @@ def reliability_in_groups(
     with all. groups: name by annotator; who is in none is compared with everyone. η within a group counts
     only where its members share pairs.
     """
-    found = annotator_reliability(preferences)
+    reliabilities = annotator_reliability(preferences)
     for group in sorted(set(groups.values())):
         within = [one for one in preferences if groups.get(one.annotator) == group]
         for name, reliability in annotator_reliability(within).items():
-            if reliability.shared_pairs and reliability.value > found[name].value:
-                found[name] = reliability
-    return found
+            if reliability.shared_pairs and reliability.value > reliabilities[name].value:
+                reliabilities[name] = reliability
+    return reliabilities
 
 
 class _Votes:

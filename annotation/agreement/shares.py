@@ -37,10 +37,10 @@ def share_of(
     resamples: int = RESAMPLES,
 ) -> Estimate:
     """Σ hits / Σ totals over items, with an interval over items: what hangs together in an item stays so."""
-    kept = [(hits, total) for hits, total in hits_and_totals if total]
-    if not kept:
+    rows = [(hits, total) for hits, total in hits_and_totals if total]
+    if not rows:
         return absent(missing)
-    return estimate_of(np.array(kept, dtype=np.float64), ratio, resamples=resamples)
+    return estimate_of(np.array(rows, dtype=np.float64), ratio, resamples=resamples)
 
 
 def share_of_independent(results: Sequence[bool]) -> Estimate:

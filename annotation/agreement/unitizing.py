@@ -134,13 +134,13 @@ def _add(tally: _Tally, text: MarkedText, category: int) -> None:
 
 def merged(stretches: Sequence[Stretch]) -> list[Stretch]:
     """The same characters in as few stretches as possible, in order."""
-    found: list[Stretch] = []
+    union: list[Stretch] = []
     for start, end in sorted(stretches):
-        if found and start < found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if union and start < union[-1][1]:
+            union[-1] = (union[-1][0], max(end, union[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def gaps_between(stretches: Sequence[Stretch], length: int) -> list[Stretch]:

@@ -135,7 +135,7 @@ class ApiView(APIView):
                 return Response(body, status=stored.status, headers={"Idempotent-Replayed": "true"})
             answer = post(request, *args, **kwargs)
             body = JSONRenderer().render(answer.data).decode() if answer.data is not None else ""
-            keep_answer(kept=stored, status=answer.status_code, body=body)
+            keep_answer(row=stored, status=answer.status_code, body=body)
             return answer
 
 

@@ -55,10 +55,10 @@ def claim_key(*, user: User, key: str, fingerprint: str) -> KeptAnswer:
     return stored
 
 
-def keep_answer(*, kept: KeptAnswer, status: int, body: str) -> None:
+def keep_answer(*, row: KeptAnswer, status: int, body: str) -> None:
     """Store the response of a request under its key, in the transaction of the request."""
     assert_in_transaction()
-    KeptAnswer.objects.filter(pk=kept.pk).update(status=status, body=body)
+    KeptAnswer.objects.filter(pk=row.pk).update(status=status, body=body)
 
 
 def forget_answers(*, now: datetime | None = None) -> int:

@@ -211,13 +211,13 @@ class CommentsView(ListView, ProjectView):
         comparison.project = self.project
         return comparison
 
-    def thread(self, comparison: Comparison, assignment: int) -> Assignment:
+    def thread(self, comparison: Comparison, pk: int) -> Assignment:
         """Return the assignment whose thread is written to; 404 where the user may not answer there."""
-        found = get_object_or_404(Assignment, pk=assignment, comparison=comparison)
-        found.comparison = comparison
-        if not may_answer(self.user, found):
+        assignment = get_object_or_404(Assignment, pk=pk, comparison=comparison)
+        assignment.comparison = comparison
+        if not may_answer(self.user, assignment):
             raise Http404
-        return found
+        return assignment
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         threads = threads_of(comparison=self.comparison(self.kwargs["pk"]), reader=self.user)

@@ -198,10 +198,10 @@ class StatisticsItemsView(ListView, ProjectView):
 
     def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
         selection, shown = selection_of(self, asked), Shown(asked["show"])
-        found = comparisons_behind(self.project, selection, shown)
-        if found is None:
-            found = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
-        return found.prefetch_related("candidates")
+        comparisons = comparisons_behind(self.project, selection, shown)
+        if comparisons is None:
+            comparisons = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
+        return comparisons.prefetch_related("candidates")
 
     @extend_schema(
         operation_id="statistics_items",

@@ -51,11 +51,11 @@ def dropped_lines(
     make: Callable[[Callable[[Record, Dropped], None]], Export],
 ) -> Iterator[str]:
     """Each thing that an export drops, as a line of JSON. make: the export, given whom to tell of them."""
-    found: list[str] = []
-    for _row in make(lambda record, dropped: found.append(dropped_line(record, dropped))).row_stream():
-        yield from found
-        found.clear()
-    yield from found
+    lines: list[str] = []
+    for _row in make(lambda record, dropped: lines.append(dropped_line(record, dropped))).row_stream():
+        yield from lines
+        lines.clear()
+    yield from lines
 
 
 def export_of(

@@ -46,22 +46,24 @@ class ExportFilters:
 
     def judgments(self, project: Project, *, unblinded: bool) -> QuerySet[Judgment]:
         """Return the current judgments that pass."""
-        found = access.judgments_current(project, self.rounds, machines=self.machines, unblinded=unblinded)
+        judgments = access.judgments_current(
+            project, self.rounds, machines=self.machines, unblinded=unblinded
+        )
         if self.split:
-            found = found.filter(comparison__prompt__split=Split(self.split))
+            judgments = judgments.filter(comparison__prompt__split=Split(self.split))
         if self.annotator:
-            found = found.filter(annotator__pseudonym=self.annotator)
+            judgments = judgments.filter(annotator__pseudonym=self.annotator)
         if self.since:
-            found = found.filter(created_at__gte=_midnight(self.since))
+            judgments = judgments.filter(created_at__gte=_midnight(self.since))
         if self.until:
-            found = found.filter(created_at__lt=_midnight(self.until + timedelta(days=1)))
+            judgments = judgments.filter(created_at__lt=_midnight(self.until + timedelta(days=1)))
         if self.tag:
-            found = found.filter(with_tag(self.tag))
+            judgments = judgments.filter(with_tag(self.tag))
         if self.category:
-            found = found.filter(_with_category(self.category))
+            judgments = judgments.filter(_with_category(self.category))
         if self.comparisons:
-            found = found.filter(comparison__in=list(self.comparisons))
-        return found
+            judgments = judgments.filter(comparison__in=list(self.comparisons))
+        return judgments
 
     def manifest(self) -> dict[str, Any]:
         """Return the filters as the manifest names them; those of later versions only where they restrict."""
@@ -96,8 +98,8 @@ def require_known(*, project: Project, filters: ExportFilters) -> None:
         keys = list(project.categories.order_by("position", "pk").values_list("key", flat=True))
         if filters.category not in keys:
             known = _("Categories: %(keys)s.") % {"keys": ", ".join(keys)} if keys else _("There are none.")
-            told = _("The project has no category %(key)s.") % {"key": filters.category}
-            raise Refusal(f"{told} {known}", field="category")
+            problem = _("The project has no category %(key)s.") % {"key": filters.category}
+            raise Refusal(f"{problem} {known}", field="category")
     if filters.annotator and not _has_judged(project, filters.annotator):
         raise Refusal(
             _("No annotator of this project has the pseudonym %(name)s.") % {"name": filters.annotator},

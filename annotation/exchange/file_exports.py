@@ -56,10 +56,10 @@ class Export:
 
     def row_stream(self) -> Iterator[dict[str, Any]]:
         """The rows, some at a time from the database: memory does not grow with their number."""
-        found = self.selected()
+        judgments = self.selected()
         scene = scene_of(self.project, self.tokens)
         with Occurrences() as prompts:
-            for record in records(found, at_most=self.at_most):
+            for record in records(judgments, at_most=self.at_most):
                 self.judgments += 1
                 self.by_programs += record["machine"]
                 if self.writer.once_per_prompt and prompts.count(record["prompt"].encode()) > 1:
@@ -69,14 +69,14 @@ class Export:
                 yield from self._rows_of(record, scene)
 
     def _rows_of(self, record: Record, scene: Scene) -> Iterator[dict[str, Any]]:
-        for found in self.writer.rows(record, scene):
-            if isinstance(found, Dropped):
-                self.dropped[_kind(found.reason)] += 1
+        for row in self.writer.rows(record, scene):
+            if isinstance(row, Dropped):
+                self.dropped[_kind(row.reason)] += 1
                 if self.on_drop:
-                    self.on_drop(record, found)
+                    self.on_drop(record, row)
             else:
                 self.rows += 1
-                yield found
+                yield row
 
     def text_stream(self) -> Iterator[str]:
         """The file, piece by piece, for every container but Parquet."""
@@ -150,10 +150,10 @@ def scene_of(project: Project, tokens: Tokens | None) -> Scene:
 
 def dropped_line(record: Record, dropped: Dropped) -> str:
     """One thing that was dropped, as a line of JSON."""
-    told = {"judgment": record["judgment"], "reason": dropped.reason}
+    row = {"judgment": record["judgment"], "reason": dropped.reason}
     if dropped.completion:
-        told["completion"] = dropped.completion
-    return as_line(told)
+        row["completion"] = dropped.completion
+    return as_line(row)
 
 
 def write_parquet(rows: Iterator[dict[str, Any]], columns: Mapping[str, str], sink: Any) -> int:

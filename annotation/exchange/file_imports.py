@@ -50,7 +50,7 @@ def import_file(
     created_by: User | None = None,
     split: str = "",
     unpack: bool = True,
-    told: Told | None = None,
+    on_progress: Told | None = None,
 ) -> FileImport:
     """Bring a file, or a folder of a data set, into a project.
 
@@ -78,7 +78,7 @@ def import_file(
     record.errors, record.errors_total = [], 0
     record.save()
     try:
-        import_rows(record, path, split=split, unpack=unpack, told=told)
+        import_rows(record, path, split=split, unpack=unpack, on_progress=on_progress)
     except Refusal as refusal:
         text = "" if isinstance(refusal, ImportErrors) else refusal.message
         release(record, **record.end_values(JobState.FAILED, text))
@@ -89,7 +89,7 @@ def import_file(
 
 
 def import_rows(
-    record: FileImport, path: Path, *, split: str = "", unpack: bool = True, told: Told | None = None
+    record: FileImport, path: Path, *, split: str = "", unpack: bool = True, on_progress: Told | None = None
 ) -> None:
     """Look a file through and write it, as its record says. The caller holds the claim on the record."""
     try:
@@ -101,7 +101,7 @@ def import_rows(
             split=split,
             unpack=unpack,
         )
-        _Run(record, plan, lambda: read_rows(path, unpack=unpack, split=split), told).go()
+        _Run(record, plan, lambda: read_rows(path, unpack=unpack, split=split), on_progress).go()
     except ImportErrors as refusal:
         record.errors = refusal.errors
         raise
@@ -122,15 +122,15 @@ def record_for(
 
 def digest_of(path: Path, split: str = "") -> tuple[str, int]:
     """SHA-256 of a file, or of all files of a folder with their names, and the size in bytes."""
-    found, size = hashlib.sha256(split.encode()), 0
+    digest, size = hashlib.sha256(split.encode()), 0
     for file in data_files(path) if path.is_dir() else [path]:
         if file != path:
-            found.update(str(file.relative_to(path)).encode("utf-8", "surrogateescape"))
+            digest.update(str(file.relative_to(path)).encode("utf-8", "surrogateescape"))
         with file.open("rb") as stream:
             while part := stream.read(_READ_AT_ONCE):
-                found.update(part)
+                digest.update(part)
                 size += len(part)
-    return found.hexdigest(), size
+    return digest.hexdigest(), size
 
 
 def plan_of(
@@ -190,11 +190,11 @@ def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iter
     together = plan.reader.group(good()) if plan.reader.group else good()
     for number, row in together:
         try:
-            found = _read(row, plan)
+            items = _read(row, plan)
         except FieldError as error:
             on_error(number, error)
             continue
-        for item in found:
+        for item in items:
             yield number, item
 
 
@@ -217,12 +217,16 @@ class _Run:
     """One try to bring a file in."""
 
     def __init__(
-        self, record: FileImport, plan: Plan, rows: Callable[[], Iterator[NumberedRow]], told: Told | None
+        self,
+        record: FileImport,
+        plan: Plan,
+        rows: Callable[[], Iterator[NumberedRow]],
+        on_progress: Told | None,
     ) -> None:
         self._record = record
         self._plan = plan
         self._rows = rows
-        self._told = told or (lambda done, total: None)
+        self._on_progress = on_progress or (lambda done, total: None)
         self._counts = {**asdict(ItemCounts()), **record.counts}
         self._counts["left_out"] = 0
 
@@ -290,7 +294,7 @@ class _Run:
             self._counts[name] += value
         self._record.rows_done = batch[-1][0]
         self._save()
-        self._told(self._record.rows_done, self._record.rows_total)
+        self._on_progress(self._record.rows_done, self._record.rows_total)
 
     def _note(self, error: str) -> None:
         self._record.errors_total += 1

@@ -31,7 +31,7 @@ def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedP
     )
     completions = store_completions(placed, set())
     comparisons = _comparisons(project, completions)
-    taken = set(
+    stored_keys = set(
         ConversationTurn.objects.filter(conversation__in=conversations.values()).values_list(
             "conversation_id", "index"
         )
@@ -40,7 +40,7 @@ def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedP
     for (item, prompt), ids in zip(placed, completions, strict=True):
         for turn in item.turns:
             key = (conversations[turn.conversation.id], turn.index)
-            if key not in taken:
+            if key not in stored_keys:
                 comparison = comparisons.get(completion_set(ids)) if ids else None
                 rows.setdefault(key, (prompt, comparison, *_continuation(turn, ids)))
     now = bulk.time_value(timezone.now())
@@ -62,15 +62,15 @@ def _continuation(turn: ImportedTurn, completions: Sequence[int]) -> tuple[int |
 def _comparisons(project: Project, completions: Iterable[Sequence[int]]) -> dict[str, int]:
     """Completion set → the oldest comparison of it."""
     sets = {completion_set(ids) for ids in completions if ids}
-    found = Comparison.objects.filter(project=project, completion_set__in=sets, purpose=Purpose.WORK)
-    return dict(found.order_by("-round_number", "-pk").values_list("completion_set", "pk"))
+    comparisons = Comparison.objects.filter(project=project, completion_set__in=sets, purpose=Purpose.WORK)
+    return dict(comparisons.order_by("-round_number", "-pk").values_list("completion_set", "pk"))
 
 
 def _conversations(
-    project: Project, told: Iterable[ImportedConversation], people: ImportedPeople
+    project: Project, conversations: Iterable[ImportedConversation], people: ImportedPeople
 ) -> Mapping[str, uuid.UUID]:
     """The conversations by the ids that the file has for them; those that are not here yet are written."""
-    wanted = {one.id: one for one in told}
+    wanted = {one.id: one for one in conversations}
     here = Conversation.objects.filter(project=project).filter(
         Q(pk__in=list(wanted)) | Q(imported_from__id__in=list(wanted))
     )
@@ -104,5 +104,5 @@ def _conversations(
     return known | ids
 
 
-def _time(given: str) -> Any:
-    return bulk.time_value(datetime.fromisoformat(given)) if given else None
+def _time(timestamp: str) -> Any:
+    return bulk.time_value(datetime.fromisoformat(timestamp)) if timestamp else None

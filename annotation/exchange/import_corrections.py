@@ -60,11 +60,11 @@ def _corrected(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[_Corrected]
     for pk, one in numbered:
         for place, text in one.judgment.corrections:
             original = one.item.completions[place].text
-            given = [edit for edit in one.judgment.edits if edit.completion == place] or [
+            imported_edits = [edit for edit in one.judgment.edits if edit.completion == place] or [
                 ImportedEdit(completion=place, start=e.start, end=e.end, replacement=e.replacement)
                 for e in edits(original, text)
             ]
-            yield _Corrected(pk, place, one.completions[place], original, text, given)
+            yield _Corrected(pk, place, one.completions[place], original, text, imported_edits)
 
 
 def _write_continuations(corrected: Sequence[_Corrected], assignments: Mapping[int, int]) -> Sequence[int]:

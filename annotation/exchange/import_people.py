@@ -37,9 +37,9 @@ class ImportedPeople:
 
     def _look_up(self, names: list[Name]) -> None:
         usernames = {name: self._username(name) for name in names}
-        found = dict(User.objects.filter(username__in=usernames.values()).values_list("username", "pk"))
+        accounts = dict(User.objects.filter(username__in=usernames.values()).values_list("username", "pk"))
         pseudonyms = {name: pseudonym for name in names if (pseudonym := _as_uuid(name[0]))}
-        taken = {
+        owners = {
             pseudonym: (pk, username)
             for pseudonym, pk, username in User.objects.filter(pseudonym__in=pseudonyms.values()).values_list(
                 "pseudonym", "pk", "username"
@@ -48,15 +48,15 @@ class ImportedPeople:
         new = []
         for name in names:
             pseudonym = pseudonyms.get(name)
-            owner = taken.get(pseudonym) if pseudonym else None
+            owner = owners.get(pseudonym) if pseudonym else None
             if owner is not None and owner[1] != usernames[name]:
                 self.persons[name[0]] = owner[0]
                 pseudonym = uuid.uuid5(_DERIVED, str(pseudonym))
-            if usernames[name] not in found:
+            if usernames[name] not in accounts:
                 new.append(self._account(name, usernames[name], pseudonym))
         User.objects.bulk_create(new)
-        found |= {user.username: user.pk for user in new}
-        self._ids |= {name: found[usernames[name]] for name in names}
+        accounts |= {user.username: user.pk for user in new}
+        self._ids |= {name: accounts[usernames[name]] for name in names}
 
     def _account(self, name: Name, username: str, pseudonym: uuid.UUID | None) -> User:
         return User(

@@ -162,8 +162,8 @@ def _missing(item: ImportedItem, lack: ImportedMissing) -> tuple[Any, ...]:
 
 
 def _stands(item: ImportedItem, passage: int, sentence: int | None) -> str:
-    found = item.context[passage]
-    return str(found["title"] if sentence is None else found["sentences"][sentence])
+    document = item.context[passage]
+    return str(document["title"] if sentence is None else document["sentences"][sentence])
 
 
 def _display_order(one: Accepted) -> list[int]:
@@ -173,8 +173,8 @@ def _display_order(one: Accepted) -> list[int]:
     return sorted(one.completions, key=lambda pk: hashlib.sha256(one.key.bytes + str(pk).encode()).digest())
 
 
-def _time(given: str, now: datetime) -> Any:
-    return bulk.time_value(datetime.fromisoformat(given) if given else now)
+def _time(timestamp: str, now: datetime) -> Any:
+    return bulk.time_value(datetime.fromisoformat(timestamp) if timestamp else now)
 
 
 def uuid_value(value: uuid.UUID) -> str:

@@ -169,15 +169,15 @@ def _check_object(values: Mapping[str, Any], where: str) -> None:
     text(spelled, where)
 
 
-def _check_time(given: str) -> None:
-    if not given:
+def _check_time(timestamp: str) -> None:
+    if not timestamp:
         return
     try:
-        found = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(timestamp)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise FieldError("created_at", f"{given[:40]!r} is no time with a time zone (ISO 8601)")
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise FieldError("created_at", f"{timestamp[:40]!r} is no time with a time zone (ISO 8601)")
 
 
 def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:

@@ -157,29 +157,29 @@ class ItemImport:
             [item.messages, item.context, [(c.text, c.source, c.seed) for c in item.completions]],
             ensure_ascii=False,
         )
-        found = []
+        keys = []
         for judgment in item.judgments:
-            said = json.dumps(_said(judgment), ensure_ascii=False, sort_keys=True, default=_said)
-            digest = hashlib.sha256(f"{asked}\n{said}".encode()).digest()
+            content = json.dumps(_said(judgment), ensure_ascii=False, sort_keys=True, default=_said)
+            digest = hashlib.sha256(f"{asked}\n{content}".encode()).digest()
             times = self._occurrences.count(digest[:16])
-            found.append(uuid.uuid5(_KEYS, f"{self._scene.project.pk}:{digest.hex()}:{times}"))
-        return found
+            keys.append(uuid.uuid5(_KEYS, f"{self._scene.project.pk}:{digest.hex()}:{times}"))
+        return keys
 
     def _somebody(self, judgment: ImportedJudgment, first: int, comparison: int, places: "_Places") -> int:
         """Nobody is named, so it is anyone who has not judged these answers yet."""
-        found = first
+        annotator = first
         for number in range(2, _MOST_ANONYMOUS):
-            if not places.has(comparison, found):
+            if not places.has(comparison, annotator):
                 break
             name = (f"no. {number}", judgment.is_machine)
-            found = self._people.ids([name])[name]
-        return found
+            annotator = self._people.ids([name])[name]
+        return annotator
 
     def _origin(self, number: int, judgment: ImportedJudgment) -> dict[str, Any]:
-        told = {"format": self._format, "row": number}
+        origin = {"format": self._format, "row": number}
         if not judgment.display_order:
-            told["display_order"] = "unknown"
-        return told | ({"more": dict(judgment.more)} if judgment.more else {})
+            origin["display_order"] = "unknown"
+        return origin | ({"more": dict(judgment.more)} if judgment.more else {})
 
 
 class _Places:

@@ -159,9 +159,9 @@ def _store(project: Project, batch: list[ImportedItem]) -> tuple[int, int]:
 
 def _known(project: Project, digests: set[str]) -> dict[str, int]:
     """Content hash → id of those that the project has."""
-    found = Prompt.objects.filter(project=project).values_list("content_hash", "pk")
+    prompts = Prompt.objects.filter(project=project).values_list("content_hash", "pk")
     # Of few prompts all are read, which is quicker than to ask for each of a batch by name.
-    few = list(found[: len(digests) + 1])
+    few = list(prompts[: len(digests) + 1])
     if len(few) <= len(digests):
         return dict(few)
-    return dict(found.filter(content_hash__in=digests))
+    return dict(prompts.filter(content_hash__in=digests))

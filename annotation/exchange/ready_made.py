@@ -132,11 +132,11 @@ def _stored(
 
 def _sources(names: Iterable[str]) -> dict[str, int]:
     wanted = set(names)
-    found = dict(CompletionSource.objects.filter(name__in=wanted).values_list("name", "pk"))
-    for name in wanted - found.keys():
+    sources = dict(CompletionSource.objects.filter(name__in=wanted).values_list("name", "pk"))
+    for name in wanted - sources.keys():
         source, _ = CompletionSource.objects.get_or_create(name=name, defaults={"kind": SourceKind.IMPORT})
-        found[name] = source.pk
-    return found
+        sources[name] = source.pk
+    return sources
 
 
 def _withheld(pk: int, item: ImportedItem, prompt: int, ids: Sequence[int]) -> list[Withholding]:

@@ -55,7 +55,7 @@ def records(
 
 def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
     """These judgments with everything that stands for them, ready for JSON."""
-    found = (
+    judgments = (
         Judgment.objects.filter(pk__in=ids)
         .order_by("pk")
         .values(
@@ -78,7 +78,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             *("comparison__prompt__references", "comparison__prompt__tags"),
         )
     )
-    rows = list(found)
+    rows = list(judgments)
     comparisons = {row["comparison_id"] for row in rows}
     completions = _completions(comparisons)
     turns = turns_of_comparisons(comparisons, _completions)
@@ -135,7 +135,7 @@ def _conversations(turns: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    found = (
+    candidates = (
         Candidate.objects.filter(comparison__in=comparisons)
         .order_by("comparison_id", "index")
         .values_list(
@@ -145,7 +145,7 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
         )
     )
     listed = defaultdict(list)
-    rows = list(found)
+    rows = list(candidates)
     steps = _steps({pk for _, pk, *_, step_count in rows if step_count})
     for comparison, pk, text, source, sampling, seed, finish_reason, _ in rows:
         listed[comparison].append(
@@ -241,8 +241,8 @@ def _time(at: datetime | None) -> str | None:
 def _steps(completions: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     names = ("kind", "role", "tool", "call", "is_error", "start", "body", "end", "arguments")
     listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    found = TraceStep.objects.filter(completion__in=completions).order_by("completion_id", "index")
-    for completion, *values in found.values_list("completion_id", *names) if completions else ():
+    steps = TraceStep.objects.filter(completion__in=completions).order_by("completion_id", "index")
+    for completion, *values in steps.values_list("completion_id", *names) if completions else ():
         listed[completion].append(dict(zip(names, values, strict=True)))
     return listed
 
@@ -274,9 +274,9 @@ def _part(model: type[Model], fields: Sequence[str], shown: Callable[..., Any]) 
 
 
 def _corrections(ids: Sequence[int]) -> dict[int, list[Any]]:
-    found = Correction.objects.filter(judgment__in=ids).select_related("completion").order_by("pk")
+    corrections = Correction.objects.filter(judgment__in=ids).select_related("completion").order_by("pk")
     listed: dict[int, list[Any]] = defaultdict(list)
-    for correction in found.prefetch_related("edits__continuation", "edits__span_flag__category"):
+    for correction in corrections.prefetch_related("edits__continuation", "edits__span_flag__category"):
         listed[correction.judgment_id].append(
             {
                 "completion": str(correction.completion_id),

@@ -32,8 +32,8 @@ def count_upload(*, project: Project, user: User, size: int) -> None:
                 % {"most": number_format(most)},
                 field="file",
             )
-        kept = project.file_imports.filter(state__in=(ImportState.UPLOADED, ImportState.FAILED))
-        if kept.exclude(stored_as="").count() >= MOST_KEPT:
+        imports = project.file_imports.filter(state__in=(ImportState.UPLOADED, ImportState.FAILED))
+        if imports.exclude(stored_as="").count() >= MOST_KEPT:
             raise Refusal(
                 _("%(most)s files wait here to be imported. Import some of them or delete them.")
                 % {"most": number_format(MOST_KEPT)},

@@ -122,7 +122,7 @@ class AnnotatorsPage:
 
     @property
     def left_out(self) -> int:
-        """How many annotators the heat map leaves out."""
+        """Return the number of annotators that the heat map leaves out."""
         return max(0, len(self.report.people) - MOST_IN_MAP) if self._shared else 0
 
     @property

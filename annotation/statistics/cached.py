@@ -71,10 +71,10 @@ def compute_in_worker(*, project_id: int, selection: Selection) -> None:
 
 def kept_report_of(project: Project, selection: Selection) -> Report | None:
     """Return the report computed after the newest judgment, or a slow one of not long ago; else None."""
-    kept: tuple[str, Report] | None = cache.get(_key_of(project, selection))
-    if kept is None:
+    entry: tuple[str, Report] | None = cache.get(_key_of(project, selection))
+    if entry is None:
         return None
-    state, report = kept
+    state, report = entry
     age = timezone.now() - report.computed_at
     if age > timedelta(seconds=KEPT_SECONDS):
         return None
@@ -84,8 +84,8 @@ def kept_report_of(project: Project, selection: Selection) -> Report | None:
 
 def last_report_of(project: Project, selection: Selection) -> Report | None:
     """Return the report computed last, however old; None where none is kept. Computes nothing."""
-    kept: tuple[str, Report] | None = cache.get(_key_of(project, selection))
-    return None if kept is None else kept[1]
+    entry: tuple[str, Report] | None = cache.get(_key_of(project, selection))
+    return None if entry is None else entry[1]
 
 
 def is_large(project: Project) -> bool:

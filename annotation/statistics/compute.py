@@ -95,8 +95,8 @@ def _pair_figures(items: readings.Items, of_items: ItemUnits, selection: Selecti
         else Figure(key="pair-fleiss", estimate=fleiss_kappa(units), show="disagree")
     )
 
-    def alpha(key: str, level: Level, found: Iterable[list[list[float]]]) -> Figure:
-        return Figure(key=key, estimate=krippendorff_alpha(list(found), level), show="disagree")
+    def alpha(key: str, level: Level, item_units: Iterable[list[list[float]]]) -> Figure:
+        return Figure(key=key, estimate=krippendorff_alpha(list(item_units), level), show="disagree")
 
     every = list(items.values())
     strengths = [readings.strength_units(item) for item in every]
@@ -126,8 +126,8 @@ def _rating_figures(project: Project, items: readings.Items, selection: Selectio
     )
     for rated in ratings_in(project, selection.rounds):
         if rated.judgment in item_of:
-            found = units[rated.criterion][item_of[rated.judgment]]
-            found[rated.completion].append(float(rated.value))
+            ratings = units[rated.criterion][item_of[rated.judgment]]
+            ratings[rated.completion].append(float(rated.value))
     figures = []
     levels: tuple[Level, ...] = ("ordinal", "interval")
     for criterion in criteria:
@@ -174,9 +174,9 @@ def _rewrite_figures(project: Project, own: Sequence[Judged], selection: Selecti
     counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     shares = []
     for one in own:
-        found = changed.get(one.pk, [])
-        shares += found
-        counts[one.comparison][0] += len(found)
+        changed_shares = changed.get(one.pk, [])
+        shares += changed_shares
+        counts[one.comparison][0] += len(changed_shares)
         counts[one.comparison][1] += len(one.shown)
     length = Estimate(value=median(shares), items=len(shares)) if shares else absent(Missing.NO_DATA)
     rewritten = share_of([(part, whole) for part, whole in counts.values()])
@@ -248,20 +248,20 @@ def _two_people(
 def _shared_agreement(of_items: ItemUnits) -> tuple[SharedAgreement, ...]:
     """Percent agreement of every pair of annotators: mean over the pairs of responses that both judged."""
     alike: Counter[tuple[int, int]] = Counter()
-    told: Counter[tuple[int, int]] = Counter()
+    totals: Counter[tuple[int, int]] = Counter()
     items: Counter[tuple[int, int]] = Counter()
     for units in of_items.values():
         met: set[tuple[int, int]] = set()
         for unit in units:
             people = sorted((int(str(pk)), value) for pk, value in unit.items())
             for (first, one), (second, other) in combinations(people, 2):
-                told[first, second] += 1
+                totals[first, second] += 1
                 alike[first, second] += one == other
                 met.add((first, second))
         items.update(met)
     return tuple(
-        SharedAgreement(first=pair[0], second=pair[1], share=alike[pair] / told[pair], items=items[pair])
-        for pair in sorted(told)
+        SharedAgreement(first=pair[0], second=pair[1], share=alike[pair] / totals[pair], items=items[pair])
+        for pair in sorted(totals)
     )
 
 
@@ -276,14 +276,14 @@ class _Consistency:
         for answered in gold_answered_in(project, selection.rounds):
             if selection.is_of(answered.annotator):
                 self.golds[answered.annotator].append(answered.right)
-        found = [
-            circles_among(said.wins, said.asked_together)
-            for said in readings.said_of_prompts(own)
-            if len(said.comparisons) > 1
+        circles = [
+            circles_among(decisions.wins, decisions.asked_together)
+            for decisions in readings.said_of_prompts(own)
+            if len(decisions.comparisons) > 1
         ]
-        self.triples = sum(one.triples for one in found)
-        self.circles = sum(len(one.cyclic) for one in found)
-        self._circle_rows = [(float(len(one.cyclic)), float(one.triples)) for one in found]
+        self.triples = sum(one.triples for one in circles)
+        self.circles = sum(len(one.cyclic) for one in circles)
+        self._circle_rows = [(float(len(one.cyclic)), float(one.triples)) for one in circles]
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -291,12 +291,12 @@ class _Consistency:
         return (
             Figure(
                 key="gold",
-                estimate=share_of_independent([right for found in self.golds.values() for right in found]),
+                estimate=share_of_independent([right for golds in self.golds.values() for right in golds]),
                 show="gold-wrong",
             ),
             Figure(
                 key="retest",
-                estimate=share_of([row for found in self.retests.values() for row in found]),
+                estimate=share_of([row for retests in self.retests.values() for row in retests]),
                 show="retest-changed",
             ),
             Figure(key="circles", estimate=share_of(self._circle_rows), show="circles"),
@@ -311,10 +311,10 @@ def _people(
     by_person: dict[int, list[Judged]] = defaultdict(list)
     for one in own:
         by_person[one.annotator].append(one)
-    found = []
+    people = []
     for pk, judged in sorted(by_person.items()):
         reliability = reliabilities.get(pk)
-        found.append(
+        people.append(
             Person(
                 pk=pk,
                 judgments=len(judged),
@@ -337,7 +337,7 @@ def _people(
                 retest=share_of(consistency.retests.get(pk, [])),
             )
         )
-    return tuple(found)
+    return tuple(people)
 
 
 def _cost(judged: Sequence[Judged]) -> Cost:

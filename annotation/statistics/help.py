@@ -184,9 +184,13 @@ def _share(results: Sequence[tuple[int, bool]], resamples: int) -> Estimate:
     for comparison, result in results:
         sums[comparison][0] += result
         sums[comparison][1] += 1
-    found = share_of([(hits, total) for hits, total in sums.values()], resamples=resamples)
+    estimate = share_of([(hits, total) for hits, total in sums.values()], resamples=resamples)
     return Estimate(
-        value=found.value, low=found.low, high=found.high, items=len(results), missing=found.missing
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        items=len(results),
+        missing=estimate.missing,
     )
 
 

@@ -93,7 +93,7 @@ def passes_in(project: Project) -> list[Passes]:
 
 def _first_passes(comparisons: Iterable[int]) -> dict[int, dict[int, int]]:
     """Comparison → annotator → their first judgment, which no suggestion has touched."""
-    found: dict[int, dict[int, int]] = defaultdict(dict)
+    judgments: dict[int, dict[int, int]] = defaultdict(dict)
     rows = Judgment.objects.filter(
         comparison__in=comparisons,
         supersedes__isnull=True,
@@ -101,8 +101,8 @@ def _first_passes(comparisons: Iterable[int]) -> dict[int, dict[int, int]]:
         assignment__retest_of__isnull=True,
     ).values_list("comparison_id", "annotator_id", "pk")
     for comparison, annotator, pk in rows:
-        found[comparison][annotator] = pk
-    return found
+        judgments[comparison][annotator] = pk
+    return judgments
 
 
 def _ranks(judgments: Iterable[int]) -> Mapping[int, dict[int, int]]:

@@ -142,7 +142,7 @@ class ReportPage:
 
     @property
     def rewrites(self) -> list[Row]:
-        """How many responses were rewritten, and how much of them."""
+        """Return the share of responses that were rewritten, and the share of their text."""
         return self._rows(self.report.rewrites, SHARE)
 
     @property
@@ -196,16 +196,16 @@ class ReportPage:
     @property
     def position(self) -> list[Row]:
         """The share won by what was shown first, with both intervals, and the share of each place."""
-        found = self.report.position
+        position = self.report.position
         overall = Row(
             name=str(FIGURES["position"][0]),
             note=_("Wilson’s interval: right where each comparison is a pair."),
-            numbers=(self._number(found.estimate, SHARE, share=True, shown=Shown.FIRST_WON),),
+            numbers=(self._number(position.estimate, SHARE, share=True, shown=Shown.FIRST_WON),),
         )
         resampled = Row(
             name=_("The same, interval over comparisons"),
             note=_("Right for rankings, too: what one comparison holds stays together."),
-            numbers=(self._number(found.over_items, SHARE, share=True, shown=Shown.LATER_WON),),
+            numbers=(self._number(position.over_items, SHARE, share=True, shown=Shown.LATER_WON),),
         )
         places = [
             Row(
@@ -220,14 +220,18 @@ class ReportPage:
     @property
     def position_text(self) -> str:
         """The counts behind the position bias, and how surprising they are."""
-        found = self.report.position
-        if found.p_value is None:
+        position = self.report.position
+        if position.p_value is None:
             return ""
-        p = _("p < 0.001") if found.p_value < 0.001 else "p = " + number_format(round(found.p_value, 3), 3)
+        p = (
+            _("p < 0.001")
+            if position.p_value < 0.001
+            else "p = " + number_format(round(position.p_value, 3), 3)
+        )
         return _(
             "%(wins)s of %(decided)s decided pairs were won by what was shown first; %(tied)s more "
             "were ties. Exact binomial test against one half: %(p)s."
-        ) % {"wins": found.wins, "decided": found.decided, "tied": found.tied, "p": p}
+        ) % {"wins": position.wins, "decided": position.decided, "tied": position.tied, "p": p}
 
     @property
     def circles_text(self) -> str:

@@ -35,7 +35,7 @@ Said = dict[str, dict[str, Any]]
 
 
 def _records(row: Row) -> Iterator[ImportedItem]:
-    shown, said = (_nested(row)) if isinstance(row.get("fields"), dict) else _flat(row)
+    shown, annotations = (_nested(row)) if isinstance(row.get("fields"), dict) else _flat(row)
     answers = answers_of(shown)
     if not answers:
         raise FieldError(
@@ -48,31 +48,31 @@ def _records(row: Row) -> Iterator[ImportedItem]:
     yield ImportedItem(
         messages=messages_of(shown),
         completions=completions,
-        judgments=tuple(_judgment(who, values, names, completions) for who, values in said.items()),
+        judgments=tuple(_judgment(who, values, names, completions) for who, values in annotations.items()),
     )
 
 
 def _nested(row: Row) -> tuple[Mapping[str, Any], Said]:
-    said: Said = defaultdict(dict)
+    annotations: Said = defaultdict(dict)
     for question, responses in (row.get("responses") or {}).items():
         for number, response in enumerate(fields.items_of(responses, f"responses.{question}")):
             one = fields.object_of(response, f"responses.{question}[{number}]")
             if one.get("status") != "discarded":
-                said[str(one.get("user_id") or f"#{number}")][question] = one.get("value")
-    return row["fields"], said
+                annotations[str(one.get("user_id") or f"#{number}")][question] = one.get("value")
+    return row["fields"], annotations
 
 
 def _flat(row: Row) -> tuple[Mapping[str, Any], Said]:
-    said: Said = defaultdict(dict)
+    annotations: Said = defaultdict(dict)
     for column in [name for name in row if name.endswith(_SUFFIX)]:
         values = fields.items_of(row[column], column)
         users = row.get(f"{column}.users") or [""] * len(values)
         states = row.get(f"{column}.status") or [""] * len(values)
         for number, (user, state, value) in enumerate(zip(users, states, values, strict=False)):
             if state != "discarded":
-                said[str(user or f"#{number}")][column.removesuffix(_SUFFIX)] = value
+                annotations[str(user or f"#{number}")][column.removesuffix(_SUFFIX)] = value
     shown = {name: value for name, value in row.items() if "." not in name and isinstance(value, (str, list))}
-    return shown, said
+    return shown, annotations
 
 
 def _judgment(
@@ -136,10 +136,10 @@ def _marks(question: str, value: list[Any], names: Sequence[str], where: str) ->
 
 def _rating(question: str, value: float, names: Sequence[str], where: str) -> ImportedRating:
     number = _place(question, names, where)
-    given = fields.whole_number(value, where)
+    rating = fields.whole_number(value, where)
     criterion = question.removeprefix(names[number]).strip("_-. ") or "rating"
-    scale = RatingScale.FIVE if 1 <= given <= 5 else RatingScale.SEVEN
-    return ImportedRating(completion=number, criterion=key_of(criterion), scale=scale, value=given)
+    scale = RatingScale.FIVE if 1 <= rating <= 5 else RatingScale.SEVEN
+    return ImportedRating(completion=number, criterion=key_of(criterion), scale=scale, value=rating)
 
 
 def _place(question: str, names: Sequence[str], where: str) -> int:

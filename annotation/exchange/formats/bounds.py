@@ -76,7 +76,7 @@ def data_files(folder: Path) -> list[Path]:
     choose what is read here. Links into the hub's cache around it are how that cache is made.
     """
     root = _cache_around(folder) or folder
-    root, found = root.resolve(), []
+    root, files = root.resolve(), []
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
@@ -85,10 +85,10 @@ def data_files(folder: Path) -> list[Path]:
                 f"{path} is a link that leads out of {folder}: put the file itself there, or take it away.",
                 field="file",
             )
-        found.append(path)
-        if len(found) > MOST_FILES:
+        files.append(path)
+        if len(files) > MOST_FILES:
             raise Refusal(f"{folder} holds more than {MOST_FILES} files. Name one of them.", field="file")
-    return found
+    return files
 
 
 def _cache_around(folder: Path) -> Path | None:

@@ -82,20 +82,20 @@ def no_winner(word: Any) -> Verdict | None:
 
 def guess(names: list[str]) -> dict[str, str]:
     """Column of ours → column of the file, guessed from the names; a name that is ours already stays."""
-    found = {name: name for name in names if name in _SYNONYMS}
+    mapping = {name: name for name in names if name in _SYNONYMS}
     for ours, others in _SYNONYMS.items():
         for other in others:
             meant = next((name for name in names if re.sub("[ -]", "_", name.lower()) == other), None)
-            if ours not in found and meant is not None and meant not in found.values():
-                found[ours] = meant
-    if "messages" in found and "prompt" in found:
-        del found["messages"]
+            if ours not in mapping and meant is not None and meant not in mapping.values():
+                mapping[ours] = meant
+    if "messages" in mapping and "prompt" in mapping:
+        del mapping["messages"]
     for ours, pattern in _NUMBERED.items():
         matches = [(match, name) for name in names if (match := pattern.fullmatch(name))]
         marks = sorted({_mark(match) for match, _ in matches}, key=_by_number)
         for match, name in matches:
-            found[f"{ours}_{marks.index(_mark(match)) + 1}"] = name
-    return {ours: name for ours, name in found.items() if ours != name}
+            mapping[f"{ours}_{marks.index(_mark(match)) + 1}"] = name
+    return {ours: name for ours, name in mapping.items() if ours != name}
 
 
 def _mark(match: re.Match[str]) -> str:
@@ -118,9 +118,9 @@ def renamed(row: Row, mapping: Mapping[str, str]) -> Row:
 
 
 def _with_names(row: Row, mapping: Mapping[str, str]) -> dict[str, Any]:
-    taken = {name for name in mapping.values() if name in row}
-    kept = {name: value for name, value in row.items() if name not in taken}
-    return {**kept, **{ours: row[name] for ours, name in mapping.items() if name in row}}
+    columns = {name for name in mapping.values() if name in row}
+    rest = {name: value for name, value in row.items() if name not in columns}
+    return {**rest, **{ours: row[name] for ours, name in mapping.items() if name in row}}
 
 
 def messages_of(row: Row) -> list[dict[str, str]]:
@@ -143,12 +143,14 @@ def messages_of(row: Row) -> list[dict[str, str]]:
 def _chat_in_json(value: str) -> Any:
     """A chat that a table holds as JSON; any other text stays as it is."""
     try:
-        found = json.loads(value)
+        document = json.loads(value)
     except (ValueError, RecursionError):
         # No JSON, or a number of more digits than Python reads.
         return value
-    is_chat = isinstance(found, list) and found and all(isinstance(m, dict) and "role" in m for m in found)
-    return found if is_chat else value
+    is_chat = (
+        isinstance(document, list) and document and all(isinstance(m, dict) and "role" in m for m in document)
+    )
+    return document if is_chat else value
 
 
 def answers_of(row: Row) -> list[tuple[str, Any]]:
@@ -158,16 +160,16 @@ def answers_of(row: Row) -> list[tuple[str, Any]]:
     leaves a pair with one answer, stays, and is told: the numbers after it must not move.
     """
     mapping = guess(list(row))
-    found = []
+    answers = []
     for number in range(1, MOST_ANSWERS + 1):
         ours = f"answer_{number}"
         name = ours if ours in row else mapping.get(ours)
         if name is None:
             break
-        found.append((name, row.get(name)))
-    while len(found) > 2 and found[-1][1] in (None, ""):
-        found.pop()
-    return found
+        answers.append((name, row.get(name)))
+    while len(answers) > 2 and answers[-1][1] in (None, ""):
+        answers.pop()
+    return answers
 
 
 def _table(row: Row) -> Iterator[ImportedItem]:
@@ -183,8 +185,8 @@ def _table(row: Row) -> Iterator[ImportedItem]:
     yield ImportedItem(
         messages=messages_of(row),
         context=_context(row),
-        references=[said]
-        if (said := fields.optional_text(row.get("reference"), "reference").strip())
+        references=[reference]
+        if (reference := fields.optional_text(row.get("reference"), "reference").strip())
         else [],
         completions=completions,
         judgments=tuple(_judgments(row, names)),
@@ -202,14 +204,14 @@ def _context(row: Row) -> list[dict[str, Any]]:
 def _judgments(row: Row, names: list[str]) -> Iterator[ImportedJudgment]:
     ranked = [row.get(f"rank_{number}") for number in range(1, len(names) + 1)]
     strength = row.get("strength")
-    said = row.get("winner")
+    winner = row.get("winner")
     if any(rank not in (None, "") for rank in ranked):
         ranks = dense([fields.whole_number(_number(rank), "rank") for rank in ranked])
         verdict = verdict_of(ranks)
-    elif said in (None, "") or not names:
+    elif winner in (None, "") or not names:
         return
     else:
-        verdict, ranks = _winner(said, names)
+        verdict, ranks = _winner(winner, names)
     yield ImportedJudgment(
         verdict=verdict,
         ranks=ranks,
@@ -227,23 +229,23 @@ def _number(value: Any) -> Any:
         return value
 
 
-def _winner(said: Any, names: list[str]) -> tuple[Verdict, tuple[int, ...]]:
-    without = no_winner(said)
+def _winner(winner: Any, names: list[str]) -> tuple[Verdict, tuple[int, ...]]:
+    without = no_winner(winner)
     if without == Verdict.CANNOT_JUDGE:
         return without, ()
     if without is not None:
         return without, (1,) * len(names)
-    place = _place(said, names)
+    place = _place(winner, names)
     if place is None:
         raise FieldError(
             "winner",
-            f"{str(said)[:40]!r} is none of the answers {', '.join(names)}, no number up to {len(names)}",
+            f"{str(winner)[:40]!r} is none of the answers {', '.join(names)}, no number up to {len(names)}",
         )
     return Verdict.RANKED, tuple(1 if number == place else 2 for number in range(len(names)))
 
 
-def _place(said: Any, names: list[str]) -> int | None:
-    word = str(said).strip().lower()
+def _place(winner: Any, names: list[str]) -> int | None:
+    word = str(winner).strip().lower()
     for number, name in enumerate(names):
         mark = re.split(r"[_ -]", name)[-1].lower()
         letter = "abcdefghijklmnopqrstuvwxyz"[number]

@@ -33,10 +33,10 @@ ReadCompletion = Callable[[str, Mapping[str, Any]], ImportedCompletion]
 
 def split_of(values: Row) -> str:
     """The side of the split that a line states; "" where it states none."""
-    found = fields.optional_text(values.get("split"), "split")
-    if found not in ("", "train", "held-out"):
-        raise FieldError("split", f"{found[:40]!r} is neither train nor held-out")
-    return found
+    split = fields.optional_text(values.get("split"), "split")
+    if split not in ("", "train", "held-out"):
+        raise FieldError("split", f"{split[:40]!r} is neither train nor held-out")
+    return split
 
 
 def turns_of(row: Row, places: Mapping[str, int]) -> tuple[ImportedTurn, ...]:
@@ -117,10 +117,10 @@ def _number(value: Any, where: str, least: int, most: int) -> int:
 
 
 def _time(value: Any, where: str) -> str:
-    given = fields.optional_text(value, where)
+    timestamp = fields.optional_text(value, where)
     try:
-        if given and datetime.fromisoformat(given).tzinfo is None:
+        if timestamp and datetime.fromisoformat(timestamp).tzinfo is None:
             raise ValueError
     except ValueError:
-        raise FieldError(where, f"{given[:40]!r} is no time with a time zone (ISO 8601)") from None
-    return given
+        raise FieldError(where, f"{timestamp[:40]!r} is no time with a time zone (ISO 8601)") from None
+    return timestamp

@@ -31,9 +31,9 @@ class FieldError(ValueError):
         self.field = field
 
 
-def _printable(said: str) -> str:
+def _printable(words: str) -> str:
     """The words with what no page and no database can hold spelled out, and cut off where they are long."""
-    clean = said.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    clean = words.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
     return clean if len(clean) <= _LONGEST_WORDS else f"{clean[:_LONGEST_WORDS]}…"
 
 
@@ -111,22 +111,22 @@ def messages(value: Any, where: str) -> list[dict[str, str]]:
         raise FieldError(where, f"a text or a list of messages is expected, not {kind_of(value)}")
     if not value:
         raise FieldError(where, "the list of messages is empty; write at least one user message")
-    found = [_message(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    for index, message in enumerate(found):
+    chat = [_message(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    for index, message in enumerate(chat):
         if message["role"] == "system" and index > 0:
             raise FieldError(f"{where}[{index}].role", "a system message can only be the first")
-    return found
+    return chat
 
 
 def prompt(value: Any, where: str) -> list[dict[str, str]]:
     """A chat that is to be answered: its last message is the user's."""
-    found = messages(value, where)
-    if found[-1]["role"] != "user":
+    chat = messages(value, where)
+    if chat[-1]["role"] != "user":
         raise FieldError(
-            f"{where}[{len(found) - 1}].role",
-            f"the last message must be the user's, which is what gets answered, not {found[-1]['role']!r}",
+            f"{where}[{len(chat) - 1}].role",
+            f"the last message must be the user's, which is what gets answered, not {chat[-1]['role']!r}",
         )
-    return found
+    return chat
 
 
 def answer(value: Any, where: str) -> str:
@@ -158,15 +158,15 @@ def _message(value: Any, where: str) -> dict[str, str]:
 
 def _joined(parts: list[Any], where: str) -> str:
     """The text of a message in parts. Refuses images and whatever else is no text."""
-    found = []
+    texts = []
     for index, part in enumerate(parts):
         fields = object_of(part, f"{where}[{index}]")
         if fields.get("type", "text") != "text":
             raise FieldError(
                 f"{where}[{index}].type", f"{fields['type']!r} is no text; Rondo compares texts alone"
             )
-        found.append(text(fields.get("text"), f"{where}[{index}].text"))
-    return "\n".join(found)
+        texts.append(text(fields.get("text"), f"{where}[{index}].text"))
+    return "\n".join(texts)
 
 
 def refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:

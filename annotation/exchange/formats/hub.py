@@ -11,8 +11,8 @@ _DATA = ["*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.csv"]
 
 def hub_id(name: str) -> str | None:
     """The id of a data set, of `owner/name` or `hf://datasets/owner/name`; None of anything else."""
-    found = _ID.fullmatch(name)
-    return found.group(1) if found else None
+    match = _ID.fullmatch(name)
+    return match.group(1) if match else None
 
 
 def fetch(name: str, *, revision: str | None = None) -> Path:

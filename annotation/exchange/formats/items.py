@@ -228,18 +228,18 @@ def key_of(label: str) -> str:
     return key
 
 
-def placed(said: str, start: int, end: int, quote: str | None, where: str) -> tuple[int, int]:
+def placed(text: str, start: int, end: int, quote: str | None, where: str) -> tuple[int, int]:
     """Return the position of a span in code points. Refuses one whose quote is not the text there."""
-    if quote is None or said[start:end] == quote:
+    if quote is None or text[start:end] == quote:
         return start, end
     try:
-        low, high = utf16_to_codepoint(said, start), utf16_to_codepoint(said, end)
+        low, high = utf16_to_codepoint(text, start), utf16_to_codepoint(text, end)
     except ValueError:
         low, high = -1, -1
-    if low >= 0 and said[low:high] == quote:
+    if low >= 0 and text[low:high] == quote:
         return low, high
     raise FieldError(
-        where, f"“{quote[:40]}” does not stand at {start}–{end}, where “{said[start:end][:40]}” is"
+        where, f"“{quote[:40]}” does not stand at {start}–{end}, where “{text[start:end][:40]}” is"
     )
 
 

@@ -83,19 +83,19 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletio
                 )
                 for one in value
             ]
-    found = answers_of(data) or [(name, data[name]) for name in ("text1", "text2") if name in data]
-    if not found and isinstance(data.get("text"), str):
-        found = [("text", data["text"])]
-    if not found:
+    answers = answers_of(data) or [(name, data[name]) for name in ("text1", "text2") if name in data]
+    if not answers and isinstance(data.get("text"), str):
+        answers = [("text", data["text"])]
+    if not answers:
         raise FieldError(
             "data", f"has no answers; map some of {', '.join(sorted(data))} to answer_1, answer_2, …"
         )
-    return [name for name, _ in found], [
+    return [name for name, _ in answers], [
         ImportedCompletion(
-            text=fields.text(said, f"data.{name}"),
+            text=fields.text(text, f"data.{name}"),
             source=fields.optional_text(data.get(f"source_{number}"), f"data.source_{number}"),
         )
-        for number, (name, said) in enumerate(found, start=1)
+        for number, (name, text) in enumerate(answers, start=1)
     ]
 
 
@@ -106,9 +106,9 @@ def _judgment(
     comment = ""
     spans: list[ImportedSpan] = []
     ratings: list[ImportedRating] = []
-    for number, found in enumerate(fields.items_of(annotation.get("result"), where)):
+    for number, entry in enumerate(fields.items_of(annotation.get("result"), where)):
         at = f"{where}[{number}]"
-        result = fields.object_of(found, at)
+        result = fields.object_of(entry, at)
         value = fields.object_of(result.get("value"), f"{at}.value")
         kind = result.get("type")
         if kind == "pairwise":
@@ -149,10 +149,10 @@ def _pair(value: Mapping[str, Any], answers: int, where: str) -> tuple[int, ...]
 def _ranking(
     result: Mapping[str, Any], value: Mapping[str, Any], names: Sequence[str], where: str
 ) -> tuple[int, ...]:
-    told = (result.get("meta") or {}).get("ranks")
-    if isinstance(told, list) and len(told) == len(names):
+    ranks = (result.get("meta") or {}).get("ranks")
+    if isinstance(ranks, list) and len(ranks) == len(names):
         # A list cannot say that two are tied; what Rondo wrote says so beside it.
-        return dense([fields.whole_number(rank, f"{where}.meta.ranks") for rank in told])
+        return dense([fields.whole_number(rank, f"{where}.meta.ranks") for rank in ranks])
     order = value.get("ranker")
     if isinstance(order, dict):
         filled = [ids for ids in order.values() if ids]

@@ -68,11 +68,11 @@ def _read(row: Row) -> Iterator[ImportedItem]:
     for span in sorted(spans_in(row), key=lambda span: span.start):
         traces.setdefault(span.trace, []).append(span)
     compared: dict[str, list[Trace]] = {}
-    found = False
+    has_messages = False
     for name, spans in traces.items():
         comparison = next((str(s.values[_COMPARISON]) for s in spans if _COMPARISON in s.values), "")
         for number, thread in enumerate(_threads(spans)):
-            found = True
+            has_messages = True
             where = f"trace {name}"
             trace = trace_of(thread.steps, where, tools=thread.tools, source=thread.source)
             if comparison and number == 0:
@@ -81,7 +81,7 @@ def _read(row: Row) -> Iterator[ImportedItem]:
                 yield item_of([trace], where)
     for name, together in compared.items():
         yield item_of(together, f"comparison {name}")
-    if not found:
+    if not has_messages:
         raise FieldError(
             "attributes",
             "no span has messages; record gen_ai.input.messages and gen_ai.output.messages, which "
@@ -254,12 +254,12 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     spans: dict[str, list[Span]] = {}
     for number, row in rows:
         try:
-            found = list(spans_in(row))
+            row_spans = list(spans_in(row))
         except FieldError:
             # Its reading raises the same error, which then names the row.
             yield number, row
             continue
-        for span in found:
+        for span in row_spans:
             spans.setdefault(span.trace, []).append(span)
             first.setdefault(span.trace, number)
             if _COMPARISON in span.values:

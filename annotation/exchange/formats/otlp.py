@@ -53,8 +53,8 @@ def trace_id(span: Mapping[str, Any]) -> str | None:
     """Return the id of a span's trace, as OTLP, the SDKs and most exporters write it."""
     context = span.get("context")
     ids = {**context, **span} if isinstance(context, dict) else span
-    found = ids.get("traceId") or ids.get("trace_id")
-    return found if isinstance(found, str) else None
+    trace = ids.get("traceId") or ids.get("trace_id")
+    return trace if isinstance(trace, str) else None
 
 
 def _span(value: Mapping[str, Any], at: str) -> Span:

@@ -143,10 +143,10 @@ def _completions(value: Any) -> tuple[ImportedCompletion, ...]:
         return ()
     if not isinstance(value, list) or not value:
         raise FieldError("completions", "a list of at least one answer is expected; or take the field away")
-    found = tuple(_completion(item, f"completions[{index}]") for index, item in enumerate(value))
-    if len(found) > 1 and len({(one.text, one.source) for one in found}) != len(found):
+    completions = tuple(_completion(item, f"completions[{index}]") for index, item in enumerate(value))
+    if len(completions) > 1 and len({(one.text, one.source) for one in completions}) != len(completions):
         raise FieldError("completions", "the same answer stands there twice; keep one")
-    return found
+    return completions
 
 
 def _completion(value: Any, where: str) -> ImportedCompletion:

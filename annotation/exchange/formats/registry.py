@@ -78,29 +78,29 @@ def plan_for(sample: Sequence[Row], *, name: str = "", mapping: Mapping[str, str
         raise Refusal(f"The format {name!r} is not known. Known are: {', '.join(READERS)}.", field="format")
     if not sample:
         raise Refusal("The file has no rows.", field="file")
-    told = dict(mapping or {})
+    overrides = dict(mapping or {})
     names = _names(sample)
-    if strangers := sorted(set(told.values()) - names):
+    if strangers := sorted(set(overrides.values()) - names):
         raise Refusal(
             f"No row has the column {strangers[0]!r}. There are: {', '.join(sorted(names))}.", field="map"
         )
-    rows = [columns.renamed(row, told) for row in sample]
+    rows = [columns.renamed(row, overrides) for row in sample]
     reader = READERS[name] if name else _guess(rows)
     if reader.name != "table":
-        return Plan(reader=reader, mapping=told)
+        return Plan(reader=reader, mapping=overrides)
     guessed = columns.guess(sorted({column for row in rows for column in row}))
-    whole = {**{ours: theirs for ours, theirs in guessed.items() if ours not in told}, **told}
+    whole = {**{ours: theirs for ours, theirs in guessed.items() if ours not in overrides}, **overrides}
     rows = [columns.renamed(row, whole) for row in sample]
     return Plan(reader=reader if name else _guess(rows), mapping=whole)
 
 
 def _names(sample: Sequence[Row]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for row in sample:
         inner: list[Mapping[str, Any]] = [row[n] for n in ("data", "fields") if isinstance(row.get(n), dict)]
         for one in (row, *inner):
-            found |= set(one)
-    return found
+            names |= set(one)
+    return names
 
 
 def _guess(rows: Sequence[Row]) -> Reader:

@@ -231,14 +231,14 @@ def _edits(one: Mapping[str, Any], completion: int, texts: list[str]) -> Iterato
     """Yield the edits of a correction, unless a comparison of both texts gives them."""
     where = "corrections.edits"
     rows = [fields.object_of(value, where) for value in fields.items_of(one.get("edits"), where)]
-    found = [_edit(row, completion) for row in rows]
-    named = any(edit.is_model or edit.span for edit in found)
+    imported_edits = [_edit(row, completion) for row in rows]
+    named = any(edit.is_model or edit.span for edit in imported_edits)
     if not named:
         original, text = texts[completion], str(one.get("text"))
-        given = as_edits(original, found)
-        if applied(original, given) != text or tuple(given) == edits(original, text):
+        text_edits = as_edits(original, imported_edits)
+        if applied(original, text_edits) != text or tuple(text_edits) == edits(original, text):
             return
-    yield from found
+    yield from imported_edits
 
 
 def _edit(row: Mapping[str, Any], completion: int) -> ImportedEdit:

@@ -59,7 +59,7 @@ def read_rows(path: Path, *, unpack: bool = True, split: str = "") -> Iterator[N
 def _files(path: Path, split: str) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = [
+    files = [
         file
         for file in data_files(path)
         if file.name not in _NO_DATA
@@ -67,7 +67,7 @@ def _files(path: Path, split: str) -> list[Path]:
         and (not split or split in "/".join(file.relative_to(path).parts))
     ]
     for kind in _DATA_KINDS:
-        if chosen := [file for file in found if file.name.endswith(f".{kind}")]:
+        if chosen := [file for file in files if file.name.endswith(f".{kind}")]:
             return chosen
     what = f" of the split {split!r}" if split else ""
     raise Refusal(f"{path} holds no data file{what} ({', '.join(_DATA_KINDS)}). Name a file in it.")

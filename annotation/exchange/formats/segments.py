@@ -24,13 +24,13 @@ def segments(text: str, granularity: StepGranularity) -> list[tuple[int, int]]:
     """The segments of a text without the white space around them. Raises `LookupError` without rules."""
     if not _registered:
         raise LookupError("no rules for segments are registered; add the app that holds them")
-    found = []
+    positions = []
     for start, end in _registered[0](text, granularity):
         quote = text[start:end]
         if core := quote.strip():
             begin = start + len(quote) - len(quote.lstrip())
-            found.append((begin, begin + len(core)))
-    return found
+            positions.append((begin, begin + len(core)))
+    return positions
 
 
 def step_granularity(granularities: Mapping[str, str], polarities: Mapping[str, str]) -> StepGranularity:

@@ -58,29 +58,29 @@ def _marked(record: Record) -> Written:
 
 
 def _offsets(record: Record, scene: Scene) -> Written:
-    for found in _marked(record):
-        if isinstance(found, Dropped):
-            yield found
+    for row in _marked(record):
+        if isinstance(row, Dropped):
+            yield row
         else:
-            marks = found.pop("marks")
-            yield {**found, "spans": [{name: mark[name] for name in _MARK} for mark in marks]}
+            marks = row.pop("marks")
+            yield {**row, "spans": [{name: mark[name] for name in _MARK} for mark in marks]}
 
 
 def _bio(record: Record, scene: Scene) -> Written:
     tokens = scene.tokens or words
-    for found in _marked(record):
-        if isinstance(found, Dropped):
-            yield found
+    for row in _marked(record):
+        if isinstance(row, Dropped):
+            yield row
             continue
-        marks, text = found.pop("marks"), found.pop("text")
+        marks, text = row.pop("marks"), row.pop("text")
         places = list(tokens(text))
         layers: list[list[str]] = []
         for mark in sorted(marks, key=lambda m: (m["start"], m["end"], m["category"])):
             if not _laid(mark, places, layers):
-                yield Dropped(f"{mark['start']}–{mark['end']} holds no token", found["completion"])
+                yield Dropped(f"{mark['start']}–{mark['end']} holds no token", row["completion"])
         for number, labels in enumerate(layers, start=1):
             yield {
-                **found,
+                **row,
                 "layer": number,
                 "tokens": [text[start:end] for start, end in places],
                 "offsets": [list(place) for place in places],

@@ -69,8 +69,8 @@ def trace_of(
         raise FieldError(where, f"a {strange.kind.label} stands before the user's first message")
     if not any(step.role == "assistant" for step in after):
         raise FieldError(where, "ends with the user; a trace needs at least one step of the assistant")
-    told = [system, *(step.content for step in before if step.role == "system"), _described(tools, "tools")]
-    heading = "\n\n".join(text for text in told if text)
+    parts = [system, *(step.content for step in before if step.role == "system"), _described(tools, "tools")]
+    heading = "\n\n".join(text for text in parts if text)
     prompt = [{"role": "system", "content": heading}] if heading else []
     prompt += [{"role": s.role, "content": s.content} for s in before if s.role != "system"]
     return Trace(prompt=_joined(prompt), steps=tuple(after), source=source[:LONGEST_SOURCE])

@@ -28,8 +28,8 @@ def transcript(value: Any, where: str) -> list[dict[str, str]]:
     if parts[0].strip() or len(parts) < 3:
         raise FieldError(where, "does not begin with a turn '\\n\\nHuman: …'")
     return [
-        {"role": _ROLE[speaker], "content": said.strip()}
-        for speaker, said in zip(parts[1::2], parts[2::2], strict=True)
+        {"role": _ROLE[speaker], "content": text.strip()}
+        for speaker, text in zip(parts[1::2], parts[2::2], strict=True)
     ]
 
 

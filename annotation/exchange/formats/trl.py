@@ -233,11 +233,11 @@ def _labels(record: Record) -> Iterator[tuple[Mapping[str, Any], bool | str]]:
 
 
 def sft_rows(record: Record, scene: Scene) -> Written:
-    found = False
+    has_rows = False
     for text in _worth_imitating(record):
-        found = True
+        has_rows = True
         yield {"prompt": record["messages"], "completion": said(text)}
-    if not found:
+    if not has_rows:
         yield Dropped(NO_ORDER.get(Verdict(record["verdict"]), "no answer to imitate"))
 
 
@@ -260,12 +260,12 @@ def _trl_prm(record: Record, scene: Scene) -> Written:
         steps = [mark for mark in marks if mark["category"] in (CORRECT_STEP, WRONG_STEP)]
         if steps:
             steps.sort(key=lambda mark: (mark["start"], mark["end"]))
-            found = [(mark["quote"], mark["category"] == CORRECT_STEP) for mark in steps]
+            labelled_steps = [(mark["quote"], mark["category"] == CORRECT_STEP) for mark in steps]
         elif marks:
             wrong = [
                 m for m in marks if scene.polarities.get(m["category"], Polarity.ERROR) == Polarity.ERROR
             ]
-            found = [
+            labelled_steps = [
                 (completion["text"][start:end], not any(m["start"] < end and start < m["end"] for m in wrong))
                 for start, end in segments(completion["text"], scene.step_granularity)
             ]
@@ -274,8 +274,8 @@ def _trl_prm(record: Record, scene: Scene) -> Written:
             continue
         yield {
             "prompt": "\n\n".join(message["content"] for message in record["messages"]),
-            "completions": [step for step, _ in found],
-            "labels": [right for _, right in found],
+            "completions": [step for step, _ in labelled_steps],
+            "labels": [right for _, right in labelled_steps],
         }
 
 

@@ -69,16 +69,16 @@ def _is_answer(value: Any) -> bool:
 
 def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[ImportedRating]:
     annotations = completion.get("annotations") or {}
-    found = []
+    ratings = []
     for aspect in _ASPECTS:
-        said = annotations.get(aspect)
-        value = said.get("Rating") if isinstance(said, dict) else None
+        annotation = annotations.get(aspect)
+        value = annotation.get("Rating") if isinstance(annotation, dict) else None
         if value is None or str(value).strip().upper() == "N/A":
             continue
         if str(value).strip() not in ("1", "2", "3", "4", "5"):
             raise FieldError(f"{where}.annotations.{aspect}.Rating", f"{value!r} is not from 1 to 5")
-        found.append(ImportedRating(completion=number, criterion=key_of(aspect), value=int(value)))
-    return found
+        ratings.append(ImportedRating(completion=number, criterion=key_of(aspect), value=int(value)))
+    return ratings
 
 
 READERS = (

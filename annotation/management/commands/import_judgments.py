@@ -67,9 +67,9 @@ class Command(BaseCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         path = Path(options["file"])
-        if not path.exists() and (found := hub.hub_id(options["file"])):
-            path = hub.fetch(found)
-        mapping = dict(_mapping(given) for given in options["map"])
+        if not path.exists() and (dataset := hub.hub_id(options["file"])):
+            path = hub.fetch(dataset)
+        mapping = dict(_mapping(option) for option in options["map"])
         reading: dict[str, Any] = {"split": options["split"]}
         plan = plan_of(path, format_name=options["format"], mapping=mapping, **reading)
         self._tell_plan(plan)
@@ -83,7 +83,7 @@ class Command(BaseCommand):
             format_name=plan.reader.name,
             mapping=plan.mapping,
             skip_bad=options["skip_bad"],
-            told=self._tell_progress,
+            on_progress=self._tell_progress,
             **reading,
         )
         self._tell_end(record)
@@ -120,14 +120,14 @@ def _project_for(slug: str | None, plan: Plan) -> Project:
     new = plan.reader.project
     if new is None:
         return project_named(slug)
-    found = Project.objects.filter(slug=slug or new.slug).first()
-    return found or create_project(
+    project = Project.objects.filter(slug=slug or new.slug).first()
+    return project or create_project(
         name=slug or new.name, slug=slug or new.slug, description=new.description, categories=()
     )
 
 
-def _mapping(given: str) -> tuple[str, str]:
-    ours, sign, theirs = given.partition("=")
+def _mapping(option: str) -> tuple[str, str]:
+    ours, sign, theirs = option.partition("=")
     if not sign or not ours or not theirs:
-        raise Refusal(f"--map {given}: write OURS=THEIRS, as in --map prompt=question.")
+        raise Refusal(f"--map {option}: write OURS=THEIRS, as in --map prompt=question.")
     return ours, theirs

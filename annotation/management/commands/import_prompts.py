@@ -36,7 +36,7 @@ class Command(BaseCommand):
             raise CommandError(f"{options['file']} cannot be read: {error.strerror}.") from None
         except Refusal as refusal:
             raise CommandError(refusal.message) from None
-        told = f"{report.added} prompts added to {project}, {report.already_there} were there already."
+        message = f"{report.added} prompts added to {project}, {report.already_there} were there already."
         if report.comparisons:
-            told += f" {report.comparisons} comparisons added."
-        self.stdout.write(told)
+            message += f" {report.comparisons} comparisons added."
+        self.stdout.write(message)
