@@ -29,6 +29,9 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 _PATIENCE = 60_000
 expect.set_options(timeout=_PATIENCE)
 
+_LONGEST = 4 * _PATIENCE // 1000
+"""Seconds for one test."""
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
@@ -49,6 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/browser/" in str(item.path):
             item.add_marker(pytest.mark.browser)
+            if not (item.get_closest_marker("timeout") or item.get_closest_marker("slow")):
+                # Some of Playwright's calls wait for ever for a page that does not react.
+                item.add_marker(pytest.mark.timeout(_LONGEST))
 
 
 @pytest.fixture(scope="package")

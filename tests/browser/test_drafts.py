@@ -44,9 +44,11 @@ def open_prepared(open_as: Open, user: User, **options: object) -> Page:
 def taken(page: Page, held: list[Route]) -> Route:
     """The next request that is held back, once it is: Playwright may miss the event of a request that comes
     at once, and never its route."""
-    while not held:
+    for _ in range(3000):
+        if held:
+            return held.pop(0)
         page.wait_for_timeout(20)
-    return held.pop(0)
+    raise AssertionError("the page sent nothing within a minute")
 
 
 def test_what_was_entered_is_there_on_another_device(items, alice: User, open_as: Open):

@@ -12,7 +12,7 @@ from tests.browser.hands import Hands, Judged
 from tests.browser.installation import Rondo
 from tests.tiny import tiny_model_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STARTER = "SmolLM2-135M-Instruct"
 POLICY = "first-project-round-1-policy"
