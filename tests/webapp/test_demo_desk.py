@@ -127,7 +127,9 @@ def work(desk: _Desk, clock: Clock, people: tuple[User, User], categories: Any) 
         if step == ASKED:
             desk.ask(assignment, flag="The prompt is unclear", text="Which tea?")
         first, second = shown_in(assignment)
-        ranks = {first.pk: 1, second.pk: chance.choice((1, 2))}
+        # One likes what the other does not, so that reviewers have something to do.
+        better, other = sorted((first, second), key=lambda each: each.pk, reverse=bool(step % 2))
+        ranks = {better.pk: 1, other.pk: 1 if chance.random() < 0.2 else 2}
         span = SpanFlagInput(
             completion_id=first.pk,
             category_id=by_key["untruthful"],
@@ -138,7 +140,7 @@ def work(desk: _Desk, clock: Clock, people: tuple[User, User], categories: Any) 
         )
         gap = MissingInfoInput(completion_id=second.pk, category_id=by_key["missing"], text="The water.")
         answer = JudgmentAnswer(
-            verdict=Verdict.RANKED if ranks[second.pk] == 2 else Verdict.EQUAL,
+            verdict=Verdict.RANKED if ranks[other.pk] == 2 else Verdict.EQUAL,
             ranks=ranks,
             span_flags=(span,) if chance.random() < 0.5 else (),
             missing_info=(gap,) if chance.random() < 0.3 else (),
