@@ -41,6 +41,9 @@ from annotation.services.quality.agreement import record_agreement
 from annotation.services.quality.reviews import review_after_judgment
 from webapp.demo.clock import Clock
 
+_Question = tuple[Assignment, str, str]
+"""An assignment, why it is flagged, and the comment."""
+
 
 class Desk:
     """One round of a project, from its first annotation to `write`."""
@@ -61,7 +64,7 @@ class Desk:
         self._tallies = {one.annotator_id: one for one in AnnotatorTally.objects.filter(project=project)}
         self._assignments: list[Assignment] = []
         self._rows: list[tuple[Judgment, JudgmentAnswer]] = []
-        self._questions: list[tuple[Assignment, str, str]] = []
+        self._questions: list[_Question] = []
 
     def _look_back(self, rows: Any) -> None:
         """Remember what each annotator had in earlier rounds."""
@@ -211,19 +214,25 @@ class Desk:
             for membership in Membership.objects.filter(project=self._project, user__in=self._tallies):
                 note_guideline_on_screen(membership=membership, guideline=self._guideline)
         record_agreement(comparisons=list(judged))
-        # A retest comes after the comparison has its judgments.
-        last = {one.comparison_id: one for one, _answer in self._rows if one.assignment.slot is not None}
-        for judgment in sorted(last.values(), key=lambda one: one.created_at):
-            if not judgment.comparison.open_slots:
-                self._clock.now = judgment.created_at
-                review_after_judgment(comparison=judgment.comparison)
-        for assignment, flag, text in self._questions:
-            self._clock.now = _closed(assignment)
-            flag_item(assignment=assignment, annotator=assignment.annotator, reason=flag)
-            comment = post_comment(assignment=assignment, author=assignment.annotator, text=text)
-            # Its default is the real time.
-            Comment.objects.filter(pk=comment.pk).update(created_at=self._clock.now)
+        events: list[Judgment | _Question] = [*self._questions, *self._last_judgments()]
+        for event in sorted(events, key=_time_of):
+            self._clock.now = _time_of(event)
+            if isinstance(event, Judgment):
+                review_after_judgment(comparison=event.comparison)
+            else:
+                self._ask(*event)
         self._clock.now = ends
+
+    def _last_judgments(self) -> Iterator[Judgment]:
+        """Return the last judgment of each comparison that has all; a retest comes after these."""
+        last = {one.comparison_id: one for one, _answer in self._rows if one.assignment.slot is not None}
+        return (judgment for judgment in last.values() if not judgment.comparison.open_slots)
+
+    def _ask(self, assignment: Assignment, flag: str, text: str) -> None:
+        flag_item(assignment=assignment, annotator=assignment.annotator, reason=flag)
+        comment = post_comment(assignment=assignment, author=assignment.annotator, text=text)
+        # Its default is the real time.
+        Comment.objects.filter(pk=comment.pk).update(created_at=self._clock.now)
 
     def _write_parts(self) -> None:
         """Store ranks, spans and missing information."""
@@ -261,6 +270,11 @@ def shown_in(assignment: Assignment) -> list[Completion]:
     known = {one.pk: one for one in assignment.fresh_completions or ()}
     shown = known or Completion.objects.in_bulk(assignment.display_order)
     return [shown[pk] for pk in assignment.display_order]
+
+
+def _time_of(event: Judgment | _Question) -> datetime:
+    """Return when a judgment came, or when a question about an assignment was asked."""
+    return event.created_at if isinstance(event, Judgment) else _closed(event[0])
 
 
 def _closed(assignment: Assignment) -> datetime:
