@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.benchmarks.loop.arms import interval
 
 _WIDTH, _HEIGHT = 640.0, 320.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 170.0, 16.0, 44.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 190.0, 16.0, 44.0
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #333 }
 .axis { stroke: #999; fill: none } .even { stroke: #bbb; stroke-dasharray: 4 4 }
@@ -59,8 +59,8 @@ def drawn(
     parts = [f'<path class="axis" d="M{place(least, high)}L{place(least, low)}L{place(most, low)}"/>']
     if even is not None:
         parts.append(f'<path class="even" d="M{place(least, even)}L{place(most, even)}"/>')
-    for step in range(6):
-        value = low + (high - low) * step / 5
+    for tenth in range(round(10 * low), round(10 * high) + 1):
+        value = tenth / 10
         x, level = place(least, value).split(",")
         parts.append(f'<text x="{float(x) - 8}" y="{float(level) + 4}" text-anchor="end">{value:.0%}</text>')
     for value in (least, most):
@@ -99,9 +99,10 @@ def loop_lines(files: Sequence[Path]) -> list[Line]:
     for file in files:
         for course in json.loads(file.read_text())["courses"]:
             arm = course["arm"]
-            told = [arm["scene"], *(v for k, v in arm.items() if k in _TOLD and v != _TOLD[k])]
-            rates = [one["true_win_rate_base"] for one in course["rounds"]]
-            arms.setdefault(", ".join(told).replace("_", " "), []).append(rates)
+            differing = [arm[name] for name, usual in _USUAL.items() if arm[name] != usual]
+            label = ", ".join([arm["scene"], arm["policy"].upper(), *differing]).replace("_", " ")
+            rates = [round_["true_win_rate_base"] for round_ in course["rounds"]]
+            arms.setdefault(label, []).append(rates)
     return [_arm_line(name, courses) for name, courses in arms.items()]
 
 
@@ -119,7 +120,8 @@ def _arm_line(name: str, courses: Sequence[Sequence[dict[str, float]]]) -> Line:
     return Line(name if len(courses) == 1 else f"{name} ({len(courses)} seeds)", points, band)
 
 
-_TOLD = {"acquisition": "age", "shape": "pairs", "policy": "dpo"}
+_USUAL = {"acquisition": "age", "shape": "pairs"}
+"""Settings of an arm that its label leaves out."""
 
 
 def acquisition_lines(file: Path, name: str) -> list[Line]:
