@@ -8,11 +8,11 @@ import numpy as np
 from annotation.agreement.bootstrap import RESAMPLES, Floats, estimate_of
 from annotation.agreement.estimate import Estimate, Missing, absent
 
-Said = Mapping[Any, Hashable]
+Labels = Mapping[Any, Hashable]
 """Annotator → what they said of one unit."""
 
 
-def percent_agreement(items: Sequence[Sequence[Said]], *, resamples: int = RESAMPLES) -> Estimate:
+def percent_agreement(items: Sequence[Sequence[Labels]], *, resamples: int = RESAMPLES) -> Estimate:
     """The share of agreeing pairs of annotators, averaged over units.
 
     p_a = mean over units of Σ_c n_c (n_c − 1) / (n (n − 1)), where n people spoke and n_c said c. Units on
@@ -24,7 +24,7 @@ def percent_agreement(items: Sequence[Sequence[Said]], *, resamples: int = RESAM
     return estimate_of(rows, lambda sums: sums[:, 0] / sums[:, 1], resamples=resamples)
 
 
-def fleiss_kappa(items: Sequence[Sequence[Said]], *, resamples: int = RESAMPLES) -> Estimate:
+def fleiss_kappa(items: Sequence[Sequence[Labels]], *, resamples: int = RESAMPLES) -> Estimate:
     """Fleiss' κ, generalised to a number of annotators that differs between units.
 
     κ = (p_a − p_e) / (1 − p_e), with p_e = Σ_c π_c² and π_c the mean over units of the share of people who
@@ -47,7 +47,7 @@ def fleiss_kappa(items: Sequence[Sequence[Said]], *, resamples: int = RESAMPLES)
 
 
 def cohen_kappa(
-    items: Sequence[Sequence[Said]], first: Hashable, second: Hashable, *, resamples: int = RESAMPLES
+    items: Sequence[Sequence[Labels]], first: Hashable, second: Hashable, *, resamples: int = RESAMPLES
 ) -> Estimate:
     """Cohen's κ of two annotators on the units of which both spoke.
 
@@ -80,7 +80,7 @@ def cohen_kappa(
     return estimate_of(rows, kappa, resamples=resamples)
 
 
-def _rows(items: Sequence[Sequence[Said]]) -> Floats | None:
+def _rows(items: Sequence[Sequence[Labels]]) -> Floats | None:
     """For each item with a shared unit: Σ agreement, units, then for each category Σ of its share."""
     shared = [[list(unit.values()) for unit in item if len(unit) > 1] for item in items]
     shared = [item for item in shared if item]

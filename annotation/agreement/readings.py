@@ -125,7 +125,7 @@ def position_outcomes(item: Sequence[Judged]) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SaidOfPrompt:
+class PromptPreferences:
     """All that one annotator said of the completions of one prompt; later words replace earlier ones."""
 
     annotator: int
@@ -135,14 +135,14 @@ class SaidOfPrompt:
     comparisons: frozenset[int]
 
 
-def said_of_prompts(judged: Iterable[Judged]) -> list[SaidOfPrompt]:
+def preferences_by_prompt(judged: Iterable[Judged]) -> list[PromptPreferences]:
     """For each annotator and prompt the pairs they decided, with the judgment of each."""
     groups: dict[tuple[int, int], list[Judged]] = defaultdict(list)
     for one in judged:
         if one.is_first_work:
             groups[one.annotator, one.prompt].append(one)
     return [
-        SaidOfPrompt(
+        PromptPreferences(
             annotator=annotator,
             prompt=prompt,
             wins={(left, right): outcome for one in group for left, right, outcome in one.outcomes()},

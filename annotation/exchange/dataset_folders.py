@@ -86,7 +86,7 @@ def _of_one_type(row: dict[str, Any]) -> dict[str, Any]:
 
 def _card(project: Project, exports: Sequence[Export]) -> str:
     rows = "\n".join(
-        f"| {_configuration(e)} | {_side(e)} | {e.judgments} | {e.rows} | {_told(e)} |" for e in exports
+        f"| {_configuration(e)} | {_side(e)} | {e.judgments} | {e.rows} | {_dropped(e)} |" for e in exports
     )
     files = "\n".join(
         f"- config_name: {name}\n  data_files:\n"
@@ -148,5 +148,5 @@ def _configuration(export: Export) -> str:
     return "judgments" if export.writer.name == "jsonl" else "preference"
 
 
-def _told(export: Export) -> str:
+def _dropped(export: Export) -> str:
     return "; ".join(f"{reason}: {count}" for reason, count in sorted(export.dropped.items())) or "nothing"

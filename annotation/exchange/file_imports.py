@@ -16,7 +16,7 @@ from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Row
 from annotation.exchange.formats.registry import SAMPLE_ROWS, Plan, plan_for
 from annotation.exchange.formats.rows import NumberedRow, read_rows
-from annotation.exchange.import_names import NamesFound, scene_for
+from annotation.exchange.import_names import NamesInFile, scene_for
 from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import BATCH, ItemCounts, ItemImport, Numbered
 from annotation.exchange.occurrences import Occurrences
@@ -34,7 +34,7 @@ _MISSHAPEN = (AttributeError, LookupError, OverflowError, RecursionError, TypeEr
 logger = logging.getLogger(__name__)
 
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called now and then with rows done and rows in all."""
 OnError = Callable[[int, FieldError], None]
 
@@ -50,7 +50,7 @@ def import_file(
     created_by: User | None = None,
     split: str = "",
     unpack: bool = True,
-    on_progress: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> FileImport:
     """Bring a file, or a folder of a data set, into a project.
 
@@ -89,7 +89,12 @@ def import_file(
 
 
 def import_rows(
-    record: FileImport, path: Path, *, split: str = "", unpack: bool = True, on_progress: Told | None = None
+    record: FileImport,
+    path: Path,
+    *,
+    split: str = "",
+    unpack: bool = True,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Look a file through and write it, as its record says. The caller holds the claim on the record."""
     try:
@@ -221,7 +226,7 @@ class _Run:
         record: FileImport,
         plan: Plan,
         rows: Callable[[], Iterator[NumberedRow]],
-        on_progress: Told | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self._record = record
         self._plan = plan
@@ -242,8 +247,8 @@ class _Run:
         self._record.rows_done = self._record.rows_total
         self._save()
 
-    def _look_through(self) -> NamesFound:
-        names, total = NamesFound(), 0
+    def _look_through(self) -> NamesInFile:
+        names, total = NamesInFile(), 0
         errors: list[str] = []
 
         def wrong(number: int, error: FieldError) -> None:

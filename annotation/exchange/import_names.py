@@ -14,7 +14,7 @@ MOST_NAMES = 200
 
 
 @dataclass(slots=True)
-class NamesFound:
+class NamesInFile:
     """Categories with their scope and their highest severity, and criteria with their scale, of a file."""
 
     categories: dict[str, tuple[CategoryScope, int]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class NamesFound:
         self.categories[key] = (scope, max(steps, severity))
 
 
-def scene_for(*, project: Project, names: NamesFound, defined: Sequence[NewCategory] = ()) -> ImportScene:
+def scene_for(*, project: Project, names: NamesInFile, defined: Sequence[NewCategory] = ()) -> ImportScene:
     """The project with all categories and criteria that a file names; those that it lacks are made.
 
     defined: the categories that the format itself defines, which are made in any case.

@@ -159,7 +159,9 @@ class ItemImport:
         )
         keys = []
         for judgment in item.judgments:
-            content = json.dumps(_said(judgment), ensure_ascii=False, sort_keys=True, default=_said)
+            content = json.dumps(
+                _without_defaults(judgment), ensure_ascii=False, sort_keys=True, default=_without_defaults
+            )
             digest = hashlib.sha256(f"{asked}\n{content}".encode()).digest()
             times = self._occurrences.count(digest[:16])
             keys.append(uuid.uuid5(_KEYS, f"{self._scene.project.pk}:{digest.hex()}:{times}"))
@@ -250,7 +252,7 @@ class _Places:
 _DEFAULTS: dict[type, dict[str, Any]] = {}
 
 
-def _said(part: Any) -> dict[str, Any]:
+def _without_defaults(part: Any) -> dict[str, Any]:
     """A part of a judgment as an object, without what is left at its default: a field that comes later
     changes no key."""
     kind = type(part)

@@ -158,7 +158,7 @@ def _was_retested() -> Q:
 
 def _circles(own: Sequence[Judged]) -> Iterable[int]:
     """The comparisons with a pair of a circle."""
-    for preferences in readings.said_of_prompts(own):
+    for preferences in readings.preferences_by_prompt(own):
         circles = circles_among(preferences.wins, preferences.asked_together)
         judgments = {
             judgment

@@ -30,7 +30,7 @@ LARGE = 20_000
 
 def report_of(project: Project, selection: Selection) -> Report:
     """Return the report of a selection: as kept, or computed now."""
-    report = kept_report_of(project, selection)
+    report = cached_report_of(project, selection)
     if report is None:
         # Here and not above: a web worker that never shows statistics never loads NumPy and SciPy.
         from annotation.statistics.compute import compute_report
@@ -48,7 +48,7 @@ def report_without_waiting(
 
     There a worker computes it again, once at a time. request: `request_report` of the services.
     """
-    report = kept_report_of(project, selection)
+    report = cached_report_of(project, selection)
     if report is not None or not is_large(project):
         return report or report_of(project, selection)
     begun = _begun_key_of(project, selection)
@@ -69,7 +69,7 @@ def compute_in_worker(*, project_id: int, selection: Selection) -> None:
         cache.delete(_begun_key_of(project, selection))
 
 
-def kept_report_of(project: Project, selection: Selection) -> Report | None:
+def cached_report_of(project: Project, selection: Selection) -> Report | None:
     """Return the report computed after the newest judgment, or a slow one of not long ago; else None."""
     entry: tuple[str, Report] | None = cache.get(_key_of(project, selection))
     if entry is None:
@@ -103,7 +103,7 @@ def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
     )
 
 
-def items_are_kept(project: Project, selection: Selection, shown: Shown) -> bool:
+def items_are_cached(project: Project, selection: Selection, shown: Shown) -> bool:
     """Return True where somebody has just listed the comparisons behind a figure."""
     return is_kept(*_items_of(project, selection, shown))
 

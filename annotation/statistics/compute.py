@@ -278,7 +278,7 @@ class _Consistency:
                 self.golds[answered.annotator].append(answered.right)
         circles = [
             circles_among(decisions.wins, decisions.asked_together)
-            for decisions in readings.said_of_prompts(own)
+            for decisions in readings.preferences_by_prompt(own)
             if len(decisions.comparisons) > 1
         ]
         self.triples = sum(one.triples for one in circles)

@@ -16,7 +16,7 @@ from annotation.selectors import access
 from annotation.selectors.comparison.neighbours import Neighbours, neighbours_by_age, neighbours_in
 from annotation.selectors.comparison.page import SIDE_BY_SIDE, ComparisonPage
 from annotation.services.quality.reviews import may_review
-from annotation.statistics.cached import is_large, items_are_kept, items_of
+from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, project_page
 
 
@@ -73,7 +73,7 @@ def _way(request: Request, project: Project, comparison: Comparison) -> Way:
         form = ItemsForm(query, project=project)
         # In a large project the list takes long: its place is known while the list is fresh.
         asked = (project, form.selection, form.shown)
-        if items_are_kept(*asked) or not is_large(project):
+        if items_are_cached(*asked) or not is_large(project):
             neighbours = neighbours_in(items_of(*asked), comparison)
     list_query = query.urlencode() if neighbours else ""
     # What one annotator saw is looked at in one comparison; side by side, and everybody, in many.

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 from annotation.choices import Role
 from annotation.forms.statistics import ItemsForm, SelectionForm
 from annotation.models import Comparison, Project
-from annotation.statistics.cached import items_are_kept, items_of
+from annotation.statistics.cached import items_are_cached, items_of
 from annotation.statistics.page import ReportPage, progress_by_round
 from annotation.views.access import Request, project_page
 from annotation.views.report import computing, has_to_wait, report_or_wait
@@ -43,7 +43,7 @@ def statistics(request: Request, project: Project) -> HttpResponse:
 def items(request: Request, project: Project) -> HttpResponse:
     """List the comparisons behind a number of the statistics. For managers."""
     form = ItemsForm(request.GET, project=project)
-    if not items_are_kept(project, form.selection, form.shown) and has_to_wait(request, project):
+    if not items_are_cached(project, form.selection, form.shown) and has_to_wait(request, project):
         return computing(request, project, title=_("Comparisons"))
     pks = items_of(project, form.selection, form.shown)
     page = Paginator(pks, _ON_A_PAGE).get_page(request.GET.get("page"))

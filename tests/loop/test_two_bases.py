@@ -24,7 +24,7 @@ from training.contract import read_manifest, read_metrics, read_samples
 from training.engine import Engine
 from training.models import BaseModel, Checkpoint, Evaluation, Round
 from training.selectors.chats import chat_of
-from training.services.comparing.side_by_side import Sampling, ask_beside, write_answers
+from training.services.comparing.side_by_side import Sampling, ask_side_by_side, write_answers
 from training.services.registry.base_adding import do_addition
 from training.services.registry.base_models import Wanted, request_base_model
 from training.services.rounds import advance_round, open_first_round, start_round
@@ -116,7 +116,7 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
         assert Round.objects.get(project=policy.project, number=1).policy == policy.base.starter
 
     # Side by side in one project: one response of each, and no divergence, since their tokens differ.
-    shown = ask_beside(
+    shown = ask_side_by_side(
         project=project,
         created_by=carol,
         checkpoints=list(policies.values()),

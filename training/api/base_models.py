@@ -275,15 +275,15 @@ class AdditionView(ApiView):
     )
     def get(self, request: Request, pk: int) -> Response:
         """Read how far it is, or why it was refused."""
-        return Response(AdditionSerializer(self._found(pk)).data)
+        return Response(AdditionSerializer(self._addition(pk)).data)
 
     @extend_schema(operation_id="base_model_additions_cancel", tags=["base models"], responses={204: None})
     def delete(self, request: Request, pk: int) -> Response:
         """Cancel it; a worker removes what was downloaded."""
-        cancel_addition(addition=self._found(pk), cancelled_by=self.user)
+        cancel_addition(addition=self._addition(pk), cancelled_by=self.user)
         return Response(status=204)
 
-    def _found(self, pk: int) -> BaseModelAddition:
+    def _addition(self, pk: int) -> BaseModelAddition:
         self.require_superuser()
         return get_object_or_404(BaseModelAddition.objects.select_related("base"), pk=pk)
 

@@ -145,7 +145,7 @@ class TalkingView(ProjectView):
     # The same message sent twice is one turn, and the same end one end.
     keeps_answers = False
 
-    def found(self, pk: uuid.UUID) -> Conversation:
+    def conversation(self, pk: uuid.UUID) -> Conversation:
         """Return the conversation in the address, one's own or, for managers, any."""
         rows = Conversation.objects.select_related("task", "annotator").filter(
             project=self.project, arena_talk__isnull=True
@@ -160,7 +160,7 @@ class TalkingView(ProjectView):
 
     def own(self, pk: uuid.UUID) -> Conversation:
         """Return one's own conversation in the address."""
-        conversation = self.found(pk)
+        conversation = self.conversation(pk)
         if conversation.annotator_id != self.user.pk:
             raise Http404
         return conversation
@@ -212,7 +212,7 @@ class ConversationView(TalkingView):
     )
     def get(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
         """Read a conversation with its turns. A response has no text until it is generated."""
-        return self.whole(self.found(pk))
+        return self.whole(self.conversation(pk))
 
 
 class MessagesView(TalkingView):
@@ -270,6 +270,6 @@ class EndView(TalkingView):
     )
     def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
         """End a conversation. A turn that waits for its annotation is given back; the first rating stays."""
-        conversation = self.found(pk)
+        conversation = self.conversation(pk)
         end_conversation(conversation=conversation, actor=self.user, **read_body(EndSerializer, request))
-        return self.whole(self.found(pk))
+        return self.whole(self.conversation(pk))

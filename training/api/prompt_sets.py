@@ -102,14 +102,14 @@ class PromptSetsView(ListView, ProjectView):
 class PromptSetView(ProjectView):
     """One prompt set. For managers."""
 
-    def found(self, pk: int) -> PromptSet:
+    def prompt_set(self, pk: int) -> PromptSet:
         """Return the set in the address."""
         return get_object_or_404(self.project.prompt_sets.select_related("project"), pk=pk)
 
     @extend_schema(operation_id="prompt_sets_read", tags=["checkpoints"], responses=WholePromptSetSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
         """Read a prompt set with the ids of its prompts."""
-        return Response(WholePromptSetSerializer(self.found(pk)).data)
+        return Response(WholePromptSetSerializer(self.prompt_set(pk)).data)
 
     @extend_schema(
         operation_id="prompt_sets_change",
@@ -119,7 +119,7 @@ class PromptSetView(ProjectView):
     )
     def patch(self, request: Request, slug: str, pk: int) -> Response:
         """Rename a prompt set, add prompts and take others out. What is not sent stays."""
-        prompt_set = self.found(pk)
+        prompt_set = self.prompt_set(pk)
         values = read_body(PromptSetChangeSerializer, request)
         with transaction.atomic():
             if "name" in values:
@@ -133,5 +133,5 @@ class PromptSetView(ProjectView):
     @extend_schema(operation_id="prompt_sets_delete", tags=["checkpoints"], responses={204: None})
     def delete(self, request: Request, slug: str, pk: int) -> Response:
         """Delete a prompt set. Its prompts and the comparisons on them stay."""
-        delete_prompt_set(prompt_set=self.found(pk), deleted_by=self.user)
+        delete_prompt_set(prompt_set=self.prompt_set(pk), deleted_by=self.user)
         return Response(status=204)

@@ -95,7 +95,7 @@ class CommandTemplate:
         )
         if output.code != 0:
             raise LauncherError(
-                f"The submit command refused the job: {output.said}. Change compute in the recipe or "
+                f"The submit command refused the job: {output.error_text}. Change compute in the recipe or "
                 "RONDO_COMMAND_SUBMIT, and start again"
             )
         handle = (output.text.strip().splitlines() or [""])[0].strip()
@@ -114,7 +114,7 @@ class CommandTemplate:
         """Run the poll command; it writes a line: the state, and why."""
         output = self._run(arguments_of(self.poll_command, {"handle": handle}))
         if output.code != 0:
-            raise LauncherUnreachableError(f"The poll command failed: {output.said}; it is tried again")
+            raise LauncherUnreachableError(f"The poll command failed: {output.error_text}; it is tried again")
         word, _, reason = (output.text.strip().splitlines() or [""])[0].strip().partition(" ")
         states: dict[str, JobState] = {state: state for state in get_args(JobState)}
         if word not in states:
@@ -128,7 +128,7 @@ class CommandTemplate:
         """Run the cancel command."""
         output = self._run(arguments_of(self.cancel_command, {"handle": handle}))
         if output.code != 0:
-            raise LauncherError(f"The cancel command failed: {output.said}")
+            raise LauncherError(f"The cancel command failed: {output.error_text}")
 
     def logs(self, handle: str, *, lines: int) -> str:
         """Return the last lines that the logs command writes; empty without one."""

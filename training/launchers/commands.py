@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from training.launchers.protocol import LauncherError, LauncherUnreachableError
 
 _SECONDS = 30.0
-_MOST_SAID = 400
+_MOST_CHARACTERS = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,10 +22,10 @@ class Output:
     error: str
 
     @property
-    def said(self) -> str:
+    def error_text(self) -> str:
         """Return what it wrote, the error first, in one short line."""
         words = " ".join((self.error or self.text).split())
-        return words[:_MOST_SAID] or f"nothing, exit status {self.code}"
+        return words[:_MOST_CHARACTERS] or f"nothing, exit status {self.code}"
 
 
 def run(

@@ -11,7 +11,7 @@ import httpx
 from training.launchers.protocol import LauncherError, LauncherUnreachableError
 
 _SECONDS = 15.0
-_MOST_SAID = 400
+_MOST_CHARACTERS = 400
 
 
 class Api:
@@ -70,10 +70,10 @@ class Api:
         if response.status_code in (401, 403):
             raise LauncherError(
                 f"{self._launcher} at {self._url} lets nobody in with this token (status "
-                f"{response.status_code}: {_said(response)}); set another one"
+                f"{response.status_code}: {_error_text(response)}); set another one"
             )
         if response.is_error:
-            raise LauncherError(f"{self._launcher} refused: {_said(response)}")
+            raise LauncherError(f"{self._launcher} refused: {_error_text(response)}")
         return response
 
     def json(self, method: str, path: str, **more: Any) -> Any:
@@ -85,15 +85,16 @@ class Api:
             return response.json()
         except ValueError:
             raise LauncherError(
-                f"{self._launcher} at {self._url} answers with something else than JSON: {_said(response)}"
+                f"{self._launcher} at {self._url} answers with something else than JSON: "
+                f"{_error_text(response)}"
             ) from None
 
 
-def _said(response: httpx.Response) -> str:
+def _error_text(response: httpx.Response) -> str:
     """Return the error that a response holds, in one short line."""
     try:
         body = response.json()
         text = str(body.get("message") or body) if isinstance(body, dict) else str(body)
     except ValueError:
         text = response.text
-    return " ".join(text.split())[-_MOST_SAID:] or f"status {response.status_code}"
+    return " ".join(text.split())[-_MOST_CHARACTERS:] or f"status {response.status_code}"

@@ -105,8 +105,8 @@ class Slurm:
         handle = output.text.strip().partition(";")[0]
         if output.code != 0 or not handle.isdecimal():
             raise LauncherError(
-                f"Slurm refused the job: {output.said}. Change compute in the recipe (queue, nodes, gpus, "
-                "memory_gb, hours) or RONDO_SLURM_OPTIONS, and start again"
+                f"Slurm refused the job: {output.error_text}. Change compute in the recipe (queue, nodes, "
+                "gpus, memory_gb, hours) or RONDO_SLURM_OPTIONS, and start again"
             )
         return handle
 
@@ -122,7 +122,7 @@ class Slurm:
         """Ask `squeue`, which forgets a job some minutes after its end, then `sacct`, which not all have."""
         output = self._run(["squeue", "--noheader", "--states=all", f"--jobs={handle}", "--format=%T|%r|%N"])
         if output.code != 0 and not _NO_SUCH_JOB.search(output.error):
-            raise LauncherError(f"squeue failed: {output.said}")
+            raise LauncherError(f"squeue failed: {output.error_text}")
         lines = [line for line in output.text.splitlines() if line.strip()]
         if output.code == 0 and lines:
             return _report(*[*lines[-1].split("|"), "", ""][:3])
@@ -133,7 +133,7 @@ class Slurm:
         """End a job. Its trainers get SIGTERM and, after Slurm's KillWait, SIGKILL."""
         output = self._run(["scancel", "--quiet", handle])
         if output.code != 0 and not _NO_SUCH_JOB.search(output.error):
-            raise LauncherError(f"scancel failed: {output.said}")
+            raise LauncherError(f"scancel failed: {output.error_text}")
 
     def logs(self, handle: str, *, lines: int) -> str:
         """Return the end of the job's output, where its file is visible here."""
@@ -146,7 +146,7 @@ class Slurm:
         """Return a line for each partition: nodes by state, GPUs."""
         output = self._run(["sinfo", "--noheader", "--format=%R|%a|%F|%G|%l"])
         if output.code != 0:
-            raise LauncherError(f"sinfo failed: {output.said}")
+            raise LauncherError(f"sinfo failed: {output.error_text}")
         partitions = []
         for line in output.text.splitlines():
             partition, available, nodes, gres, limit = (line.split("|") + [""] * 5)[:5]
@@ -176,7 +176,7 @@ class Slurm:
     ) -> Output:
         output = run(command, launcher="Slurm", text=text, environment=environment)
         if output.code != 0 and _AWAY.search(output.error):
-            raise LauncherUnreachableError(f"Slurm does not answer: {output.said}; it is tried again")
+            raise LauncherUnreachableError(f"Slurm does not answer: {output.error_text}; it is tried again")
         return output
 
 

@@ -32,7 +32,7 @@ from training.rlhf.external.run import train_by_trl
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.loop.checks import refuse_too_many_tokens
 from training.rlhf.loop.run import RunResult, TrainingRun, train_on_judgments
-from training.rlhf.loop.state import what_is_trained
+from training.rlhf.loop.state import resume_key
 from training.rlhf.loop.stepping import DivergedError
 from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.preference import DirectPreference
@@ -185,8 +185,8 @@ def _already_finished(path: Path, spec: RunSpec) -> bool:
     if not (folder / MANIFEST_FILE).is_file():
         return False
     manifest = read_manifest(folder, verify=True)
-    trained = what_is_trained(RunSpec.from_json(manifest.spec), manifest.base_digest)
-    if trained != what_is_trained(spec, manifest.base_digest):
+    trained = resume_key(RunSpec.from_json(manifest.spec), manifest.base_digest)
+    if trained != resume_key(spec, manifest.base_digest):
         raise ContractError(
             f"{folder}: the checkpoint here was trained from another spec; start the new one in a new folder"
         )

@@ -60,7 +60,7 @@ def report_of(judge: Judge) -> JudgeReport:
     )
     rankings = _ranks([pk for pk, _ in newest])
     by_comparison = {comparison: rankings.get(pk, {}) for pk, comparison in newest}
-    people = _said_by_people(judge, list(by_comparison))
+    people = _rankings_by_people(judge, list(by_comparison))
     items = [_units(by_comparison[comparison], others) for comparison, others in people.items()]
     verdicts = list(
         JudgeVerdict.objects.filter(judgment__in=[pk for pk, _ in newest]).values_list(
@@ -92,7 +92,7 @@ def _ranks(judgments: Sequence[int]) -> dict[int, dict[int, int]]:
     return ranks
 
 
-def _said_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, list[Ranks]]:
+def _rankings_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, list[Ranks]]:
     """Return people's rankings of these comparisons, one per person."""
     current = (
         judgments_current(judge.project)

@@ -228,18 +228,18 @@ def drawn_first(folded: Sequence[Folded]) -> list[str]:
 def overlaid_on(run: Run, names: Sequence[str]) -> list[Run]:
     """Return the named runs of the same project overlaid on this one, at most MOST_LINES − 1."""
     wanted = [name for name in dict.fromkeys(names) if name != run.name][: MOST_LINES - 1]
-    runs = {other.name: other for other in runs_beside(run).filter(name__in=wanted)}
+    runs = {other.name: other for other in comparable_runs(run).filter(name__in=wanted)}
     return [runs[name] for name in wanted if name in runs]
 
 
-def runs_beside(run: Run) -> QuerySet[Run]:
+def comparable_runs(run: Run) -> QuerySet[Run]:
     """Return the other runs of a run's project, newest first."""
     return Run.objects.filter(snapshot__project=run.snapshot.project_id).exclude(pk=run.pk).order_by("-pk")
 
 
 def overlay_choices(run: Run, chosen: Sequence[Run]) -> list[Run]:
     """Return the runs that can be overlaid: the chosen, then the newest of the same method, then others."""
-    listed = list(runs_beside(run).exclude(pk__in=[other.pk for other in chosen])[:_CHOICES])
+    listed = list(comparable_runs(run).exclude(pk__in=[other.pk for other in chosen])[:_CHOICES])
     return [*chosen, *sorted(listed, key=lambda other: other.method != run.method)]
 
 

@@ -30,7 +30,7 @@ class Known:
 def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a copy alone, among all processes of this machine; whether it was to be had."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(folder, "lock").open("a") as stream:
+    with _sibling(folder, "lock").open("a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -42,7 +42,7 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
 def known_of(folder: Path) -> Known:
     """Return the recorded versions of a copy; empty without a record."""
     try:
-        stored = json.loads(_beside(folder, "store.json").read_text(encoding="utf-8"))
+        stored = json.loads(_sibling(folder, "store.json").read_text(encoding="utf-8"))
         return Known(tuple(stored["digests"]), tuple(stored["left_out"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Known()
@@ -51,18 +51,18 @@ def known_of(folder: Path) -> Known:
 def remember(folder: Path, known: Known) -> None:
     """Write down what a copy is."""
     plain = {"digests": known.digests, "left_out": known.left_out}
-    write_atomically(_beside(folder, "store.json"), json.dumps(plain) + "\n")
+    write_atomically(_sibling(folder, "store.json"), json.dumps(plain) + "\n")
 
 
 def forget(folder: Path) -> None:
     """Forget a copy that is gone or is to be fetched again."""
-    _beside(folder, "store.json").unlink(missing_ok=True)
+    _sibling(folder, "store.json").unlink(missing_ok=True)
 
 
 def draft_of(folder: Path) -> Path:
     """Return the draft path that a folder is fetched to."""
-    return _beside(folder, "fetching")
+    return _sibling(folder, "fetching")
 
 
-def _beside(folder: Path, what: str) -> Path:
+def _sibling(folder: Path, what: str) -> Path:
     return folder.with_name(f".{folder.name}.{what}")

@@ -13,7 +13,7 @@ from training.contract.private_files import FILE_MODE, make_private_folder
 from training.store.errors import NotInStoreError, StoreError, StoreUnreachableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-_MOST_SAID = 300
+_MOST_CHARACTERS = 300
 
 
 class Objects:
@@ -43,7 +43,7 @@ class Objects:
     def write(self, name: str, data: bytes) -> None:
         """Put bytes under a name, in place of what was there; readers see the one or the other."""
         path = self._path(name)
-        with self._told():
+        with self._translated_errors():
             try:
                 if self._is_local:
                     _write_local(Path(path), data)
@@ -51,11 +51,13 @@ class Objects:
                     self._files.pipe_file(path, data)
             except FileNotFoundError as error:
                 # A bucket that is not there: an object store makes "folders" by itself.
-                raise StoreUnreachableError(f"The store {self.url} takes nothing: {_said(error)}.") from None
+                raise StoreUnreachableError(
+                    f"The store {self.url} takes nothing: {_error_text(error)}."
+                ) from None
 
     def read(self, name: str) -> bytes:
         """Return the bytes under a name. Raises `NotInStoreError`."""
-        with self._told():
+        with self._translated_errors():
             try:
                 data: bytes = self._files.cat_file(self._path(name))
             except FileNotFoundError:
@@ -65,7 +67,7 @@ class Objects:
     def sizes(self, below: str) -> dict[str, int]:
         """Return names, from `below` on, and sizes of everything below it."""
         path = self._path(below)
-        with self._told():
+        with self._translated_errors():
             self._files.invalidate_cache()
             try:
                 entries = self._files.find(path, detail=True)
@@ -80,7 +82,7 @@ class Objects:
 
     def remove(self, name: str) -> None:
         """Remove one object; nothing where there is none."""
-        with self._told():
+        with self._translated_errors():
             try:
                 self._files.rm_file(self._path(name))
             except FileNotFoundError:
@@ -90,7 +92,7 @@ class Objects:
         return f"{self._root}/{name}"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Every library has errors of its own; what they mean here is that the store does not answer."""
         try:
             yield
@@ -98,7 +100,7 @@ class Objects:
             raise
         except Exception as error:
             raise StoreUnreachableError(
-                f"The store {self.url} does not answer ({_said(error)}). "
+                f"The store {self.url} does not answer ({_error_text(error)}). "
                 "Check RONDO_STORE_URL, its keys and the network; it is tried again."
             ) from error
 
@@ -116,9 +118,9 @@ def _protocols(files: Any) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0][:_MOST_SAID]}" if words else type(error).__name__
+    return f"{type(error).__name__}: {words[0][:_MOST_CHARACTERS]}" if words else type(error).__name__
 
 
 def _write_local(path: Path, data: bytes) -> None:

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_safe
 from annotation.agreement.selection import Selection
 from annotation.choices import Role
 from annotation.models import Project
-from annotation.statistics.cached import is_large, kept_report_of, report_of
+from annotation.statistics.cached import cached_report_of, is_large, report_of
 from annotation.statistics.page import ReportPage, cost_of
 from annotation.views.access import Request, project_page
 from training.selectors.dashboard import dashboard_of
@@ -26,7 +26,7 @@ def dashboard(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def quality(request: Request, project: Project) -> HttpResponse:
     """Show agreement, position bias, time, cost, and accuracy of reward models. For managers."""
-    report = kept_report_of(project, Selection())
+    report = cached_report_of(project, Selection())
     if report is None and is_large(project):
         # It takes minutes: the page of the statistics says so, and computes it.
         return render(request, "training/dashboard/no_quality.html", {"project": project})

@@ -14,7 +14,7 @@ from django.db import connection, connections, transaction
 
 from webapp.backup.errors import BackupError
 
-_MOST_SAID = 2000
+_MOST_CHARACTERS = 2000
 _DUMP = ("pg_dump", "--format=plain", "--no-owner", "--no-privileges", "--encoding=UTF8")
 _LOAD = (
     "psql",
@@ -198,4 +198,4 @@ def _server_variables() -> dict[str, str]:
 
 def _read(stream: IO[bytes]) -> str:
     stream.seek(0)
-    return stream.read().decode("utf-8", "replace").strip()[-_MOST_SAID:] or "it did not say why"
+    return stream.read().decode("utf-8", "replace").strip()[-_MOST_CHARACTERS:] or "it did not say why"

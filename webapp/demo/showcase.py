@@ -39,7 +39,12 @@ from annotation.text.traces import Step, written
 from training.choices import FeedbackKind
 from training.models import ApplicationRequest, Checkpoint, SuggestionSource, TurnResponse
 from training.selectors.conversations import standing_of
-from training.services.comparing.side_by_side import Sampling, ask_beside, vote_beside, write_answers
+from training.services.comparing.side_by_side import (
+    Sampling,
+    ask_side_by_side,
+    vote_side_by_side,
+    write_answers,
+)
 from training.services.comparing.voting import VOTES
 from training.services.conversations import begin, save_conversation_settings, say
 from training.services.conversations.generating import complete_turn
@@ -255,7 +260,7 @@ class Showcase:
         policies = [checkpoints.get(name__endswith=f"round-{number}-policy") for number in (1, 2)]
         prompt = Prompt.objects.filter(project=self.project, split=Split.TRAIN).order_by("pk").first()
         assert prompt is not None  # noqa: S101 - the demo has hundreds
-        shown = ask_beside(
+        shown = ask_side_by_side(
             project=self.project,
             created_by=self.manager,
             checkpoints=policies,
@@ -265,7 +270,7 @@ class Showcase:
             scorer=checkpoints.get(name__endswith="round-2-reward"),
         )
         write_answers(shown=shown)
-        vote_beside(shown=shown, voter=self.manager, vote=VOTES["first"])
+        vote_side_by_side(shown=shown, voter=self.manager, vote=VOTES["first"])
 
     # ── rubric ─────────────────────────────────────────────────────────────────────────
 

@@ -33,11 +33,11 @@ def search(text: str) -> list[Hit]:
     words = [word for word in text.casefold().split() if word.strip("\0")][:8]
     if not words:
         return []
-    pairs = sorted(_found(words), key=lambda pair: -pair[0])
+    pairs = sorted(_hits(words), key=lambda pair: -pair[0])
     return [hit for _score, hit in pairs[:MOST]]
 
 
-def _found(words: Sequence[str]) -> Iterator[tuple[int, Hit]]:
+def _hits(words: Sequence[str]) -> Iterator[tuple[int, Hit]]:
     for page in pages().values():
         title = page.title.casefold()
         for section in page.rendered.sections:

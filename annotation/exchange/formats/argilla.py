@@ -30,7 +30,7 @@ from annotation.exchange.formats.items import (
 )
 
 _SUFFIX = ".responses"
-Said = dict[str, dict[str, Any]]
+Annotations = dict[str, dict[str, Any]]
 """Who, or `#0`, `#1`, … where nobody is named → question → value."""
 
 
@@ -52,8 +52,8 @@ def _records(row: Row) -> Iterator[ImportedItem]:
     )
 
 
-def _nested(row: Row) -> tuple[Mapping[str, Any], Said]:
-    annotations: Said = defaultdict(dict)
+def _nested(row: Row) -> tuple[Mapping[str, Any], Annotations]:
+    annotations: Annotations = defaultdict(dict)
     for question, responses in (row.get("responses") or {}).items():
         for number, response in enumerate(fields.items_of(responses, f"responses.{question}")):
             one = fields.object_of(response, f"responses.{question}[{number}]")
@@ -62,8 +62,8 @@ def _nested(row: Row) -> tuple[Mapping[str, Any], Said]:
     return row["fields"], annotations
 
 
-def _flat(row: Row) -> tuple[Mapping[str, Any], Said]:
-    annotations: Said = defaultdict(dict)
+def _flat(row: Row) -> tuple[Mapping[str, Any], Annotations]:
+    annotations: Annotations = defaultdict(dict)
     for column in [name for name in row if name.endswith(_SUFFIX)]:
         values = fields.items_of(row[column], column)
         users = row.get(f"{column}.users") or [""] * len(values)

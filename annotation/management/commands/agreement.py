@@ -49,16 +49,16 @@ class Command(BaseCommand):
             self._write(title, rows)
         self.stdout.write("\nReliability (Crowd-BT)")
         for person in page.people:
-            self.stdout.write(f"  {person.name:<44} {_told(person.reliability)}")
+            self.stdout.write(f"  {person.name:<44} {_formatted(person.reliability)}")
 
     def _write(self, title: str, rows: list[Row]) -> None:
         if rows:
             self.stdout.write(f"\n{title}")
         for row in rows:
-            self.stdout.write(f"  {row.name:<44} " + "   ".join(_told(number) for number in row.numbers))
+            self.stdout.write(f"  {row.name:<44} " + "   ".join(_formatted(number) for number in row.numbers))
 
 
-def _told(number: Number) -> str:
+def _formatted(number: Number) -> str:
     if number.reason:
         return number.reason
     return f"{number.value} ({number.interval})" if number.interval else number.value

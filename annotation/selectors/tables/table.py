@@ -138,7 +138,7 @@ class View:
         return self.query.get("order") == "oldest"
 
     @cached_property
-    def _found(self) -> tuple[QuerySet[Any], bool]:
+    def _matching(self) -> tuple[QuerySet[Any], bool]:
         rows, collects = self.table.rows(self.project), False
         for one, shown in zip(self.table.filters, self.fields, strict=True):
             if shown.value:
@@ -152,11 +152,11 @@ class View:
     @property
     def matching(self) -> QuerySet[Any]:
         """Return the rows that filters and search leave, in no order."""
-        return self._found[0]
+        return self._matching[0]
 
     @property
     def _collects(self) -> bool:
-        return self._found[1]
+        return self._matching[1]
 
     @property
     def counted_up_to(self) -> int:

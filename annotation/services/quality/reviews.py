@@ -69,7 +69,7 @@ def review_after_judgment(*, comparison: Comparison) -> Review | None:
     if len(judgments) < locked.overlap:
         return None
     if project.review_disagreements and any(
-        disagree(_said(one), _said(other)) for one, other in combinations(judgments, 2)
+        disagree(_preference_of(one), _preference_of(other)) for one, other in combinations(judgments, 2)
     ):
         return open_review(comparison=locked, reason=ReviewReason.DISAGREEMENT)
     if drawn_for_review(locked.pk, project.review_random_share):
@@ -168,5 +168,5 @@ def _require_reviewer(review: Review, reviewer: User) -> None:
         raise NotAllowed(_("You have this comparison as an annotator. Someone else must review it."))
 
 
-def _said(judgment: Judgment) -> tuple[str, dict[int, int]]:
+def _preference_of(judgment: Judgment) -> tuple[str, dict[int, int]]:
     return judgment.verdict, {place.completion_id: place.rank for place in judgment.ranks.all()}

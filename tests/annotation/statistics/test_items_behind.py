@@ -49,7 +49,7 @@ def best(one: Judged) -> set[int]:
 
 def circles(own: Sequence[Judged]) -> set[int]:
     found = set()
-    for said in readings.said_of_prompts(own):
+    for said in readings.preferences_by_prompt(own):
         for three in circles_among(said.wins, said.asked_together).cyclic:
             judgments = {said.asked_together[pair] for pair in said.asked_together if set(pair) <= set(three)}
             found |= {one.comparison for one in own if one.pk in judgments}

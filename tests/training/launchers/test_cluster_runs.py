@@ -127,7 +127,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
 ):
     scheduler.switch("hold")
     round_ = step.round
-    real = cluster_runs._Watcher._said
+    real = cluster_runs._Watcher._waiting_message
 
     def cancel_once_it_waits(watcher: Any) -> str:
         words = real(watcher)

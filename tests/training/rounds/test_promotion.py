@@ -50,7 +50,7 @@ def codes(decision: Decision) -> list[str]:
 def test_before_the_evaluation_nothing_is_decided(project: Project):
     decision = decision_of(round_=trained_round(project))
     assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, True)
-    assert decision.said == ("The new policy is not evaluated yet.",)
+    assert decision.sentences == ("The new policy is not evaluated yet.",)
 
 
 @pytest.mark.parametrize(("says", "verdict"), [(BETTER, Verdict.PROMOTE), (WORSE, Verdict.REJECT)])
@@ -80,7 +80,7 @@ def test_fewer_differing_prompts_than_the_recipe_asks_for_decide_nothing(
     assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
     assert (
         "One response wins on 19 held-out prompts, the others are ties, and the recipe asks for at least 20."
-        in str(decision.said)
+        in str(decision.sentences)
     )
     lower = {"promotion": {"least_differing_prompts": 19}, "evaluation": {"prompts": 19}}
     Round.objects.update(recipe=lower)
@@ -101,7 +101,7 @@ def test_an_interval_that_includes_one_half_decides_nothing(project: Project, se
     assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
     # 94 prompts show a win rate of 70 %; 24 can be asked about.
     assert codes(decision) == ["win_rate_open", "people_asked"]
-    assert "24 of the wanted 94 blind comparisons" in decision.said[1]
+    assert "24 of the wanted 94 blind comparisons" in decision.sentences[1]
 
 
 DOUBTS = [
@@ -174,7 +174,7 @@ def test_a_condition_on_what_could_not_be_measured_leaves_it_to_people(project: 
     decision = decided(project, server, says=BETTER, promotion={"most_kl": 1})
     assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
     assert "KL divergence from the base in nats per response: not known, and at most 1 is asked for." in (
-        decision.said
+        decision.sentences
     )
 
 
@@ -203,11 +203,11 @@ def test_people_are_waited_for_and_then_decide(project: Project, server: FakeSer
     )
     waiting = decision_of(round_=round_)
     assert (waiting.verdict, waiting.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, True)
-    assert waiting.said[0] == "0 of 24 annotations by people are in."
+    assert waiting.sentences[0] == "0 of 24 annotations by people are in."
     judge_held_out([alice], prefer="parent")
     decision = decision_of(round_=round_)
     assert (decision.verdict, decision.waits) == (Verdict.REJECT, False)
-    assert decision.said[0] == "24 of 24 annotations by people are in."
+    assert decision.sentences[0] == "24 of 24 annotations by people are in."
     assert codes(decision) == ["people_came", "win_rate_worse"]
 
 
@@ -248,7 +248,7 @@ def test_people_who_show_the_opposite_overrule_a_validated_reward_model(
 def test_pairs_that_nobody_can_be_asked_about_are_not_waited_for(project: Project, server: FakeServer):
     decision = decided(project, server, says="parent", evaluation={"people": True})
     assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, False)
-    assert decision.said[0] == "People cannot decide: no pair is open for annotation."
+    assert decision.sentences[0] == "People cannot decide: no pair is open for annotation."
 
 
 def test_the_round_of_the_issue_replayed_ends_without_enough_evidence(project: Project):

@@ -157,18 +157,22 @@ def _rows(example: Example, encoder: _TextEncoder, settings: Settings) -> Iterat
     prompt = texts[0][0]
     if isinstance(settings, PreferenceSettings):
         for winner, loser in example.pairs:
-            yield {"prompt": prompt, "chosen": _said(texts[winner][1]), "rejected": _said(texts[loser][1])}
+            yield {
+                "prompt": prompt,
+                "chosen": _assistant_message(texts[winner][1]),
+                "rejected": _assistant_message(texts[loser][1]),
+            }
     elif isinstance(settings, KtoSettings):
         for place, good in said_good(example, frozenset(settings.sources)).items():
-            yield {"prompt": prompt, "completion": _said(texts[place][1]), "label": good}
+            yield {"prompt": prompt, "completion": _assistant_message(texts[place][1]), "label": good}
     else:
         for _, text in texts:
-            yield {"prompt": prompt, "completion": _said(text)}
+            yield {"prompt": prompt, "completion": _assistant_message(text)}
 
 
 def _messages(chat: Iterable[Message]) -> list[Row]:
     return [asdict(message) for message in chat]
 
 
-def _said(text: str) -> list[Row]:
+def _assistant_message(text: str) -> list[Row]:
     return [{"role": "assistant", "content": text}]

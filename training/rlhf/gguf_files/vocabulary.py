@@ -64,7 +64,7 @@ def read_tokenizer(file: GgufFile, folder: Path, *, context: int) -> Any:
     """
     tokens = [str(token) for token in file.value("tokenizer.ggml.tokens")]
     if (folder / TOKENIZER_FILE).is_file():
-        tokenizer = _read_beside(file, folder, tokens)
+        tokenizer = _read_tokenizer_files(file, folder, tokens)
     else:
         tokenizer = _built(file, tokens)
     tokenizer.model_max_length = context
@@ -78,7 +78,7 @@ def read_tokenizer(file: GgufFile, folder: Path, *, context: int) -> Any:
     return tokenizer
 
 
-def _read_beside(file: GgufFile, folder: Path, tokens: list[str]) -> Any:
+def _read_tokenizer_files(file: GgufFile, folder: Path, tokens: list[str]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

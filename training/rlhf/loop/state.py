@@ -56,7 +56,7 @@ class MethodState(Protocol):
         ...
 
 
-def what_is_trained(spec: RunSpec, base_digest: str) -> dict[str, Any]:
+def resume_key(spec: RunSpec, base_digest: str) -> dict[str, Any]:
     """Return the part of a spec that a saved state depends on: another one cannot be continued from it."""
     values = {key: value for key, value in spec.to_json().items() if key not in _FREE_TO_CHANGE}
     settings = dict(values["settings"])
@@ -81,7 +81,7 @@ class Saved:
     """All that the optimiser has, in an order that does not depend on what is cut over processes."""
     best: BestState
     trained: dict[str, Any]
-    """As `what_is_trained` returns it."""
+    """As `resume_key` returns it."""
     processes: Processes
     method: MethodState | None = None
 

@@ -20,7 +20,7 @@ from training.contract import (
 )
 from training.rlhf.loop.best import VALIDATION_LOSS, BestState, loss_of
 from training.rlhf.loop.schedule import apart, learning_rate, parameter_groups, steps_in_all, steps_per_epoch
-from training.rlhf.loop.state import MethodState, Saved, load_state, save_state, what_is_trained
+from training.rlhf.loop.state import MethodState, Saved, load_state, resume_key, save_state
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.machine import Machine
 from training.rlhf.runtime.processes import Processes
@@ -94,7 +94,7 @@ class SteppingLoop:
             optimiser=self._optimiser,
             parameters=[value for group in groups for value in group["params"]],
             best=self._best,
-            trained=what_is_trained(spec, backbone.base_digest),
+            trained=resume_key(spec, backbone.base_digest),
             processes=processes,
             method=method,
         )

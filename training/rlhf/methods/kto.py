@@ -79,7 +79,7 @@ class KahnemanTversky(TrainingMethod):
         """Count good and bad answers, so that neither kind drowns the other."""
         good, bad = 0.0, 0.0
         for example in train:
-            verdicts = list(self._said(example).values())
+            verdicts = list(self._labels(example).values())
             good += example.weight * sum(verdicts)
             bad += example.weight * (len(verdicts) - sum(verdicts))
         self._weight_good, self._weight_bad = weights_of_kinds(self._settings, good, bad)
@@ -116,17 +116,17 @@ class KahnemanTversky(TrainingMethod):
             if prompt is not None:
                 answers = [
                     Answered(prompt + answer.ids[answer.answer_start :], len(prompt), masked=answer.masked)
-                    for answer in (example.answers[place] for place in self._said(example))
+                    for answer in (example.answers[place] for place in self._labels(example))
                 ]
                 encoded = shorten(answers, self._settings.max_tokens, self._encoder)
                 yield Example(example.judgment, encoded, (0,) * len(encoded), weight=example.weight)
 
-    def _said(self, example: Example) -> dict[int, bool]:
+    def _labels(self, example: Example) -> dict[int, bool]:
         return said_good(example, frozenset(self._settings.sources))
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """Return the judgment's weight, once for each of its answers that was called good or bad."""
-        return {"kto": example.weight * len(self._said(example))}
+        return {"kto": example.weight * len(self._labels(example))}
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
         """Return the mean over each example's answers that were called good or bad."""
@@ -137,7 +137,7 @@ class KahnemanTversky(TrainingMethod):
         called = [
             (index, place, good)
             for index, example in enumerate(examples)
-            for place, good in self._said(example).items()
+            for place, good in self._labels(example).items()
         ]
         owner, place, side = torch.tensor(called, device=device).reshape(-1, 3).long().unbind(1)
         answer, good = batch.table[owner, place], side.bool()

@@ -29,7 +29,7 @@ class FunctionReward:
                 "can put it there"
             )
         self._path = path
-        self._function = _found(path)
+        self._function = _function_at(path)
 
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
@@ -37,7 +37,7 @@ class FunctionReward:
         return [_score(value) for value in self._function(prompts, completions, references)]
 
 
-def _found(path: str) -> UserFunction:
+def _function_at(path: str) -> UserFunction:
     module, _, name = path.rpartition(".")
     if not module:
         raise ValueError(f"{path!r} is no dotted path; write package.module.function")

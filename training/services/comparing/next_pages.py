@@ -11,14 +11,14 @@ from annotation.models import User
 from training.models import SideBySide
 from training.selectors.chats import system_of, with_system
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.side_by_side import Sampling, ask_beside, create_page, require_manager
+from training.services.comparing.side_by_side import Sampling, ask_side_by_side, create_page, require_manager
 
 MOST_SEED = 2**31 - 1
 _chance = random.SystemRandom()
 
 
 @transaction.atomic
-def regenerate_beside(
+def regenerate_side_by_side(
     *,
     shown: SideBySide,
     created_by: User,
@@ -67,7 +67,7 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
         raise Refusal(_("These checkpoints were compared on every prompt of the set."), field="prompt_set")
     own = system_of(shown.base_prompt.messages) if shown.base_prompt else ""
     system = system_of(shown.messages)
-    return ask_beside(
+    return ask_side_by_side(
         project=shown.project,
         created_by=created_by,
         checkpoints=checkpoints,

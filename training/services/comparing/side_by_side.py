@@ -67,7 +67,7 @@ def require_manager(user: User, project: Project) -> None:
 
 
 @transaction.atomic
-def ask_beside(
+def ask_side_by_side(
     *,
     project: Project,
     created_by: User,
@@ -109,7 +109,7 @@ def ask_beside(
 
 
 @transaction.atomic
-def continue_beside(
+def continue_side_by_side(
     *, shown: SideBySide, created_by: User, text: str, position: int | None = None
 ) -> SideBySide:
     """Create the next turn: all continue the response at `position`, or each its own where it is None.
@@ -301,7 +301,7 @@ def reveal_names(*, shown: SideBySide, user: User) -> None:
 
 
 @transaction.atomic
-def vote_beside(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment:
+def vote_side_by_side(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment:
     """Store a vote on responses beside each other: a judgment like any other. It reveals the names.
 
     Unblinded where names were shown before, here or with an earlier vote of theirs on the same responses.

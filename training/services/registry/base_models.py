@@ -1,7 +1,7 @@
 """Base models: requested, registered, chosen as the default, removed. `base_adding` carries requests out."""
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +267,3 @@ def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAdditi
             _("%(name)s is being added already: wait for it.") % {"name": values["name"]}, field="name"
         ) from None
     return addition
-
-
-def hub_facts(model: HubModel) -> dict[str, Any]:
-    """Return what is shown of a model on the hub before it is added."""
-    return {**asdict(model), "size": model.size}

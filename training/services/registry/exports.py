@@ -29,7 +29,7 @@ from training.services.runs.launcher import trainer_environment
 EXPORT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.export")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _POLL_SECONDS = 0.5
-_MOST_SAID = 2000
+_MOST_CHARACTERS = 2000
 
 
 def hub_is_set() -> bool:
@@ -153,7 +153,7 @@ def _run_process(export: CheckpointExport, out: Path, card: Path, heartbeat: Hea
             process.kill()
             process.wait()
     if process.returncode != 0:
-        output = output_file.read_text(encoding="utf-8", errors="replace").strip()[-_MOST_SAID:]
+        output = output_file.read_text(encoding="utf-8", errors="replace").strip()[-_MOST_CHARACTERS:]
         raise Refusal(
             output.splitlines()[-1] if output else f"The export ended with status {process.returncode}."
         )

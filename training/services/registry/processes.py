@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 _POLL_SECONDS = 0.5
-_MOST_SAID = 2000
+_MOST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,5 +53,5 @@ def run_process(
         return Ended(
             code=process.returncode,
             output=output.read().decode("utf-8", errors="replace"),
-            last_line=error_text.splitlines()[-1].strip()[:_MOST_SAID] if error_text else "",
+            last_line=error_text.splitlines()[-1].strip()[:_MOST_CHARACTERS] if error_text else "",
         )

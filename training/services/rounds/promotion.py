@@ -37,7 +37,7 @@ class Decision:
     """Every condition with its figure, held or not, as the round keeps it."""
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def sentences(self) -> tuple[str, ...]:
         """Return the reasons as sentences."""
         return tuple(map(said, self.reasons))
 

@@ -204,7 +204,7 @@ class _Watcher:
                     _("Its heartbeat stopped %(seconds)d seconds ago, so it was ended.")
                     % {"seconds": settings.RONDO_JOB_STALE_SECONDS}
                 )
-            if self._watch(self._status(), self._said()):
+            if self._watch(self._status(), self._waiting_message()):
                 self._stop()
             time.sleep(min(_LOOK_SECONDS, settings.RONDO_LAUNCHER_POLL_SECONDS))
 
@@ -274,7 +274,7 @@ class _Watcher:
             return None
         return status if status and status.updated_at >= self._seen.beat.started_at else None
 
-    def _said(self) -> str:
+    def _waiting_message(self) -> str:
         seen = self._seen
         if seen.unreachable:
             return seen.unreachable

@@ -20,12 +20,12 @@ from training.models import SideBySide, SideBySideAnswer
 from training.selectors.chats import system_of
 from training.selectors.projects import checkpoints_for, managed_projects
 from training.selectors.prompt_sets import Progress, progress_on, prompt_sets_of, prompts_matching
-from training.services.comparing.next_pages import next_of_set, regenerate_beside
+from training.services.comparing.next_pages import next_of_set, regenerate_side_by_side
 from training.services.comparing.side_by_side import (
-    ask_beside,
-    continue_beside,
+    ask_side_by_side,
+    continue_side_by_side,
     reveal_names,
-    vote_beside,
+    vote_side_by_side,
     write_answer,
     write_answers,
 )
@@ -75,7 +75,7 @@ def compare_answer(request: Request) -> HttpResponse:
     form = CompareForm(request.POST, project=project, user=request.user)
     if form.is_valid():
         try:
-            made = ask_beside(
+            made = ask_side_by_side(
                 project=project,
                 created_by=request.user,
                 checkpoints=form.checkpoints,
@@ -142,7 +142,7 @@ def compare_again(request: Request, slug: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, form.first_error)
         return redirect(shown)
-    made = regenerate_beside(
+    made = regenerate_side_by_side(
         shown=shown,
         created_by=request.user,
         sampling=form.sampling,
@@ -182,7 +182,7 @@ def compare_vote(request: Request, slug: str) -> HttpResponse:
         messages.error(request, form.first_error)
         return redirect(shown)
     try:
-        vote_beside(shown=shown, voter=request.user, vote=form.decision)
+        vote_side_by_side(shown=shown, voter=request.user, vote=form.decision)
     except Refusal as refusal:
         messages.error(request, refusal.message)
     return redirect(shown)
@@ -194,7 +194,7 @@ def compare_continue(request: Request, slug: str) -> HttpResponse:
     shown = _stored(request, slug)
     after = request.POST.get("after", "")
     try:
-        made = continue_beside(
+        made = continue_side_by_side(
             shown=shown,
             created_by=request.user,
             text=request.POST.get("text", ""),

@@ -56,7 +56,7 @@ def conversation_begin(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.ANNOTATOR)
 def conversation(request: Request, project: Project, pk: uuid.UUID) -> HttpResponse:
     """Talk, or judge the responses to one's last message. For the annotator who talks; managers read it."""
-    conversation = _found(request, project, pk)
+    conversation = _conversation_or_404(request, project, pk)
     if conversation.annotator_id != request.user.pk:
         return _read(request, conversation)
     return _screen(request, conversation)
@@ -92,7 +92,7 @@ def conversation_write(request: Request, project: Project, pk: uuid.UUID) -> Htt
 @project_page(role=Role.ANNOTATOR)
 def conversation_end(request: Request, project: Project, pk: uuid.UUID) -> HttpResponse:
     """End a conversation with a rating. For the annotator who talks, and for managers."""
-    conversation = _found(request, project, pk)
+    conversation = _conversation_or_404(request, project, pk)
     form = EndForm(request.POST)
     trouble = ""
     if form.is_valid():
@@ -105,7 +105,7 @@ def conversation_end(request: Request, project: Project, pk: uuid.UUID) -> HttpR
     if trouble and conversation.annotator_id == request.user.pk:
         return _screen(request, conversation, status=422, trouble=trouble)
     if request.htmx:
-        return _screen(request, _found(request, project, pk))
+        return _screen(request, _conversation_or_404(request, project, pk))
     return redirect(conversation)
 
 
@@ -159,7 +159,7 @@ def _event(data: dict[str, object]) -> bytes:
 # ── Helpers ───────────────────────────────────────────────────────────────────────────
 
 
-def _found(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
+def _conversation_or_404(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
     """Return a conversation that this person may read: their own, or any for managers."""
     rows = Conversation.objects.select_related("task", "annotator").filter(
         project=project, arena_talk__isnull=True
@@ -172,7 +172,7 @@ def _found(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
 
 
 def _own(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
-    conversation = _found(request, project, pk)
+    conversation = _conversation_or_404(request, project, pk)
     if conversation.annotator_id != request.user.pk:
         raise Http404
     return conversation

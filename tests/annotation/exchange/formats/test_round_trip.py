@@ -30,7 +30,7 @@ from annotation.exchange.formats.items import (
 )
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.import_names import NamesFound, scene_for
+from annotation.exchange.import_names import NamesInFile, scene_for
 from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import ItemImport
 from annotation.exchange.occurrences import Occurrences
@@ -137,7 +137,7 @@ def items(draw: st.DrawFn) -> list[ImportedItem]:
 
 def project_with(stored: list[ImportedItem]) -> Project:
     project = Project.objects.create(name="Tea", slug=f"tea-{uuid.uuid4().hex[:12]}")
-    names = NamesFound()
+    names = NamesInFile()
     for item in stored:
         names.add(item)
     with Occurrences() as occurrences:

@@ -21,13 +21,13 @@ from training.forms.comparing import DEFAULT_TOP_P, LONGEST_PROMPT
 from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.projects import checkpoints_of, comparable_checkpoints
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.next_pages import next_of_set, regenerate_beside
+from training.services.comparing.next_pages import next_of_set, regenerate_side_by_side
 from training.services.comparing.side_by_side import (
     Sampling,
-    ask_beside,
-    continue_beside,
+    ask_side_by_side,
+    continue_side_by_side,
     reveal_names,
-    vote_beside,
+    vote_side_by_side,
     write_answers,
 )
 from training.services.comparing.voting import Vote
@@ -227,7 +227,7 @@ class BesidesView(ListView, ProjectView):
         rewards = named_checkpoints(self.project, scorers, writing=False, field="scorer")
         checkpoints = named_checkpoints(self.project, values["checkpoints"], user=self.user)
         prompt_set = self._prompt_set(values["prompt_set"]) if "prompt_set" in values else None
-        made = ask_beside(
+        made = ask_side_by_side(
             project=self.project,
             created_by=self.user,
             checkpoints=checkpoints,
@@ -318,7 +318,7 @@ class BesideVoteView(OfBeside):
         """Vote: a judgment like any other. Names are in the answer. A second vote changes nothing."""
         side_by_side = self.shown(page)
         values = read_body(BesideVoteSerializer, request)
-        vote_beside(shown=side_by_side, voter=self.user, vote=Vote(values["verdict"], values["ranks"]))
+        vote_side_by_side(shown=side_by_side, voter=self.user, vote=Vote(values["verdict"], values["ranks"]))
         return Response(BesideSerializer(side_by_side).data)
 
 
@@ -347,7 +347,7 @@ class ContinueView(OfBeside):
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Say what comes next, after one of the answers or each after its own; a page of its own."""
         values = read_body(ContinueSerializer, request)
-        made = continue_beside(
+        made = continue_side_by_side(
             shown=self.shown(page), created_by=self.user, text=values["text"], position=values["position"]
         )
         return Response(BesideSerializer(made).data, status=201)
@@ -379,7 +379,7 @@ class AgainView(OfBeside):
     def post(self, request: Request, slug: str, page: str) -> Response:
         """Have the same checkpoints answer the same chat on a page of its own, with other settings."""
         values = read_body(AgainSerializer, request)
-        made = regenerate_beside(
+        made = regenerate_side_by_side(
             shown=self.shown(page),
             created_by=self.user,
             sampling=SettingsSerializer.sampling(values),
