@@ -125,7 +125,7 @@ FOLLOWS_HEAD = (
     AcquisitionStrategy.THOMPSON,
     AcquisitionStrategy.INFORMATION_DIRECTED,
 )
-"""Strategies that go by a head on features, which a worker fits anew after every few annotations."""
+"""Strategies based on a head on features, which a worker fits again after every few annotations."""
 
 
 class StepKind(models.TextChoices):
@@ -273,7 +273,7 @@ class Shown(models.TextChoices):
 
 
 class TaskName(StrEnum):
-    """Names of the Celery tasks of `annotation`; messages in flight bear them."""
+    """Names of the Celery tasks of `annotation`; queued messages contain them."""
 
     DO_IMPORT = "annotation.tasks.do_import"
     DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
@@ -288,7 +288,7 @@ class TaskName(StrEnum):
 
 
 class NotificationKind(models.TextChoices):
-    """Events that the inbox tells of."""
+    """Events that the inbox shows."""
 
     MENTION = "mention", _("mention")
     REPLY = "reply", _("reply")
@@ -379,4 +379,4 @@ STRENGTHS = {
     3: _("better"),
     4: _("much better"),
 }
-"""How much better the winner of a pair is, in words."""
+"""Strength of a preference, in words: how much better the winner of a pair is."""

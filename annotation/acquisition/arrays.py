@@ -48,7 +48,7 @@ class ProjectArrays:
     last_judgment: int = 0
     last_comparison: int = 0
     mode: Values | None = None
-    """Where the posterior peaked last."""
+    """Last mode of the posterior; None before the first fit."""
     _table: Values = field(default_factory=lambda: np.zeros((_ROOM, DIMENSIONS), dtype=np.float32))
     _standard: tuple[int, Values] | None = None
     _tables: list[tuple[Rows, Rows]] | None = None

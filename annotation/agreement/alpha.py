@@ -17,7 +17,7 @@ from annotation.agreement.estimate import Estimate, Missing, absent
 
 Level = Literal["nominal", "ordinal", "interval"]
 Unit = Sequence[float]
-"""What different people said of one thing, as numbers; a nominal value is any number."""
+"""Values that different people gave to one thing, as numbers; a nominal value is any number."""
 
 
 def krippendorff_alpha(
@@ -26,8 +26,8 @@ def krippendorff_alpha(
     """α over the units of all items, with an interval over items.
 
     An item holds units: the completions of a comparison, for instance. Units with fewer than two values
-    play no part, as in the source. No value where nobody shared a unit, or where all said one and the same
-    (there is then no disagreement to be expected, and 0/0 is not agreement).
+    play no part, as in the source. No value where nobody shared a unit, or where all gave the same value
+    (no disagreement is expected then, and 0/0 is not agreement).
     """
     shared = [[unit for unit in item if len(unit) > 1] for item in items]
     shared = [item for item in shared if item]

@@ -27,7 +27,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     items: int = 0
-    """How many items it rests on."""
+    """Number of items measured."""
     missing: Missing | None = None
 
 
@@ -48,5 +48,5 @@ class PositionBias:
 
 
 def absent(missing: Missing, *, items: int = 0) -> Estimate:
-    """A statistic that cannot be told, and why."""
+    """Return an estimate without a value, with the reason."""
     return Estimate(missing=missing, items=items)

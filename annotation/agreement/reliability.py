@@ -7,7 +7,7 @@ in a crowdsourced setting", equation 3): annotator k, shown the completions i an
 
 η = 1 answers as the quality of the texts demands, 0.5 by tossing a coin, below 0.5 against it.
 
-**Where we depart from the paper.** It fits all scores s beside all η. Here a pair is judged by two or
+**Where we depart from the paper.** It fits all scores s with all η. Here a pair is judged by two or
 three people and its texts appear nowhere else, so there is a new unknown for every few answers, and
 that joint fit takes every annotator for perfect (an incidental-parameter problem; measured in
 CHANGELOG.md). So the difference d = s_i − s_j of each pair is integrated out, d ~ N(0, spread²):
@@ -16,11 +16,11 @@ CHANGELOG.md). So the difference d = s_i − s_j of each pair is integrated out,
 
 by Gauss-Hermite quadrature. Pairs of one ranking are treated as if they were independent (a
 composite likelihood: Lindsay 1988), which leaves the estimate consistent; the intervals count
-items, not pairs (the sandwich of Godambe 1960). What one person alone has judged says nothing about
-anyone, and moves nothing.
+items, not pairs (the sandwich of Godambe 1960). Items that one person alone has judged say
+nothing about anyone, and change nothing.
 
-**Regularisation.** d has a prior, as the paper's virtual node gives to each score; η has one that
-speaks of an annotator of 0.8 with the weight of five answers, so that a newcomer starts there and a
+**Regularisation.** d has a prior, as the paper's virtual node gives to each score; η has one
+around 0.8 with the weight of five answers, so that a newcomer starts there and a
 fit that turns all signs around is never the better one; the spread has one around 2.5.
 
 **Ties** are half a win each way.
@@ -53,7 +53,7 @@ class Preference:
     """An annotator's preference between two completions."""
 
     item: Hashable
-    """What is judged as a whole: a comparison. Intervals take items for independent, pairs not."""
+    """Unit that is judged as a whole: a comparison. Intervals take items for independent, pairs not."""
     annotator: Hashable
     left: Hashable
     right: Hashable
@@ -73,7 +73,7 @@ class Reliability:
     high: float
     pairs: int
     shared_pairs: int
-    """Pairs that somebody else judged, too: only these tell anything."""
+    """Pairs that somebody else judged, too: only these carry information."""
 
 
 def annotator_reliability(preferences: Sequence[Preference]) -> dict[Hashable, Reliability]:

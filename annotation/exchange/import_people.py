@@ -12,14 +12,14 @@ _DERIVED = uuid.UUID("0a4f3f0c-5a57-5f0e-8e7c-7d0c5c4b9a31")
 _LONGEST = 150
 
 Name = tuple[str, bool]
-"""What the file calls who judged, and whether that is a program."""
+"""The file's name for an annotator, and True if that is a program."""
 
 
 class ImportedPeople:
-    """The accounts that stand for who judged in the files of one format.
+    """The accounts that stand for the annotators in the files of one format.
 
     They are inactive and have no password. A name that is a pseudonym of ours keeps it, unless somebody here
-    has it: what a file says is never taken for what that person said.
+    has it: judgments in a file are never attributed to that person.
     """
 
     def __init__(self, format_name: str) -> None:
@@ -29,7 +29,7 @@ class ImportedPeople:
         """Pseudonym → the account here that has it, and was not made by an import."""
 
     def ids(self, names: Iterable[Name]) -> dict[Name, int]:
-        """The accounts of these names; those that there are not are made. Call it inside a transaction."""
+        """Return the accounts of these names; create missing ones. Call it inside a transaction."""
         unknown = [name for name in dict.fromkeys(names) if name not in self._ids]
         if unknown:
             self._look_up(unknown)

@@ -1,4 +1,4 @@
-"""An uploaded file before it is brought in: its first rows as they are, and as they are read."""
+"""An uploaded file before its import: its first rows as they are, and as they are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class Preview:
     """The beginning of a file, by its mapping."""
 
     columns: list[str]
-    """What the file has, by its own names."""
+    """Columns of the file, by its own names."""
     rows: list[Mapping[str, Any]]
     """The first rows, their columns by the names of the format."""
     faults: list[str]
     """Rows among the first `CHECKED_ROWS` that the import would refuse: row, field and remedy of each."""
     checked_rows: int
-    """How many rows were checked; the import checks all of them."""
+    """Number of rows checked; the import checks all of them."""
 
     @property
     def names(self) -> list[str]:
@@ -45,7 +45,7 @@ class Preview:
 
 
 def preview_of(record: FileImport) -> Preview | None:
-    """The beginning of an uploaded file; None where it is gone, or on its way in.
+    """Return the beginning of an uploaded file; None where it is gone, or being imported.
 
     Refuses one that cannot be read, saying where.
     """
@@ -66,7 +66,7 @@ def preview_of(record: FileImport) -> Preview | None:
 
 
 def _faults_in(path: Path, plan: Plan) -> tuple[list[str], int]:
-    """The faults of a file's first rows, by the plan of its import, and how many rows were read."""
+    """Return the faults of a file's first rows, by the plan of its import, and the number of rows read."""
     faults: list[str] = []
     rows = list(islice(read_rows(path, unpack=False), CHECKED_ROWS))
 

@@ -1,4 +1,4 @@
-"""Addresses of other programs that are told what happens, what they are told, and how that went."""
+"""Webhook endpoints: addresses of other programs, the messages sent to them, and their outcomes."""
 
 from datetime import datetime
 
@@ -15,13 +15,13 @@ SEALED_FOR = "webhook secret"
 LONGEST_URL = 500
 LONGEST_DESCRIPTION = 200
 MOST_TRIES = 10
-"""How often a message is sent before it is given up: at once, and after each of nine pauses."""
+"""Attempts to send a message before it is given up: at once, and after each of nine pauses."""
 
 
 class WebhookEndpoint(models.Model):
-    """One address that is told of a project's events. Written by `annotation.services.webhooks` alone.
+    """One address that receives a project's events. Written by `annotation.services.webhooks` alone.
 
-    Its secrets are needed to sign, so they are kept, sealed with a key drawn from this Rondo's secret key.
+    Its secrets are needed to sign, so they are kept, sealed with a key derived from this Rondo's secret key.
     """
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="webhooks")
@@ -77,9 +77,9 @@ class WebhookEndpoint(models.Model):
 
 
 class WebhookMessage(models.Model):
-    """One thing that happened, in the bytes in which it is told. Written once, in the deed's transaction.
+    """One event, as the bytes that are sent. Written once, in the transaction of the event.
 
-    It names no person: what a receiver should know of people it asks the API for, in somebody's name.
+    It names no person: a receiver reads what it may know of people from the API, with a person's token.
     """
 
     project = models.ForeignKey(
@@ -100,8 +100,8 @@ class WebhookMessage(models.Model):
 
 
 class WebhookDelivery(Claimable):
-    """One message on its way to one address. What a dead worker held is sent again under the same
-    `webhook-id`."""
+    """One message on its way to one address. A delivery that a dead worker held is sent again under the
+    same `webhook-id`."""
 
     UNFINISHED = Q(state=DeliveryState.WAITING)
     # Longer than an attempt may take, during which there is no heartbeat.
@@ -146,7 +146,7 @@ class WebhookDelivery(Claimable):
 
 
 class WebhookAttempt(models.Model):
-    """One time that a message was sent, and what came back. Written once."""
+    """One attempt to send a message, and its outcome. Written once."""
 
     delivery = models.ForeignKey(WebhookDelivery, on_delete=models.CASCADE, related_name="attempts")
     started_at = models.DateTimeField()

@@ -21,13 +21,13 @@ from annotation.models import (
 from annotation.selectors.judged import current_in, gold_answered_in, judged_in
 
 Finder = Callable[[Sequence[Judged]], Iterable[int]]
-"""What the chosen annotators said → the comparisons that are meant."""
+"""Judgments of the selected annotators → ids of the matching comparisons."""
 
 
 def items_behind(project: Project, selection: Selection, shown: Shown) -> list[int]:
-    """The ids of the comparisons of a selection that `shown` names, newest first. At most three queries.
+    """Return ids of the comparisons of a selection that `shown` names, newest first. At most three queries.
 
-    Only judgments that can be meant are read one by one: of many annotations those are few.
+    Only judgments that can match are read one by one: of many annotations those are few.
     """
     listed = comparisons_behind(project, selection, shown)
     if listed is not None:
@@ -169,7 +169,7 @@ def _circles(own: Sequence[Judged]) -> Iterable[int]:
 
 
 def _says_more_of_its_prompt() -> Q:
-    """Judgments beside which their annotator judged another comparison of the prompt: a circle needs two."""
+    """Judgments whose annotator also judged another comparison of the prompt: a circle needs two."""
     others = Judgment.objects.filter(
         annotator=OuterRef("annotator"), comparison__prompt=OuterRef("comparison__prompt")
     )

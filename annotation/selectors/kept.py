@@ -1,4 +1,4 @@
-"""Figures of large projects that take long to compute: shown again for a while, where that is worth it."""
+"""Figures of large projects that take long to compute: cached for a while, where that is worth it."""
 
 import hashlib
 import time
@@ -10,15 +10,15 @@ from django.core.cache import cache
 Value = TypeVar("Value")
 
 QUICK_SECONDS = 0.1
-"""What was computed within this time is computed anew each time."""
+"""Seconds up to which a figure is not cached: it is computed each time."""
 _SHOWN_FOR = 50
-"""What took longer is shown for so many times the time that it took."""
+"""Lifetime of a cached figure, as a multiple of the time that it took."""
 
 
 def kept(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) -> Value:
-    """Return a figure: as it was computed a while ago if that took long, else computed now.
+    """Return a figure: from the cache if computing it took long, else computed now.
 
-    name: the figure, and the ids of what it is about. at_least: seconds for which it is shown again, however
+    name: the figure, and the ids of what it is about. at_least: seconds for which it is cached, however
     quickly it was computed.
     """
     entry: tuple[Value] | None = cache.get(_key(name))
@@ -32,7 +32,7 @@ def kept(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) 
 
 
 def is_kept(*name: str | int) -> bool:
-    """Return True where a figure was computed a while ago, and is shown again."""
+    """Return True where a figure is cached."""
     return cache.get(_key(name)) is not None
 
 

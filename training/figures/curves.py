@@ -52,7 +52,7 @@ class Metric:
     name: str
     values: tuple[LastValue | None, ...]
     is_first: bool = True
-    """Whether its chart is in sight, not folded away with all others."""
+    """True if its chart is visible, not folded away with all others."""
 
     @property
     def group(self) -> ChartGroup:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 JobState = Literal["waiting", "running", "ended", "cancelled", "failed", "unknown"]
-"""`ended`: no process of it runs any more, for a reason that the run's folder may tell. `cancelled`: somebody
+"""`ended`: no process of it runs any more, for a reason that the run's folder may hold. `cancelled`: somebody
 took it out of the queue or ended it. `failed`: the scheduler refuses to run it again as it is, for want of
 memory. `unknown`: the scheduler knows no such job any more."""
 
@@ -31,7 +31,7 @@ class Resources:
     hours: float | None = None
     queue: str = ""
     servers: int = 0
-    """Rollout servers beside the nodes, each on a place of its own."""
+    """Rollout servers in addition to the nodes, each on a place of its own."""
     gpus_per_server: int = 0
 
 
@@ -46,7 +46,7 @@ class Place:
     home: str
     """RONDO_HOME there: the same folder over a shared file system, or each node's own copy of the store."""
     shares_files: bool
-    """Whether the run's folder here and there are the same one. Else the store carries it."""
+    """True if the run's folder here and there is the same one. Else the store carries it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

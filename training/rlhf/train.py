@@ -53,7 +53,7 @@ METHODS: Mapping[str, Callable[[TrainingRun], RunResult]] = {
     "kto": partial(train_on_judgments, method=KahnemanTversky),
     "policy_gradient": train_on_samples,
 }
-"""How each method of `training.contract.Method` runs."""
+"""Function that runs each method of `training.contract.Method`."""
 
 
 def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int:
@@ -75,7 +75,7 @@ def train_run(path: Path, *, stop: StopRequest, lock_wait_seconds: float) -> int
 
 
 def _train_and_tell(folder: RunFolder, stop: StopRequest) -> int:
-    """Train; whatever comes of it stands in the status and the log in words."""
+    """Train; write the outcome to the status and the log in words."""
     try:
         with join_processes() as processes:
             message = _train(folder, stop, processes)
@@ -123,7 +123,7 @@ def explain(error: Exception) -> str | None:
 
 
 def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
-    """From the spec to `checkpoint/`. Returns what to say at the end."""
+    """Train from the spec to `checkpoint/`. Return the final message."""
     folder.tell("starting", "reading the run")
     spec = read_spec(folder.path)
     if _already_finished(folder.path, spec):

@@ -22,7 +22,7 @@ class ResponseRead:
     seed: int | None
     rank: int | None
     goes_on: bool
-    """Whether the conversation went on with it."""
+    """True if the conversation went on with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from annotation.models import AcquisitionFigures, Project
 from annotation.statistics.plots import Axis
 
 HARDLY = 0.005
-"""Where even the upper end of the interval adds less accuracy than this, stopping is suggested."""
+"""Accuracy gain: if even the upper end of the interval is below this, stopping is suggested."""
 _WIDTH, _HEIGHT = 300.0, 72.0
 
 
@@ -27,11 +27,11 @@ class Outlook:
     high: float
     """Accuracy at the lower and the upper edge of that box."""
     hardly: bool
-    """Whether another hundred would hardly help."""
+    """True if another hundred would hardly help."""
     asked: int | None
     """Annotations that the strategy asked for in the newest round; None where none is followed."""
     worth: int | None
-    """How many drawn at random hold as much information."""
+    """Number of random annotations that hold as much information."""
 
 
 def outlook_of(project: Project) -> Outlook | None:

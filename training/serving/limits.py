@@ -10,18 +10,18 @@ class Limits:
     """Bounds that the command line sets."""
 
     max_adapters: int = 8
-    """Checkpoints in memory beside the base."""
+    """Checkpoints in memory besides the base."""
     max_rows: int = 32
     """Answers that are written at a time; the others wait."""
     cache_tokens: int = 32768
-    """Places for keys and values of prompts and answers, each counted as long as the longest beside it may
+    """Places for keys and values of prompts and answers, each as long as the longest running with it may
     become; the context's length at least. A place of SmolLM2-135M takes 46 KB in float32."""
     kept_tokens: int = 16384
-    """Places beside these for what was read and written before, so that the next turn of a conversation reads
+    """Further places for what was read and written before, so that the next turn of a conversation reads
     only what is new."""
     queue: int = 32
     """Requests that may wait."""
     per_key: int = 64
     """Requests with one key that may wait and run."""
     seconds_per_request: float = 600.0
-    """What a request gets that does not say for itself; it can ask for less, not for more."""
+    """Default time limit of a request; it can ask for less, not for more."""

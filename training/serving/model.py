@@ -82,9 +82,9 @@ class Scored:
     groups: dict[str, list[float]]
     """By group of annotators, its reward of each completion; empty as above."""
     granularity: dict[str, str]
-    """By segment head, what it scores."""
+    """By segment head, the unit of text that it scores."""
     context: bool
-    """Whether the model was trained on prompts with their context passages."""
+    """True if the model was trained on prompts with their context passages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +95,8 @@ class DivergenceResult:
     kl: list[float]
     """log π − log π_ref of each token, without temperature."""
     offsets: list[tuple[int, int]]
-    """Where each stands in the answer, [start, end) in code points; the end token has the empty place after
-    it."""
+    """Position of each token in the answer, [start, end) in code points; the end token has the empty place
+    after it."""
 
 
 class Model:

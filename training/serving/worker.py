@@ -31,7 +31,7 @@ class Steps(Protocol):
 Emit = Callable[[Any], None]
 Work = Callable[[Emit], Iterator[Steps | None]]
 Observe = Callable[["Job", str], None]
-"""Told of every job that has ended, and how: answered, refused, cancelled, overdue or failed."""
+"""Called with every job that has ended, and how: answered, refused, cancelled, overdue or failed."""
 
 _LONGEST_RETRY_SECONDS = 60
 
@@ -52,7 +52,7 @@ class Job:
         self.client = client
         self.asked_at = time.monotonic()
         self.begun_at: float | None = None
-        """When it had waited long enough."""
+        """Monotonic time when it began; None while it waits."""
         self.overdue_at = self.asked_at + seconds
         self.seconds = seconds
         self.waits_for: Steps | None = None
@@ -84,8 +84,8 @@ class Job:
             yield event
 
     def go_on(self) -> bool:
-        """Do the next piece; whether there is more. Raises `NotNowError` where it cannot begin yet, and what
-        went wrong with it."""
+        """Do the next piece; return True if there is more. Raises `NotNowError` where it cannot begin yet,
+        and what went wrong with it."""
         if self._steps is None:
             self._steps = self._work(self.emit)
         try:
@@ -104,7 +104,7 @@ class Job:
             close()
 
     def emit(self, event: Any) -> None:
-        """Tell who asked."""
+        """Send an event to the caller."""
         try:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
         except RuntimeError:
@@ -194,7 +194,7 @@ class Worker:
             self._changed.notify()
 
     def stop(self, timeout: float) -> bool:
-        """Call off what runs and what waits, then wait for the thread; whether it ended in time."""
+        """Call off what runs and what waits, then wait for the thread; return True if it ended in time."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

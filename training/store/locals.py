@@ -19,7 +19,7 @@ class Known:
     digests: tuple[str, ...] = ()
     """The copy holds all that these listings name, or more: it was sent or fetched so."""
     left_out: tuple[str, ...] = ()
-    """What of them was not fetched: names at the top of the folder."""
+    """Names in these listings, at the top of the folder, that were not fetched."""
 
     def covers(self, digest: str, left_out: Sequence[str]) -> bool:
         """Return whether nothing of a listing is new to the copy, but for what is left out."""
@@ -28,7 +28,7 @@ class Known:
 
 @contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a copy alone, among all processes of this machine; whether it was to be had."""
+    """Hold a copy alone, among all processes of this machine; yield True if it was free."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _sibling(folder, "lock").open("a") as stream:
         try:

@@ -17,7 +17,7 @@ from training.store.objects import Objects
 _TRIES = 3
 """A folder that is being written changes while it is sent or fetched; it is looked at again."""
 _GROW = (".jsonl", ".txt")
-"""What a trainer writes line by line; everything else it replaces whole."""
+"""Suffixes of files that a trainer appends to; everything else it replaces whole."""
 
 
 class Store:
@@ -150,7 +150,7 @@ class Store:
         local: Collection[str] = (),
         wait: bool = False,
     ) -> bool:
-        """Bring a folder that others write up to what the store holds; whether anything came.
+        """Bring a folder that others write up to what the store holds; return True if anything came.
 
         left_out: top-level names that are not fetched. local: top-level files that stay.
         wait: for another process that sends or fetches the folder here; else nothing comes meanwhile.
@@ -264,7 +264,7 @@ class Store:
         return self._objects.read(f"{_pieces_name(key)}/{piece}")
 
     def damaged(self, key: str) -> list[str]:
-        """Read every piece of a folder; the files that are not what was sent."""
+        """Read every piece of a folder; return the files that differ from those sent."""
         listing = self.listing(key)
         if listing is None:
             raise NotInStoreError(f"The store {self._objects.url} holds no {key}.")

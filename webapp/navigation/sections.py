@@ -215,7 +215,7 @@ class Link:
     address: str
     current: bool
     waiting: int = 0
-    """How much waits there for this person; more than `MOST` is not counted."""
+    """Number of items waiting there for this person; more than `MOST` is not counted."""
 
 
 @dataclass(frozen=True, slots=True)

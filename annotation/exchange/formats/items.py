@@ -25,11 +25,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedCompletion:
-    """One answer with how it came to be, as far as the file says."""
+    """One answer with its provenance, as far as the file says."""
 
     text: str
     source: str = ""
-    """Who wrote it; empty where the file does not say."""
+    """Author of the text; empty where the file does not say."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     finish_reason: str = ""
@@ -104,7 +104,7 @@ class ImportedJudgment:
     ranks: tuple[int, ...] = ()
     """One for each answer, 1 best, equal numbers tied; empty where the verdict gives no order."""
     annotator: str = ""
-    """Who; empty where the file does not say, and then nobody is taken for the same person twice."""
+    """Name; empty where the file does not say, and then nobody is taken for the same person twice."""
     is_machine: bool = False
     strength: int | None = None
     comment: str = ""
@@ -121,9 +121,9 @@ class ImportedJudgment:
     created_at: str = ""
     """ISO 8601 with a time zone; empty for the time of the import."""
     display_order: tuple[int, ...] = ()
-    """The answers as they were shown, first to last; empty where nobody wrote it down."""
+    """The answers in the order shown, first to last; empty where it was not recorded."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What the file says beyond these fields; it stays with the judgment as it came."""
+    """Values of the file beyond these fields; stored with the judgment unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +198,7 @@ ReadRow = Callable[[Row], Iterable[ImportedItem]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reader:
-    """One format that comes in.
+    """One import format.
 
     `read` turns one row of a file into items, or raises `FieldError`. `matches` says whether a row
     looks like this format; the first reader of the registry that matches is the one that is guessed.

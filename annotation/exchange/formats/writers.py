@@ -1,7 +1,7 @@
-"""The interface of formats that go out: what becomes of one judgment.
+"""The interface of export formats: the rows of one judgment.
 
-A writer turns one record of `rondo_jsonl` into rows, and says of all that it cannot carry what and why: no
-tie and no "both bad" is lost without a word. Writers are pure; `exchange.file_exports` writes the files.
+A writer turns one record of `rondo_jsonl` into rows, and reports all that it cannot carry and why: no tie and
+no "both bad" is lost silently. Writers are pure; `exchange.file_exports` writes the files.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Scene:
 
     slug: str
     polarities: Mapping[str, str] = field(default_factory=dict)
-    """Category key → whether a mark of it blames or praises."""
+    """Category key → polarity of its spans: blame or praise."""
     step_granularity: StepGranularity = "sentence"
     """The segments that are steps where no steps are marked."""
     criteria: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ Written = Iterator[dict[str, Any] | Dropped]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
-    """One format that goes out."""
+    """One export format."""
 
     name: str
     sentence: str
@@ -51,7 +51,7 @@ class Writer:
     """`jsonl`, `json` (one list), `csv` or `parquet`."""
     rows: Callable[[Record, Scene], Written]
     has_steps: bool = False
-    """Whether completions go out in steps, so that the manifest says how they were cut."""
+    """True if completions are exported in steps: the manifest then says how they were cut."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """For Parquet: column → `text`, `messages`, `whole number`, or a `struct` of texts as `struct:a,b`."""
     carries_context: bool = False

@@ -38,7 +38,7 @@ class MissingInfoInput:
     category_id: int
     text: str = ""
     insert_at: int | None = None
-    """Where in the answer it belongs: before this code point."""
+    """Position in the answer where it belongs: before this code point."""
     passage: int | None = None
     sentence: int | None = None
     further_evidence: tuple[EvidencePointer, ...] = ()
@@ -93,11 +93,11 @@ class CritiqueInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgmentAnswer:
-    """Everything that one submit says."""
+    """All inputs of one submission."""
 
     verdict: str
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """Completion id → rank, 1 best, equal numbers tied. May be left out where the verdict says it all."""
+    """Completion id → rank, 1 best, equal numbers tied. May be left out where the verdict implies them."""
     strength: int | None = None
     comment: str = ""
     span_flags: tuple[SpanFlagInput, ...] = ()

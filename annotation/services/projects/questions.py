@@ -16,7 +16,7 @@ from annotation.services import audit
 Question = TypeVar("Question", Category, Criterion)
 
 _CHOSEN_ONCE: Mapping[type[Any], str] = {Category: "scope", Criterion: "scale"}
-"""What marks and ratings go by: it stays as it was first said, like the key."""
+"""Field on which spans or ratings depend: fixed at creation, like the key."""
 
 
 def add_question(
@@ -119,7 +119,7 @@ def delete_question(*, question: Category | Criterion, deleted_by: User) -> None
 
 
 def _uses(question: Category | Criterion) -> int:
-    """Count the annotations, with their earlier versions, that stand on a category or criterion."""
+    """Count the annotations, with their earlier versions, that use a category or criterion."""
     if isinstance(question, Criterion):
         return Judgment.objects.filter(ratings__criterion=question).distinct().count()
     marked = Judgment.objects.filter(span_flags__category=question).order_by().values("pk")
@@ -137,7 +137,7 @@ def _set(
     kind: type[Question], project: Project, key: str, values: Mapping[str, Any], changed_by: User
 ) -> Question:
     with transaction.atomic():
-        # Two who add one at once both get a place of their own.
+        # Two people who add one at once get different positions.
         _lock(project)
         rows = kind._default_manager.filter(project=project)
         row = rows.filter(key=key).first()

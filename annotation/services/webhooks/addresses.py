@@ -1,7 +1,7 @@
 """Addresses that people enter and Rondo then asks: no one may make it ask a host inside its own network.
 
 A name is resolved when the connection is made and the very address that was checked is connected to, so a
-name that changes its mind between the two gains nothing. Redirects are never followed (httpx's default).
+name that resolves differently in between gains nothing. Redirects are never followed (httpx's default).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Policy:
     setting: str
     """The setting that lists hosts inside private networks, alone or with a port."""
     what: str
-    """What is behind such an address, for people."""
+    """Noun for the receiver at such an address, for error messages."""
     error: type[Exception] = AddressRefusedError
     allows_query: bool = False
     only_https: bool = False
-    """Whether what is not listed is asked over TLS alone."""
+    """True if hosts that are not listed are asked over TLS alone."""
 
     def check_url(self, url: str) -> None:
         """Refuse a URL that cannot be one of these; what its name resolves to is checked later.
@@ -119,7 +119,7 @@ class Policy:
 
 
 def is_public(address: str) -> bool:
-    """Return True for an IP address of the public internet, also where IPv6 only wraps one of IPv4."""
+    """Return True for an IP address of the public internet, also for one of IPv4 wrapped in IPv6."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Messages are sent until they arrive: claimed, sent, noted, tried again later, given up."""
+"""Delivery of messages until they arrive: claimed, sent, recorded, tried again later, given up."""
 
 import random
 import time
@@ -27,28 +27,27 @@ PAUSES = tuple(
     timedelta(seconds=seconds)
     for seconds in (5, 300, 1_800, *(3_600 * hours for hours in (2, 5, 10, 14, 20, 24)))
 )
-"""What lies between one attempt and the next, as the Standard Webhooks specification proposes: in all
-three days."""
+"""Pauses between attempts, as the Standard Webhooks specification proposes: three days in total."""
 JITTER = 0.2
-"""By which share a pause is drawn longer or shorter, so that not everything comes back at one moment."""
+"""Share by which a pause is drawn longer or shorter, so that retries do not all come at one moment."""
 FAILING_DAYS = 5
-"""For how long nothing may arrive before a webhook is switched off."""
+"""Days without an arrival before a webhook is switched off."""
 REST = timedelta(seconds=2)
-"""For how long an address that failed once is left alone; twice as long after each further failure, so that
-one that takes fifteen seconds to say nothing does not hold up what others wait for."""
+"""Pause of an address after its first failure; twice as long after each further failure, so that one that
+takes fifteen seconds to time out does not hold up the others."""
 LONGEST_REST = timedelta(minutes=5)
 KEPT_DAYS = 30
-"""For how long messages and attempts are kept."""
+"""Days for which messages and attempts are kept."""
 
 _GONE = 410
 _AT_A_TIME_SECONDS = 30.0
 
 
 def deliver_due() -> int:
-    """Send what is due, the oldest first, until nothing is; how many attempts that were.
+    """Send what is due, the oldest first, until nothing is; return the number of attempts.
 
     Safe to call at any time, by several at once: a message is sent by who claims it. Ends after half a
-    minute even when more is due, for the sweep rings again.
+    minute even when more is due: the sweep calls it again.
     """
     ends_at, sent = time.monotonic() + _AT_A_TIME_SECONDS, 0
     while time.monotonic() < ends_at and (delivery := _claim_due()) is not None:
@@ -58,7 +57,7 @@ def deliver_due() -> int:
 
 
 def sweep_webhooks() -> None:
-    """Ring where anything is due: a pause is over, a message was lost, a worker died."""
+    """Queue the task where anything is due: a pause is over, a message was lost, a worker died."""
     if claimable(_due(timezone.now())).exists():
         send(TaskName.DELIVER_WEBHOOKS)
 
@@ -98,7 +97,7 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
 
 
 def forget_messages(*, now: datetime | None = None) -> int:
-    """Delete messages that are older than a month and no longer on their way; how many rows that were."""
+    """Delete messages that are older than a month and no longer on their way; return the number of rows."""
     oldest = (now or timezone.now()) - timedelta(days=KEPT_DAYS)
     old = WebhookMessage.objects.filter(created_at__lt=oldest)
     return old.exclude(deliveries__state=DeliveryState.WAITING).delete()[0]
@@ -158,7 +157,7 @@ def _attempt(delivery: WebhookDelivery) -> None:
 
 
 def _note(delivery: WebhookDelivery, outcome: Outcome, began: datetime) -> None:
-    """Write down how an attempt went, and what follows; nothing where another worker has the message now."""
+    """Record an attempt and what follows; nothing where another worker has the message now."""
     with suppress(ClaimLostError, WebhookEndpoint.DoesNotExist), transaction.atomic():
         endpoint = (
             WebhookEndpoint.objects.select_for_update(of=("self",))

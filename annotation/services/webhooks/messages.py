@@ -12,14 +12,14 @@ from annotation.models import Comparison, Judgment, WebhookDelivery, WebhookEndp
 from annotation.services.jobs.messages import send_after_commit
 
 TEST_EVENT = "webhook.test"
-"""What an address is told when a person tries it out."""
+"""Event of the message that a person sends to test an address."""
 
 
 def tell(*, project_id: int, event: WebhookEvent, about: str, data: Mapping[str, Any]) -> None:
-    """Write an event down for every address that wants it. A worker is told after the commit.
+    """Record an event for every address that subscribes to it. A worker is notified after the commit.
 
-    about: where the API tells the rest, below /api/v1/. data: what happened to what, without names of
-    people and without texts. Call it in the transaction of the event: what is rolled back was not told.
+    about: path of the details in the API, below /api/v1/. data: what happened to what, without names of
+    people and without texts. Call it in the transaction of the event: what is rolled back is not sent.
     """
     enabled = WebhookEndpoint.objects.filter(project_id=project_id, is_enabled=True)
     wanting = [one for one in enabled.select_related("project") if event in one.events]
@@ -29,7 +29,7 @@ def tell(*, project_id: int, event: WebhookEvent, about: str, data: Mapping[str,
 
 
 def tell_of_judgment(*, judgment: Judgment, comparison: Comparison) -> None:
-    """Tell of a judgment that was just written. Costs nothing where the comparison's project, which whoever
+    """Record the event of a new judgment. Costs nothing where the comparison's project, which whoever
     writes judgments has at hand, has no webhook."""
     project = comparison.project
     if not project.has_webhooks:

@@ -1,4 +1,4 @@
-"""One message is sent to one address: what came back, within bounds of time and size."""
+"""Sending of one message to one address: its outcome, within bounds of time and size."""
 
 import asyncio
 import functools
@@ -12,12 +12,12 @@ import httpx
 from annotation.services.webhooks.addresses import AddressRefusedError, AsyncGuardedTransport, Policy
 
 RECEIVERS = Policy(setting="RONDO_WEBHOOK_HOSTS", what="webhook", allows_query=True, only_https=True)
-"""Which addresses may be told anything."""
+"""Rule for the addresses that may receive messages."""
 
 SECONDS = 15.0
-"""How long an attempt may take in all, however slowly its receiver speaks."""
+"""Longest duration of an attempt, however slow its receiver."""
 KEPT_CHARACTERS = 1_000
-"""How much of an answer is kept for people to read."""
+"""Characters of an answer that are kept for people to read."""
 
 _READ_BYTES = 4 * KEPT_CHARACTERS
 _LONGEST_WAIT = 24 * 3600
@@ -30,11 +30,11 @@ class Outcome:
 
     status: int | None = None
     error: str = ""
-    """Why it failed, for people; empty where it succeeded."""
+    """Reason for the failure, for people; empty where it succeeded."""
     answer: str = ""
     milliseconds: int = 0
     retry_after: int | None = None
-    """The seconds for which the receiver asks to be left alone."""
+    """Seconds that the receiver asks to wait; None where it does not ask."""
 
 
 def post(url: str, *, headers: Mapping[str, str], body: bytes) -> Outcome:
@@ -72,7 +72,7 @@ async def _post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int,
             httpx.AsyncClient(transport=transport, trust_env=False, timeout=SECONDS) as client,
             client.stream("POST", url, content=body, headers=dict(headers)) as answer,
         ):
-            # The receiver has said whether it took the message: from here on only its words are missing.
+            # The status is known: from here on only the text of the answer is missing.
             deadline.reschedule(None)
             return answer.status_code, await _beginning(answer), _retry_after(answer)
 

@@ -18,7 +18,7 @@ class Place:
     """Of the conversation, which follows the submission."""
     submit: str
     kept: bool = True
-    """Whether there are drafts and a lease to renew; not so in an arena."""
+    """True if there are drafts and a lease to renew; False in an arena."""
 
     @property
     def task(self) -> ConversationTask | None:

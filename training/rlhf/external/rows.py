@@ -46,7 +46,7 @@ class Rows:
     held_out: list[Row]
     dropped: list[dict[str, str]]
     is_weighed: bool = False
-    """Whether some judgments count less than others, which TRL cannot follow."""
+    """True if some judgments count less than others, which TRL cannot follow."""
 
 
 def rows_of_judgments(rows: Iterable[SnapshotRow], tokenizer: Any, settings: Settings) -> Rows:

@@ -24,7 +24,7 @@ class Total(NamedTuple):
     """The method's, and `loss_…` of each part where there are several."""
     tokens: int
     details: dict[str, Any]
-    """What an evaluation shows beside the figures; empty for a step."""
+    """Results of an evaluation besides the figures; empty for a step."""
 
 
 class Evaluation(NamedTuple):
@@ -38,7 +38,7 @@ class Evaluation(NamedTuple):
 class Account:
     """Losses and observations of a step or of an evaluation, summed over its passes and processes.
 
-    Every part of the loss is a mean over all the examples that say something of it: how they are cut
+    Every part of the loss is a mean over all the examples with a weight in it: how they are cut
     into passes and spread over processes must not change it.
     """
 
@@ -56,13 +56,13 @@ class Account:
         self._observed: dict[str, list[Tensor]] = {}
 
     def add(self, outcome: Outcome, batch_tokens: int, group: Sequence[Example]) -> Tensor | None:
-        """Count one pass. Its share of the loss, with gradient; None where it says nothing at all."""
+        """Count one pass; return its share of the loss, with gradient, or None where it has none."""
         whole: Tensor | None = None
         for name, (coefficient, loss) in outcome.parts.items():
             if not self._weights[name]:
                 continue
             weight = torch.tensor([self._method.weights(example)[name] for example in group]).to(loss)
-            # What an example costs in a part that it says nothing of may be anything.
+            # The loss of an example in a part where its weight is 0 may be anything.
             share = torch.where(weight > 0, weight * loss, 0.0).sum() / self._weights[name]
             self._sums[name] += share.item()
             whole = coefficient * share if whole is None else whole + coefficient * share
@@ -93,7 +93,7 @@ def evaluate(
     processes: Processes,
     check: Callable[[], None],
 ) -> Evaluation:
-    """Loss and figures over `examples`, named `held_out_…`, and details; nothing for none.
+    """Return loss and figures over `examples`, named `held_out_…`, and details; empty for no examples.
 
     The 95 % interval of the accuracy takes the judgments, not their pairs, as trials: the pairs of one
     ranking are not independent. `check` is called before every forward pass.

@@ -1,4 +1,4 @@
-"""The interface of a training method: a method says what a batch costs; the loop does the rest."""
+"""The interface of a training method: a method computes the loss of a batch; the loop does the rest."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Part(NamedTuple):
 
         Σ_parts coefficient · Σ_examples weight · loss / Σ_examples weight
 
-    so that a part counts the same however many of a step's judgments speak of it.
+    so that a part counts the same however many of a step's judgments have a weight in it.
     """
 
     coefficient: float
     loss: Tensor
-    """(E,) what each example costs; carries the gradient. 0 where the part's weight is."""
+    """(E,) loss of each example; carries the gradient. 0 where the part's weight is."""
 
 
 class Outcome(NamedTuple):
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     parts: Mapping[str, Part]
     """By name; the same names from every batch."""
     observed: Mapping[str, Tensor]
-    """What the figures are made of, without gradient: tensors of one dimension, any length. Those of all
+    """Observations for the figures, without gradient: tensors of one dimension, any length. Those of all
     passes of a step, or of an evaluation, are put together end to end."""
 
 
@@ -50,22 +50,22 @@ class Trained:
     check: Callable[[], None]
     """Raises where the run is asked to stop; to be called before every forward pass."""
     tell: Callable[[str], None]
-    """Shows what is being done."""
+    """Shows a status message."""
     writes: bool
-    """Whether this process writes files."""
+    """True if this process writes files."""
 
 
 class TrainingMethod(Protocol):
     """Interface between the loop and a method."""
 
     kind: CheckpointKind
-    """What the run's checkpoint is."""
+    """Kind of the run's checkpoint."""
     adapter: str
     """Name of the adapter that is trained."""
     wanted: Wanted
-    """What of a snapshot it learns from."""
+    """Labels of a snapshot that it learns from."""
     start_is_candidate: bool = False
-    """Whether the state before the first step is worth having: it is evaluated, and may be the best."""
+    """True if the state before the first step is evaluated and may be the best."""
 
     def begin(self, train: Sequence[Example]) -> None:
         """Called once, with all training examples, before the optimiser is made. For what must be known of
@@ -87,7 +87,7 @@ class TrainingMethod(Protocol):
 
     def figures(self, observed: Mapping[str, Tensor], *, held_out: bool) -> dict[str, float]:
         """Return the metrics of the observations of a step or an evaluation. With `held_out`
-        also what takes many judgments to say: intervals, calibration."""
+        also those that need many judgments: intervals, calibration."""
         ...
 
     def details(self, observed: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class TrainingMethod(Protocol):
         return {}, {}
 
     def held_out_warnings(self, figures: Mapping[str, float]) -> list[str]:
-        """Log what the held-out figures at the end say of the method; return the warnings among it."""
+        """Log conclusions from the held-out figures at the end; return the warnings among them."""
         del figures  # most methods have nothing to compare them with
         return []
 

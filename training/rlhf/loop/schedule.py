@@ -23,10 +23,10 @@ _Item = TypeVar("_Item", bound=_Long)
 _ORDER_STREAM = 1
 """Keeps the order of examples apart from all else that is drawn from the run's seed."""
 SCALAR_PACE = 100.0
-"""How many times further than weights a number that stands by itself goes: thresholds, log odds of ties.
+"""Learning rate of scalar parameters over that of weights: thresholds, log odds of ties.
 
 AdamW moves every number by about the learning rate. A head's output moves by that for each of its hundreds
-of weights, so what is added to it or compared with it would stand still beside it."""
+of weights, so a scalar that is added to it or compared with it would hardly move in comparison."""
 
 
 def steps_per_epoch(examples: int, settings: OptimiserSettings) -> int:

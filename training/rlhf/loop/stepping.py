@@ -1,6 +1,6 @@
 """The steps of a run, whatever is learned in one: resumed, counted, written down, evaluated, saved, stopped.
 
-`loop` learns from judgments and `policy_gradient.loop` from samples; both say what one step is, and how the
+`loop` learns from judgments and `policy_gradient.loop` from samples; both define one step, and how the
 state is evaluated.
 """
 
@@ -61,8 +61,8 @@ class SteppingLoop:
         processes: Processes,
         method: MethodState | None = None,
     ) -> None:
-        """adapter: what is trained and becomes the checkpoint. examples: how many a pass over the data has.
-        method: what else is trained, saved and brought back."""
+        """adapter: what is trained and becomes the checkpoint. examples: number in a pass over the data.
+        method: further state that is trained, saved and restored."""
         self._backbone = backbone
         self._adapter = adapter
         self._examples_in_all = examples
@@ -106,7 +106,7 @@ class SteppingLoop:
         raise NotImplementedError
 
     _start_is_candidate = False
-    """Whether the state before the first step may become the checkpoint."""
+    """True if the state before the first step may become the checkpoint."""
 
     def _evaluate(self, step: int) -> dict[str, float]:
         """Held-out figures after `step` steps; none where nothing is held out."""
@@ -199,7 +199,7 @@ class SteppingLoop:
         return held_out
 
     def _report(self, step: int, figures: dict[str, float], details: dict[str, Any]) -> None:
-        """Keep the state where it is the best so far, and tell of an evaluation in detail."""
+        """Keep the state where it is the best so far, and report an evaluation in detail."""
         better = True
         if self._settings.keep_best or self._settings.patience is not None:
             better = self._best.offer(

@@ -24,7 +24,7 @@ STRENGTH = 0.01
 FEWEST_JUDGMENTS = 20
 """Judgments of a group, and of the others, without which nothing is compared."""
 _LEFT_OUT = "words"
-"""Told by its logarithm."""
+"""Feature left out: its logarithm is a feature, too."""
 _NORMAL_97_5 = NormalDist().inv_cdf(0.975)
 
 

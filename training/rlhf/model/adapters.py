@@ -52,7 +52,7 @@ class _Adapter:
     """A transformer of its own where the adapter is all of the base's weights; else None."""
     heads: dict[str, nn.Linear] = field(default_factory=dict)
     extras: dict[str, nn.Parameter] = field(default_factory=dict)
-    """What else is learned with a head, as `head.name`: thresholds, log odds of ties."""
+    """Further parameters learned with a head, as `head.name`: thresholds, log odds of ties."""
 
 
 class AdaptedModel:
@@ -70,7 +70,7 @@ class AdaptedModel:
         self.folder = folder
         self.config: Any = model.config
         self.device: torch.device = model.device
-        """Where the weights are."""
+        """Device of the weights."""
         self.dtype: torch.dtype = model.dtype
         """Precision of the frozen base."""
         self.quantization: Quantization = "none"
@@ -170,7 +170,7 @@ class AdaptedModel:
                 f"the base is quantised ({self.quantization}) and cannot be trained; set quantization to "
                 "'none'"
             )
-        # AdamW's steps are smaller than what bfloat16 tells apart.
+        # AdamW's steps are smaller than bfloat16 resolves.
         model.float().requires_grad_(trainable)
         self._adapters[name] = _Adapter(f"adapter{self._created}", None, trainable, model)
         self._created += 1
@@ -210,7 +210,7 @@ class AdaptedModel:
         self.set_head(name, head, scale * weight)
 
     def add_extra(self, name: str, extra: str, value: Tensor) -> nn.Parameter:
-        """Give adapter `name` a float32 parameter beside its heads, named `head.what`; it is learned and
+        """Give adapter `name` a float32 parameter besides its heads, named `head.what`; it is learned and
         saved with them."""
         adapter = self._adapter(name)
         parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
@@ -226,7 +226,7 @@ class AdaptedModel:
         return extras[extra]
 
     def extras(self, name: str) -> tuple[str, ...]:
-        """Return the names of the parameters beside the heads of adapter `name`."""
+        """Return the names of the parameters besides the heads of adapter `name`."""
         return tuple(self._adapter(name).extras)
 
     def set_head(self, name: str, head: str, weight: Tensor) -> None:
@@ -282,7 +282,7 @@ class AdaptedModel:
         else:
             write_low_rank(self._model, target.key, adapter)
         for head, value in heads.items():
-            # A dot tells what belongs to a head from the head itself.
+            # A dot distinguishes what belongs to a head from the head itself.
             if "." in head:
                 self.add_extra(name, head, value)
             else:
@@ -429,7 +429,7 @@ class AdaptedModel:
     def gathered(self, name: str, *, keep: bool) -> dict[str, Tensor] | None:
         """Return all weights of adapter `name`, put together by all processes; None where each has them all.
 
-        keep: whether this process wants them.
+        keep: True if this process wants them.
         """
         if not (self.shares_base and self.is_whole(name)):
             return None

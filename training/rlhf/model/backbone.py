@@ -33,7 +33,7 @@ from training.rlhf.runtime.processes import Processes
 SCORE = "score"
 """Name of the scalar head of a reward model."""
 READS = f"{SCORE}.reads"
-"""Where that head reads, see `Place`; the last token of the last block without it."""
+"""Place where that head reads, see `Place`; the last token of the last block without it."""
 OFFSET = f"{SCORE}.offset"
 """A constant added to its outputs, (1,)."""
 
@@ -83,7 +83,7 @@ class Backbone(AdaptedModel):
         super().__init__(model, folder=folder)
         self.tokenizer = tokenizer
         self.turnstile: Turnstile | None = None
-        """Where processes wait for each other when the base is sharded over them."""
+        """Barrier of the processes that a sharded base is cut over; None without sharding."""
         self._shared: Shared | None = None
 
     @classmethod
@@ -253,7 +253,7 @@ class Backbone(AdaptedModel):
         return states
 
     def checkpoint_activations(self, on: bool) -> None:
-        """Return whether a backward pass computes each block's activations again instead of keeping them."""
+        """Set whether a backward pass computes each block's activations again instead of keeping them."""
         for model in self._transformers:
             if on:
                 model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": self._as_it_was})

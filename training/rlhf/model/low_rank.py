@@ -23,7 +23,7 @@ from training.contract import ContractError, LoraSettings
 from training.rlhf.model.adapter_files import lora_config
 
 _PEFT_PREFIX = "base_model.model."
-"""How peft's own files name the wrapped model; written so that plain peft loads our adapters."""
+"""Prefix of the wrapped model in peft's own files; written so that plain peft loads our adapters."""
 
 
 def add_low_rank(model: Any, key: str, settings: LoraSettings, *, seed: int) -> None:

@@ -33,7 +33,7 @@ class Evaluated(NamedTuple):
     entropy: Tensor | None = None
     """Of the distribution that each action was drawn from, in nats."""
     values: Tensor | None = None
-    """What the value head expects from before each action on."""
+    """Return expected by the value head from before each action on."""
     full_kl: Tensor | None = None
     """KL(π ‖ π_ref) of each action's distribution, over all actions."""
 

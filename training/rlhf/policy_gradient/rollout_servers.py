@@ -27,7 +27,7 @@ class _Server:
     control: CompatibleServer
     """Loads adapters and takes them away."""
     is_used: bool = True
-    """Whether it has the adapter and answers."""
+    """True if it has the adapter and answers."""
 
 
 class RolloutServers:
@@ -48,8 +48,8 @@ class RolloutServers:
         pause: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """attempts, pause: how often a request is sent to a server that is silent, and seconds before the
-        second time."""
+        """attempts, pause: times a request is sent to a server that is silent, and seconds before the second
+        time."""
         self._is_vllm = settings.kind == "vllm"
         # A fast tokenizer that one thread changes the truncation of serves no other meanwhile.
         tokenizer = copy.deepcopy(backbone.tokenizer)
@@ -103,7 +103,7 @@ class RolloutServers:
         self._each(self._servers, load)
 
     def drop(self, name: str) -> None:
-        """Take an adapter away from every server that answers; the others make place by themselves."""
+        """Take an adapter away from every server that answers; the others free the room automatically."""
         for server in self._servers if self._is_vllm else ():
             if server.is_used:
                 try:

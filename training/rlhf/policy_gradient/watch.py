@@ -1,4 +1,4 @@
-"""The reward-hacking watch: says when the reward rises and what it stands for does not.
+"""The reward-hacking watch: warns when the reward rises and what it stands for does not.
 
 A policy that is trained for a proxy finds what the proxy overlooks: answers grow longer, or please one judge
 and no other (Gao, Schulman & Hilton 2023, "over-optimisation"). Either shows as two curves that part ways.
@@ -59,7 +59,7 @@ class Change:
     before: float
     after: float
     chance: float
-    """How far chance alone may take the two means apart, steps taken as independent."""
+    """Largest difference of the two means by chance alone, steps taken as independent."""
     deviation: float
     """Standard deviation between the first steps."""
 

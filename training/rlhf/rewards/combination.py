@@ -120,9 +120,9 @@ class Combination:
         self._values = {name: RunningStatistics() for name in names}
         self._segments = {name: RunningStatistics() for name in names}
         self.learning = True
-        """Return whether scores enter the running statistics; turn it off to score held-out prompts."""
+        """True if scores enter the running statistics; turn it off to score held-out prompts."""
         self.unscored: Counter[str] = Counter()
-        """How many completions each part could not score, since the start."""
+        """Number of completions that each part could not score, since the start."""
 
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
@@ -132,13 +132,13 @@ class Combination:
     def combine(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> Combined:
-        """Return the totals, with what each part said."""
+        """Return the totals, with the scores of each part."""
         return self.combined(self.scores(prompts, completions, references))
 
     def scores(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> dict[str, list[Score]]:
-        """Return what each part says, before normalising, clipping and weighting."""
+        """Return the scores of each part, before normalising, clipping and weighting."""
         if not completions:
             return {name: [] for name in self._rewards}
         return {name: reward(prompts, completions, references) for name, reward in self._rewards.items()}

@@ -16,7 +16,7 @@ from training.contract import Message
 Chat = Sequence[Message]
 """A prompt: a conversation, whose next turn the completion is."""
 Reference = Any
-"""What is known of the right answer, as decoded JSON: mostly a text; None where nothing is."""
+"""Right answer, or what is known of it, as decoded JSON: mostly a text; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SegmentScore:
     """Reward of one stretch of a completion."""
 
     end: int
-    """Where it ends in the completion, in code points, exclusive; it begins where the one before ends."""
+    """End in the completion, in code points, exclusive; it begins where the one before ends."""
     value: float
 
 

@@ -31,7 +31,7 @@ class UnitTest:
     source: str = ""
     stdin: str = ""
     expected: str | None = None
-    """What it must print, white space at line ends and around the whole aside; None: run `source`."""
+    """Output that it must print, white space at line ends and around the whole aside; None: run `source`."""
 
 
 def unit_tests_of(reference: Reference) -> list[UnitTest]:

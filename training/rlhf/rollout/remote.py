@@ -1,4 +1,4 @@
-"""The same samples from a server: vLLM, or any that speaks OpenAI's completions and tells token ids."""
+"""The same samples from a server: vLLM, or any that speaks OpenAI's completions and returns token ids."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
 LogProbSource = Literal["model", "sampler"]
-"""Whose log-probabilities a server tells: the model's before temperature and filters, or those drawn by."""
+"""Log-probabilities that a server returns: the model's before temperature and filters, or those drawn by."""
 
 VLLM_NEUTRAL: Mapping[str, Any] = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What a request to vLLM must say: left out, they are what the model's generation configuration says."""
+"""Fields that a request to vLLM must set: they default to the model's generation configuration."""
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -26,7 +26,7 @@ class RemoteRollout:
     """Samples from a server, as `rollout` gives them from a backbone. Safe to use from several threads.
 
     The server must know the same tokenizer, and the field `return_token_ids` of POST /v1/completions
-    (vLLM from 0.10.2 on; Rondo's own model server): a text alone does not tell its tokens. Every choice
+    (vLLM from 0.10.2 on; Rondo's own model server): a text alone does not determine its tokens. Every choice
     of a request is taken to be drawn with the request's seed plus the choice's number, as both do it.
     """
 
@@ -50,7 +50,7 @@ class RemoteRollout:
 
         end_tokens: ids that end a completion, see `generate.end_tokens`. tells: "sampler" for a vLLM
         that was started with `--logprobs-mode processed_logprobs`. timeout: seconds for one prompt's
-        samples. attempts: how often a prompt is sent when the server is busy or silent, after `pause`
+        samples. attempts: times a prompt is sent when the server is busy or silent, after `pause`
         seconds, then twice that and so on. workers: prompts at a time. extra_fields: further fields of every
         request: `VLLM_NEUTRAL` for a vLLM.
         """

@@ -22,12 +22,12 @@ class Wanted:
     prompt: tuple[int, ...]
     """Token ids, rendered chat included; not empty and shorter than the context."""
     parameters: SamplingParameters
-    """How it is drawn; its seed is the next field."""
+    """Parameters of the draw; its seed is the next field."""
     seed: int
     adapter: str | None = None
-    """Who writes it; None is the base."""
+    """Adapter that writes it; None is the base."""
     place: tuple[int, int] = (0, 0)
-    """The numbers of prompt and sample that its deltas tell."""
+    """The numbers of prompt and sample in its deltas."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Slot:
     users: int = 0
     """Samples that are not finished; with the last one the prompt is forgotten."""
     broken: bool = False
-    """Return whether a number that is not finite came of it."""
+    """True if it led to a number that is not finite."""
     known: Known | None = None
     """Its beginning that need not be read, from when it is looked up until it is used."""
 
@@ -51,7 +51,7 @@ class Handle:
         self.on_delta = on_delta
         self.rows: list[Row] = []
         self.error: Exception | None = None
-        """What went wrong with one of its samples; then none of them goes on."""
+        """Error of one of its samples; then none of them goes on."""
 
     @property
     def finished(self) -> bool:
@@ -78,7 +78,7 @@ class Row:
     limit: int
     """Tokens at most."""
     read: int = 0
-    """How many of its tokens stand in the slot's prompt: those that it had when it had to begin again."""
+    """Number of its tokens in the slot's prompt: those that it had when it had to begin again."""
     tokens: list[TokenLogProb] = field(default_factory=list)
     streamed_tokens: int = 0
     finished: Sample | None = None
@@ -127,7 +127,7 @@ class Row:
     def finish(
         self, reason: FinishReason, tokenizer: object, delta: str = "", *, ended: bool = False
     ) -> None:
-        """End the sample, and tell so."""
+        """End the sample, and emit its last delta."""
         if not self._needs_text:
             self.text = TextStream(tokenizer)
             self.text.extend(token.id for token in self.tokens[: len(self.tokens) - ended])

@@ -30,7 +30,7 @@ class Sample:
     text: str
     """Without special tokens; ends before the stop string."""
     visible_tokens: int
-    """How many of the tokens, from the first, have a part in the text."""
+    """Number of tokens, from the first, that have a part in the text."""
     finish_reason: FinishReason
     seed: int
     """Drawing one sample of the prompt with this seed gives this sample again."""

@@ -21,7 +21,7 @@ class TextStream:
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        # Without its delimiters the thinking of gpt-oss could not be told from its answer.
+        # Without its delimiters the thinking of gpt-oss could not be distinguished from its answer.
         self._hidden = hidden_ids(tokenizer)
         self._ids: list[int] = []
         self._starts: list[int] = []
@@ -31,9 +31,9 @@ class TextStream:
         self.text = ""
         """All that was given out so far; after `finish`, the sample's text."""
         self.stopped = False
-        """Return whether a stop string was met; the text ends before it."""
+        """True if a stop string was met; the text ends before it."""
         self.visible_tokens = 0
-        """How many of the tokens, from the first, have a part in `text`."""
+        """Number of tokens, from the first, that have a part in `text`."""
 
     def push(self, token: int) -> str:
         """Take one token; return the text that is now certain. Sets `stopped`."""
@@ -50,7 +50,7 @@ class TextStream:
     def finish(self, *, complete: bool) -> str:
         """Give what was held back.
 
-        complete: the model ended by itself, so bytes that are no character stay, as replacement
+        complete: the model ended the text, so bytes that are no character stay, as replacement
         characters; else a character cut off in the middle is left out.
         """
         if self.stopped:

@@ -18,7 +18,7 @@ _LONGEST_WAIT = timedelta(hours=6)
 """A process that has died is noticed at once; one that only computes for long is waited for."""
 
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
-"""How gloo names a process that is gone."""
+"""Error messages of gloo for a process that is gone."""
 
 _Object = TypeVar("_Object")
 

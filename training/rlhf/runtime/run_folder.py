@@ -87,26 +87,26 @@ def _heartbeat(lock: int) -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    """Keeps what is warned of."""
+    """Collects warnings."""
 
     def __init__(self, into: list[str]) -> None:
         super().__init__(logging.WARNING)
         self._into = into
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning that is not there yet; errors are told otherwise."""
+        """Keep a warning that is not there yet; errors are reported otherwise."""
         if record.levelno == logging.WARNING and record.getMessage() not in self._into:
             self._into.append(record.getMessage())
 
 
 class RunFolder:
-    """Writes what a trainer tells. With `writes` off, as in all processes but the first, it is silent."""
+    """Writes a trainer's reports. With `writes` off, as in all processes but the first, it is silent."""
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path = path
         self.writes = writes
         self.warnings: list[str] = []
-        """What was warned of since the log was opened; each once."""
+        """Warnings since the log was opened; each once."""
         earlier = None
         with suppress(ContractError):
             earlier = read_status(path)
@@ -137,7 +137,7 @@ class RunFolder:
         total_steps: int | None = None,
         seconds_left: float | None = None,
     ) -> None:
-        """Replace `status.json`. Steps left out are those told last, also by an earlier trainer."""
+        """Replace `status.json`. Steps left out are those reported last, also by an earlier trainer."""
         self._step = self._step if step is None else step
         self._total_steps = self._total_steps if total_steps is None else total_steps
         if self.writes:

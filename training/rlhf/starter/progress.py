@@ -12,10 +12,10 @@ from typing import Literal, Protocol
 from training.contract import write_atomically
 
 PROGRESS_FILE = "progress.json"
-"""Where the fetch is, in the models folder, for other processes to show."""
+"""File with the fetch's progress, in the models folder, for other processes to show."""
 
 Report = Callable[[str, int, int], None]
-"""Called with what is being done, in words, and bytes done of bytes in all (0 of 0 when unknown)."""
+"""Called with a status message, and bytes done of bytes in all (0 of 0 when unknown)."""
 Stage = Literal["fetching", "ready", "failed"]
 
 
@@ -35,7 +35,7 @@ class FetchProgress:
 
     stage: Stage
     message: str
-    """What is being done, in words for people."""
+    """Status message for people."""
     done: int = 0
     """Bytes that have arrived."""
     total: int = 0

@@ -19,10 +19,10 @@ class Answered(NamedTuple):
     answer_start: int
     """Index of the first token of the answer; all from there to the end are the answer's."""
     offsets: tuple[tuple[int, int], ...] | Stored = ()
-    """Where the answer's tokens stand in the answer's text, [start, end) in code points, one each but for the
-    masked; the end token has the empty place after the text. Empty where nobody asked for them."""
+    """Positions of the answer's tokens in its text, [start, end) in code points, one each but for the masked;
+    the end token has the empty place after the text. Empty where nobody asked for them."""
     masked: int = 0
-    """How many of the answer's first tokens, its thinking, are read and not learned from."""
+    """Number of the answer's first tokens, its thinking, that are read and not learned from."""
     learned: tuple[tuple[int, int], ...] | None = None
     """Runs of the answer's tokens that are learned from, [start, end) each counted from its first token,
     where that is not all of it after `masked`."""
@@ -47,7 +47,7 @@ class Encoder:
         self._tokenizer = tokenizer
         self._template = ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template))
         self.thinking: Thinking = thinking
-        """What becomes of the thinking in an answer."""
+        """Treatment of the thinking in an answer."""
         special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
         special |= set(tokenizer.all_special_tokens)
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))

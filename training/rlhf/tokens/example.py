@@ -17,15 +17,15 @@ class Example:
     ranks: tuple[int, ...]
     """Rank of each answer: 1 best, equal tied, 0 not ranked. All 0 where no preference was given."""
     strength: int = 0
-    """How much better the winner is, 1 to 4; 0 when not asked."""
+    """Strength of the preference for the winner, 1 to 4; 0 when not asked."""
     weight: float = 1.0
-    """How much it counts: its loss is multiplied by this and the step's losses divided by their sum."""
+    """Weight in the loss: its loss is multiplied by this and the step's losses divided by their sum."""
     prompt: str = ""
     """The prompt's id: judgments of one prompt are not independent of each other."""
     annotator: str = ""
-    """Pseudonym of who judged; empty for a reviewer's decision."""
+    """Pseudonym of the annotator; empty for a reviewer's decision."""
     labels: Labels = field(default_factory=Labels)
-    """What else was said."""
+    """Labels besides the ranking."""
     completions: tuple[str, ...] = ()
     """Ids of the completions that `answers` are, in their order; empty for texts that are none, as corrected
     ones."""

@@ -81,9 +81,9 @@ class Wanted:
     written: frozenset[str] = frozenset()
     """Texts to be imitated: 'demonstrations', 'corrections', 'preferred'."""
     nothing: str = "has no training pair"
-    """What the snapshot lacks when no example is left."""
+    """Problem of the snapshot, in words, when no example is left."""
     remedy: str = "Judge more comparisons in which one answer is better"
-    """What to do then."""
+    """Remedy, in words."""
 
 
 class RowLabels:

@@ -43,7 +43,7 @@ class PackedRow:
     target_answer: Tensor
     """(A,) the answer that each belongs to."""
     answers: int
-    """How many there are."""
+    """Number of answers."""
 
     @property
     def tokens(self) -> int:
@@ -78,7 +78,7 @@ class Batch(PackedRow):
     answer_example: Tensor
     """(R,) the example that each answer belongs to."""
     table: Tensor
-    """(E, K) the answers of each example; where it has fewer, 0, which `ranks` 0 tells apart."""
+    """(E, K) the answers of each example; where it has fewer, 0, which `ranks` 0 distinguishes."""
     ranks: Tensor
     """(E, K) int: 1 best, equal tied, 0 not ranked or not there."""
     winners: Tensor
@@ -88,9 +88,9 @@ class Batch(PackedRow):
     pair_example: Tensor
     """(P,) example that each pair belongs to."""
     strength: Tensor
-    """(E,) float: how much better the winner is, 1 to 4; 0 when not asked."""
+    """(E,) float: strength of the preference, 1 to 4; 0 when not asked."""
     weight: Tensor
-    """(E,) float: how much each example counts in a step's mean."""
+    """(E,) float: weight of each example in a step's mean."""
 
     @property
     def examples(self) -> int:

@@ -35,7 +35,7 @@ class Yardstick:
     reader: Callable[[reading.Row, str], Item | None]
     figures: Callable[[Sequence[Scored]], dict[str, Figure]]
     chance: Mapping[str, float]
-    """What scores at random reach; of figures that are not named, `all`."""
+    """Values that random scores reach, by figure; for figures that are not named, `all`."""
     published: Sequence[Published] = field(default_factory=tuple)
 
 

@@ -1,7 +1,7 @@
-"""Judges: models that label beside people, by the project's guidelines, in every order of the answers.
+"""Judges: models that label alongside people, by the project's guidelines, in every order of the answers.
 
 A judge's work is a background job that ends when nothing is left and begins again when there is more. What
-it judged stands whatever happens to it; a judgment that was cut short is begun anew.
+it judged stands whatever happens to it; a judgment that was cut short is begun again.
 """
 
 import logging
@@ -64,7 +64,7 @@ from training.services.sampling.patience import retry_until_available
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a judge is asked for one ranking until its last line can be read."""
+"""Most requests to a judge for one ranking, until its last line can be read."""
 
 _SEED = 0
 _LONGEST_REASON = 4000
@@ -91,7 +91,7 @@ def create_judge(
 ) -> Judge:
     """Let a checkpoint judge a project's comparisons; it begins once a worker finds it.
 
-    round_number: whose comparisons; None is the newest round, and goes along with it. rubric: the version
+    round_number: whose comparisons; None is always the newest round. rubric: the version
     that it scores by, whose weighted sums decide the preference; None has it rank. Refuses who does not
     manage the project, a checkpoint that writes no text or belongs to another project, a template without a
     place for what is judged, a name that is taken, a round without comparisons, a rubric that is not
@@ -325,7 +325,7 @@ def _store(
     replies: Sequence[Reply],
     asking: _Asking,
 ) -> None:
-    """Write the judgment and how it came about, together or not at all."""
+    """Write the judgment and its provenance, together or not at all."""
     conclusion = conclude(replies)
     if conclusion.ranks is None:
         verdict = Verdict.CANNOT_JUDGE

@@ -20,19 +20,19 @@ from training.services.rounds.dry_run import memory_problems
 from training.services.rounds.transitions import IN_PROGRESS
 
 Answers = Mapping[str, str]
-"""What the form of the question sent."""
+"""Fields that the confirmation form sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundAction:
-    """One deed. Its question is a page of its own, and its answer a POST."""
+    """One action. Its question is a page of its own, and its answer a POST."""
 
     name: str
     """Part of the address."""
     label: str | Promise
-    """What the button says."""
+    """Label of the button."""
     explanation: str | Promise
-    """What will happen."""
+    """Effect of the action."""
     is_offered: Callable[[RoundView], bool]
     perform: Callable[[Round, User, Answers], None]
     """Calls one service, which refuses what cannot be done."""

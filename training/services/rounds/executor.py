@@ -37,7 +37,7 @@ _COST_HOURS = (
     StepKind.TRAIN_POLICY,
     StepKind.REGISTER_CHECKPOINTS,
 )
-"""What a recipe's budget of hours pays for."""
+"""Steps that a recipe's budget of hours covers."""
 
 
 def advance_round(round_id: int) -> None:
@@ -77,7 +77,7 @@ def sweep() -> None:
 
 
 def _carry_out(step: RoundStep) -> bool:
-    """Do a claimed step; whether the round may go on to the next one."""
+    """Do a claimed step; return True if the round may go on to the next one."""
     logger.info("%s: begins", step)
     try:
         try:

@@ -1,4 +1,4 @@
-"""The launcher part of a dry run: where a round's runs would train, and what would be submitted."""
+"""The launcher part of a dry run: where a round's runs would train, and the script to be submitted."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ class LaunchPlan:
     launcher: str
     resources: Resources
     script: str = ""
-    """What would be submitted for the reward model; empty for `local`, which submits nothing."""
+    """Script that would be submitted for the reward model; empty for `local`, which submits nothing."""
     problems: Sequence[str] = ()
 
     @property

@@ -62,11 +62,11 @@ _INHERITED = (
     "TOKENIZERS_PARALLELISM",
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
-"""What `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among it."""
+"""Variables that `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among them."""
 _OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
-"""What a reward of kind `served`, and TRL, ask of them, one key among it."""
+"""Variables that a reward of kind `served`, and TRL, ask of them, one key among them."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
-"""What `training.rlhf.policy_gradient.served` asks of them, one key among it."""
+"""Variables that `training.rlhf.policy_gradient.served` asks of them, one key among them."""
 _NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, TRL_VARIABLE})
 _INHERITED_PREFIXES = (
     "LC_",
@@ -93,7 +93,7 @@ class TrainerExit:
     """The last status that this very process wrote; None if it wrote none."""
     output_tail: str
     reason: str = ""
-    """Why it ended and what to do, where a cluster knows; else the status and the output tell."""
+    """Reason for its end and what to do, where a cluster knows; else see the status and the output."""
 
     @property
     def finished(self) -> bool:
@@ -132,7 +132,7 @@ def run_trainer(
     """Start or resume the run in `folder` and stay until its trainer ends.
 
     `watch` is called several times a second with the latest status; once it returns True
-    the trainer is asked to save and stop. When `watch` raises, the trainer is told to save
+    the trainer is asked to save and stop. When `watch` raises, the trainer is asked to save
     and stop too, is not waited for, and the exception goes on: the run's own lock keeps the
     next trainer of this folder waiting until this one has ended.
 
@@ -175,7 +175,7 @@ def _run_once(
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
             env=trainer_environment(reward_server(spec) | os.environ) | devices_of(gpus),
-            # Ctrl-C in the terminal reaches the worker alone; the trainer hears of it by the pipe.
+            # Ctrl-C in the terminal reaches the worker alone; the trainer learns of it by the pipe.
             start_new_session=True,
         )
     assert process.stdin is not None  # noqa: S101 - asked for above
@@ -212,7 +212,7 @@ def trainer_command(processes: int) -> list[str]:
 
 
 def _code_of(code: int, processes: int, status: RunStatus | None, *, was_asked_to_stop: bool) -> int:
-    """Return the exit status of a run: torchrun says 1 of every end but the good one.
+    """Return the exit status of a run: torchrun returns 1 for every end but success.
 
     Processes that stopped unasked have lost one of their own, which the system killed.
     """

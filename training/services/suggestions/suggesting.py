@@ -36,7 +36,7 @@ from training.services.suggestions.planting import plant
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often an AI annotator is asked until its reply can be read."""
+"""Most requests to an AI annotator, until its reply can be read."""
 MAX_TOKENS = 1024
 MOST_RESPONSES = 9
 """Comparisons of more responses get no suggestions."""

@@ -25,14 +25,14 @@ _SHORT_SHARE = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """When a base sleeps."""
+    """Rules for when a base sleeps."""
 
     idle_seconds: float = 900.0
-    """After so long without a request a base sleeps; the one used last stays awake."""
+    """Seconds without a request after which a base sleeps; the one used last stays awake."""
     memory_bytes: int | None = None
-    """What all bases together may take; None is what the device has."""
+    """Most memory for all bases together; None is what the device has."""
     wait_seconds: float = 60.0
-    """So long a request waits for its base to wake."""
+    """Seconds that a request waits for its base to wake."""
 
 
 class Supervisor:

@@ -1,4 +1,4 @@
-"""Responses beside each other, as their template shows them: blind until the vote."""
+"""Responses side by side, as their template shows them: blind until the vote."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """One of the responses beside each other. While names are hidden it holds its position and text only."""
+    """One of the responses side by side. While names are hidden it holds its position and text only."""
 
     position: int
     written: bool = True
@@ -55,7 +55,7 @@ class Response:
     tokens: Sequence[Stretch] = ()
     kl_sum: float | None = None
     kl_is_hidden: bool = False
-    """Whether the divergence was measured and is not shown, because the models have different tokenizers."""
+    """True if the divergence was measured and is not shown, because the models have different tokenizers."""
 
 
 def responses_of(shown: SideBySide) -> list[Response]:

@@ -1,4 +1,4 @@
-"""The names, and a snapshot of them: demonstrations to imitate, prompts with the right answer beside them."""
+"""The names, and a snapshot of them: demonstrations to imitate, prompts with the right answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.contract import (
 )
 
 SHARED = Path(__file__).resolve().parents[4].parent / "shared"
-"""Where the data lies when `RONDO_SHARED` does not say it: beside the checkout."""
+"""Folder of shared data unless `RONDO_SHARED` names one: next to the checkout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def read_names(path: Path) -> Names:
 def freeze_names(folder: Path, names: Names, *, wording: str, held_out: int) -> SnapshotHeader:
     """Write the snapshot that both runs learn from.
 
-    wording: the question, with `{name}` in it. held_out: how many names of dev, the first ones, the runs
-    are evaluated on while they train.
+    wording: the question, with `{name}` in it. held_out: number of names of dev, the first ones, that
+    the runs are evaluated on while they train.
     """
     some: list[tuple[Split, Sequence[str]]] = [("train", names.train), ("held-out", names.dev[:held_out])]
     return write_snapshot(

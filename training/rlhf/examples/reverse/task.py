@@ -22,14 +22,14 @@ class Task:
     answer_tokens: int
     """Longest answer, its end token included."""
     asked: int | None
-    """How many names of dev it is measured on, the first ones; None takes all."""
+    """Number of names of dev it is measured on, the first ones; None takes all."""
     imitation: dict[str, Any] = field(default_factory=dict)
     """Steps of the supervised run."""
     reinforcement: dict[str, Any] = field(default_factory=dict)
     """Steps of the sampled run; batch_size counts prompts."""
     letters: float = 0.0
-    """What an answer earns, beside 1 for being right, by how many of its letters stand together rightly
-    (chrF): so the answers to a name that is never reversed can be told apart, too."""
+    """Weight of chrF, which rewards letters that stand together rightly, in addition to 1 for a right answer:
+    so the answers to a name that is never reversed differ, too."""
     inner_epochs: int = 3
     """Passes over a step's answers."""
 

@@ -1,7 +1,7 @@
 """Outputs of a fine-grained reward model's heads on each segment of a completion.
 
 A head's reward is the log-odds that a segment is faultless, w · h + b with the state h of the segment's last
-token and the bias b, which is learned beside the head as `name.bias`. So it can be paid to a policy as it is
+token and the bias b, which is learned with the head as `name.bias`. So it can be paid to a policy as it is
 (Wu et al. 2023): positive where the head takes a segment for good.
 """
 
@@ -22,7 +22,7 @@ from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.packing import Batch
 
 HeadGranularity = Granularity | Literal["steps"]
-"""What a head may score."""
+"""Units of text that a head may score."""
 MIN_WORDS = 5
 """Words that a sub-sentence has at least, as in the code that Wu et al. published."""
 

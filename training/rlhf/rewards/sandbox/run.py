@@ -1,4 +1,4 @@
-"""Starts a sandboxed process, feeds it a program and a test, and tells what came of it.
+"""Starts a sandboxed process, feeds it a program and a test, and returns the outcome.
 
 What holds on Linux (x86-64, ARM64), without root and without any tool installed:
 
@@ -10,8 +10,8 @@ What holds on Linux (x86-64, ARM64), without root and without any tool installed
 - processor time, memory, size of a file, open files: resource limits; wall-clock time: it is killed
 - threads are bounded by memory, not by number
 
-Elsewhere (macOS) only times and sizes are bounded: `isolation` tells, and `run_program` refuses
-unless it is told to trust the program. It is no virtual machine: a hole in the kernel is a hole
+Elsewhere (macOS) only times and sizes are bounded: `isolation` reports it, and `run_program` refuses
+unless `trust` is set. It is no virtual machine: a hole in the kernel is a hole
 here, so for programs of a hostile author add one.
 """
 
@@ -43,7 +43,7 @@ End = Literal["passed", "failed", "time", "output"]
 
 
 class SandboxError(RuntimeError):
-    """The machine cannot hold a program in, and nobody said to run it all the same."""
+    """The machine cannot isolate a program, and `trust` is not set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +55,10 @@ class Limits:
     memory_bytes: int = 512 * 1024**2
     """Address space, Python's own 30 MB and every thread's stack (8 MB) included."""
     file_bytes: int = 16 * 1024**2
-    """What it prints, and the size of each file that it writes."""
+    """Most bytes of its output, and of each file that it writes."""
     open_files: int = 64
     write_files: bool = False
-    """Return whether it has a folder to write to, where Landlock holds it there. Each file is bounded then,
+    """True if it has a folder to write to, where Landlock holds it there. Each file is bounded then,
     but not their number: in its few seconds a program can fill a disk."""
 
 
@@ -80,7 +80,7 @@ class Outcome:
     """passed: the test (or, without one, the program) ran to its end. failed: it raised, left
     early or was killed by a limit. time: by the clock. output: it printed too much."""
     output: str
-    """What it printed to standard output; its first 1 MiB."""
+    """Text that it printed to standard output; its first 1 MiB."""
 
 
 @cache

@@ -28,7 +28,7 @@ class Machine:
     """One processor's numbers."""
 
     audit: int
-    """AUDIT_ARCH_…, by which the kernel tells a filter what made the call."""
+    """AUDIT_ARCH_…, by which a filter recognises the caller's architecture."""
     clone: int
     clone3: int
     openat: int
@@ -40,7 +40,7 @@ class Machine:
     """Network, other processes, the machine, and a file's owner, mode, times and attributes (which
     Landlock does not watch): denied whatever the arguments."""
     writing: tuple[int, ...]
-    """What changes a file or its name without opening it; denied where nothing may be written."""
+    """Calls that change a file or its name without opening it; denied where nothing may be written."""
 
 
 # The calls since 2019 have one number everywhere: pidfd_send_signal 424, io_uring 425 to 427,
