@@ -45,7 +45,7 @@ class BaselineFigures:
     layer: CountOrZero = 0
     """Block whose states a head on frozen features reads, chosen by cross-validation; 0 for the others."""
     mean: bool = False
-    """Whether it reads the mean over a completion's tokens, or else the last one."""
+    """True if it reads the mean over a completion's tokens, else the last token."""
     strength: Figure | None = None
     """Strength of the ridge, chosen by cross-validation; None for length, whose prior is fixed."""
 

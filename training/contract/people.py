@@ -99,7 +99,7 @@ class DriftFigures:
     gain: Interval
     """Cross-validated log-loss of equal weights less that of discounted ones."""
     applied: bool
-    """Whether the reward model learned with the discount."""
+    """True if the reward model learned with the discount."""
 
 
 @record

@@ -75,7 +75,7 @@ class Rubric:
     version: Count = 1
     """The number of the version."""
     criteria: tuple[RubricCriterion, ...] = ()
-    """What is scored, at least one."""
+    """The criteria, at least one."""
 
     def __post_init__(self) -> None:
         require(0 < len(self.criteria) <= MOST_CRITERIA, "criteria", f"name 1 to {MOST_CRITERIA} criteria")

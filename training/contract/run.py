@@ -62,7 +62,7 @@ class RunSpec:
     snapshot: str
     """Folder of the snapshot; a relative path starts at the run's folder."""
     snapshot_digest: str
-    """What the snapshot must hash to; the run refuses another."""
+    """Hash that the snapshot must have; the run refuses another."""
     settings: Annotated[
         Settings, BeforeValidator(_settings_of_method), AfterValidator(lambda settings: settings.resolved())
     ]
@@ -77,7 +77,7 @@ class RunSpec:
     commit: str = ""
     """Version of Rondo that wrote the spec."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to train; auto takes a GPU when there is one."""
+    """Device to train on; auto takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the frozen base; auto is float32 on a CPU and bfloat16 on a GPU.
     Adapters and heads stay float32. Where all weights are trained they stay float32 too, and products are
@@ -160,7 +160,7 @@ class RunStatus:
     total_steps: int = 0
     seconds_left: Figure | None = None
     message: str = ""
-    """What it is doing, or why it failed and what to do, in words for people."""
+    """Current activity, or why it failed and what to do, for people."""
     updated_at: Figure = 0.0
     """Seconds since the epoch, by the trainer's clock."""
 
@@ -187,7 +187,7 @@ class EvaluationReport:
     figures: Mapping[str, Figure | None]
     """The held-out figures that its line of `metrics.jsonl` has too."""
     details: dict[str, Any]
-    """What is no single number, by the name of the head or part that it is of. Of pairs (`score`,
+    """Results that are no single number, by the name of their head or part. Of pairs (`score`,
     `preference`): `reliability` and `reliability_calibrated`, lists of bins {low, high, count,
     mean_probability, observed, observed_low, observed_high} of how sure the model was of its favourite,
     raw and divided by `temperature`; and `length`, the fields of `calibration.LengthBias`. Of a segment

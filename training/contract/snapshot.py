@@ -175,7 +175,7 @@ class SnapshotRow:
     """Completion id to rank, 1 best, equal numbers tied; empty when nobody could judge."""
     guideline_version: int | None = None
     strength: int | None = None
-    """How much better the winner of a pair is, 1 to 4; None when not asked."""
+    """Strength of the preference for the winner of a pair, 1 to 4; None when not asked."""
     context: tuple[Passage, ...] = ()
     spans: tuple[SnapshotSpan, ...] = ()
     missing: tuple[SnapshotMissing, ...] = ()

@@ -112,7 +112,7 @@ class RecipeForm:
         self.whole = Group(name="", label="")
         built = _Part(self, Recipe, "").read(self.whole)
         self.recipe: Recipe | None = built if isinstance(built, Recipe) and not self.errors else None
-        """What the form describes; None where something is wrong."""
+        """The recipe that the form describes; None where something is wrong."""
 
     def sent(self, name: str) -> list[str]:
         """Return the values submitted under a name."""

@@ -46,7 +46,7 @@ class Sampler:
     completions: Annotated[int, Field(ge=1, le=9)] = 1
     """Responses of it to each prompt."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    """How it is sampled."""
+    """Sampling of its responses."""
 
     def __post_init__(self) -> None:
         require(
@@ -135,7 +135,7 @@ class EvaluationSettings:
     """Held-out prompts of the project that both policies respond to; all if there are fewer. About 94
     detect a true win rate of 70 % with a power of 80 %."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    """How both are sampled, with the same seeds."""
+    """Sampling of both, with the same seeds."""
     people: bool = False
     """Show the responses of both to annotators, blind, and wait for their annotations before deciding."""
     people_judgments: Annotated[int, Field(ge=1, le=1_000_000)] = 30
@@ -195,11 +195,11 @@ _QUEUE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.,:/@-]{0,99})?")
 
 @record
 class ComputeSettings:
-    """Where a round trains, and processes, precision and memory of it."""
+    """Launcher, processes, precision and memory of a round's training."""
 
     launcher: Launcher = "default"
-    """Where training runs: local, on the worker's machine; or as a job of a cluster. default is the first
-    launcher of this installation."""
+    """Launcher of the training: local, on the worker's machine; or as a job of a cluster. default is the
+    first launcher of this installation."""
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Machines that train together; more than one needs a cluster."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1

@@ -105,7 +105,7 @@ class Recipe:
     ranking_size: Annotated[int, Field(ge=3, le=9)] = 4
     """Responses in a ranking; the other prompts get pairs."""
     prompts: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """How many of the project's prompts are asked in a round; null asks all."""
+    """Number of the project's prompts that a round asks; null asks all."""
     ready_prompts: Annotated[int, Field(ge=1, le=10_000_000)] = 8
     """Prompts with responses before labelling is announced; the rest follow during labelling."""
     reliability_weights: bool = False
@@ -122,16 +122,16 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     """Comparison of the new policy with its parent."""
     promotion: PromotionSettings = field(default_factory=PromotionSettings)
-    """What must hold for it to be promoted."""
+    """Conditions for promoting the new policy."""
     budget: BudgetSettings = field(default_factory=BudgetSettings)
-    """What training may cost."""
+    """Limit on the cost of training."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
-    """What it runs on."""
+    """Launcher and hardware of the training."""
     trainer: Literal["rondo", "trl"] = "rondo"
     """Trainer of the policy: Rondo's own; or TRL's command line, in the environment that RONDO_TRL names.
     Reward models are trained by Rondo."""
     trl: TrlSettings = field(default_factory=TrlSettings)
-    """What TRL is told beyond the settings of the policy; unused with trainer rondo."""
+    """Options for TRL beyond the settings of the policy; unused with trainer rondo."""
     ai_feedback: bool = False
     """Include the annotations of AI annotators; false keeps them out of the snapshot."""
     feedback: FeedbackUse | None = None

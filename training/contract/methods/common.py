@@ -120,7 +120,7 @@ class MethodSettings:
     """Default learning rate by adapter, as the sweep in tests/benchmarks/README.md shows."""
 
     adapter: Literal["lora", "none"] = "lora"
-    """What is trained: an adapter on the frozen base, or none, and all of the base's own weights are, in
+    """The trained weights: an adapter on the frozen base; or none, for all of the base's own weights, in
     float32 (full fine-tuning). The checkpoint is then a model of its own: several times the memory."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     """The adapter that is trained; unused with adapter none."""
@@ -155,7 +155,7 @@ class JudgedSettings(MethodSettings):
     """Settings of methods that learn from judged texts."""
 
     thinking: Thinking = "train"
-    """What becomes of the thinking of a response, <think> … </think> or the channels of gpt-oss. train: it is
+    """Use of the thinking of a response, <think> … </think> or the channels of gpt-oss. train: it is
     learned from like the rest; mask: it is read, and only what follows it is learned from; strip: it is taken
     out. Responses without thinking are the same in all three."""
 

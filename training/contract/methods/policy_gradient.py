@@ -60,7 +60,7 @@ class RewardPart:
     policy; served: on a base of its own, by a model server), a judge, a judge that scores by a rubric, or a
     function by its path."""
     weight: Number = 1.0
-    """How much it counts; negative to punish."""
+    """Weight in the sum; negative to punish."""
     normalise: bool = False
     """Take away its running mean and divide by its running deviation: for learned rewards, whose scale is
     their own."""
@@ -110,8 +110,9 @@ class RolloutServerSettings:
     loads adapters from come from the trainer's environment."""
 
     kind: Literal["vllm", "rondo"] = "vllm"
-    """How it comes to hold the policy: vLLM is told to load each adapter (start it with --enable-lora and
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); Rondo's model server finds it among its checkpoints."""
+    """Kind of server, by which it gets the policy: vLLM is asked to load each adapter (start it with
+    --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); Rondo's model server finds it among its
+    checkpoints."""
     tells: Literal["model", "sampler"] = "model"
     """Whose log-probabilities it tells: the model's, or those that it drew by, after temperature and filters
     (a vLLM that was started with --logprobs-mode processed_logprobs)."""
@@ -196,7 +197,7 @@ class AdvantageSettings:
     whiten: bool = False
     """Bring the advantages of all tokens of a step to mean 0 and deviation 1."""
     gamma: UnitInterval = 1.0
-    """What a reward one token later is worth; for return, running_mean and gae."""
+    """Discount factor of a reward one token later; for return, running_mean and gae."""
     lam: UnitInterval = 0.95
     """λ of generalised advantage estimation: 0 trusts the value head, 1 the rewards."""
 
@@ -257,7 +258,7 @@ class UpdateSettings:
     value_weight: NotNegative = 0.5
     """Weight of the value head's loss beside the policy's."""
     value_clip: Positive | None = 0.2
-    """How far a value may move from its old one in one step; null does not bound it."""
+    """Maximum change of a value in one step; null sets no limit."""
     value_pace: Positive = 1.0
     """The value adapter's learning rate, as a multiple of the policy's."""
     value_warmup_steps: CountOrZero = 0
@@ -297,15 +298,15 @@ class PolicyGradientSettings(MethodSettings):
     optimiser: OptimiserSettings = field(default_factory=_sampled)
     """Steps and step sizes. A step is one batch of samples; batch_size counts its prompts."""
     rewards: tuple[RewardPart, ...] = ()
-    """What is trained for: the weighted sum of these."""
+    """Parts of the reward, which is their weighted sum."""
     reward_clip: Positive | None = None
     """Cut the sum to this much on either side; null does not cut."""
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
-    """How the policy is sampled."""
+    """Sampling of the policy."""
     advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
     """Baseline of a reward."""
     kl: KlSettings = field(default_factory=KlSettings)
-    """What holds the policy near its reference."""
+    """Penalty that keeps the policy near its reference."""
     reference: str = "parent"
     """The policy that divergence is measured from: parent, the one that training continues; base, the model
     under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
@@ -314,7 +315,7 @@ class PolicyGradientSettings(MethodSettings):
     """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
     empty."""
     update: UpdateSettings = field(default_factory=UpdateSettings)
-    """How it learns from one batch of samples."""
+    """Update on one batch of samples."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Conditions under which a run warns of reward hacking."""
     evaluation_prompts: CountOrZero = 64

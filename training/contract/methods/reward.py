@@ -50,7 +50,7 @@ class SegmentHead:
     """Keys of the error categories; a flag of any of them makes a segment faulty. Of steps: wrong,
     unnecessary or both."""
     granularity: Literal["sub-sentence", "sentence", "whole", "steps"] = "sentence"
-    """What a segment is. steps: the labelled steps of agent traces; of other text paragraphs, or the
+    """Unit of the segment scores. steps: the labelled steps of agent traces; of other text paragraphs, or the
     sentences of a single one."""
     weight: Positive = 1.0
     """Share of this head's loss in the whole."""
@@ -89,19 +89,19 @@ class RewardSettings(JudgedSettings):
     default_rates: ClassVar = {"lora": 1e-3, "none": 2e-5}
 
     features: Literal["adapted", "frozen"] = "adapted"
-    """What the score reads: states that change as it learns, or those of the frozen base. A head
+    """States that the score reads: those that change as it learns, or those of the frozen base. A head
     on frozen features, with adapter none, is fitted in seconds and serves few annotations; its layer and
     ridge are chosen by cross-validation."""
     head_from: Literal["random", "frozen"] = "random"
-    """What the head score begins as: random weights, or the head fitted to frozen features, which then reads
+    """First weights of the head `score`: random ones, or the head fitted to frozen features, which then reads
     where that one does."""
     head_learns: bool = False
     """Train the head that began on frozen features, too; false keeps it and lets the adapter alone learn. A
     random head is always trained."""
 
     loss: Literal["bradley_terry", "davidson", "plackett_luce", "none"] = "bradley_terry"
-    """What the head `score` is fitted to: the decided pairs of a ranking; its pairs, ties among them; the
-    whole ranking; or nothing, for a model of the other heads alone."""
+    """Preferences that the head `score` is fitted to: the decided pairs of a ranking; its pairs, ties among
+    them; the whole ranking; or nothing, for a model of the other heads alone."""
     ties: Ties = "exact"
     """Treatment of ties in Plackett-Luce: exact, by an approximation, or as a separate outcome with
     learned log odds (Davidson-Luce). Bradley-Terry leaves ties out."""
