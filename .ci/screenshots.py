@@ -170,6 +170,8 @@ def _take(address: str, wanted: dict[str, str], into: Path, width: int) -> None:
             args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
         )
         page = browser.new_page(viewport={"width": width, "height": HEIGHT}, reduced_motion="reduce")
+        # The first page of a process takes long on a busy machine.
+        page.set_default_timeout(120_000)
         page.goto(f"{address}/login/")
         page.get_by_label("Username").fill(NAME)
         page.get_by_label("Password").fill(PASSWORD)
