@@ -28,6 +28,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "static" / "guide"
 WIDTH, HEIGHT = 1400, 900
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 QUALITY = 55
 """Of WebP: texts stay sharp, and all pictures together take a few megabytes."""
 NAME, PASSWORD = "lead", "a kettle of four words"
@@ -163,7 +164,7 @@ def _wait_for(process: subprocess.Popen[bytes], address: str) -> None:
 
 
 def _take(address: str, wanted: dict[str, str], into: Path, width: int) -> None:
-    found = os.environ.get("RONDO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    found = os.environ.get("RONDO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=found,

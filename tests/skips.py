@@ -25,7 +25,7 @@ EXPECTED = (
 )
 
 RABBITMQ_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _CHROME_ON_A_MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
 _unexpected: list[tuple[str, str]] = []

@@ -66,7 +66,7 @@ def test_the_script_takes_every_picture_of_the_guide_anew_in_both_themes(tmp_pat
     told = subprocess.run(
         command,
         cwd=ROOT,
-        env={**environment, "RONDO_SCREENSHOT_PORT": str(free_port()), "TMPDIR": str(tmp_path)},
+        env={**environment, "RONDO_SCREENSHOT_PORT": str(free_port())},
         capture_output=True,
         text=True,
         check=False,
