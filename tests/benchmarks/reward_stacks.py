@@ -2,13 +2,15 @@
 
 python -m tests.benchmarks.reward_stacks features --set hh-harmless --longest 220 --judgments 600 FILE.npz
 python -m tests.benchmarks.reward_stacks compare FILE.npz --stacks surface mean-18 mean-18+surface
+python -m tests.benchmarks.reward_stacks curve FILE.npz --stacks length surface mean-18
 
 `features` reads a base in bfloat16 up to layer 18 and keeps the mean state of each completion after some
 layers, surface features and positions. `compare` needs no torch: every judgment is predicted from the other
 four fifths of the prompts, by a logistic model of differences (Bradley & Terry 1952) whose ridge and whose
 weight of states against other features are cross-validated within these, for each seed of the deal. States
 are reduced to the 160 directions of most variance in the training part. Figures are means over judgments and
-seeds, intervals 95 % by bootstrap over prompts; differences are by the same pairs.
+seeds, intervals 95 % by bootstrap over prompts; differences are by the same pairs. `curve` trains on
+a part of the prompts: a learning curve.
 """
 
 from __future__ import annotations
@@ -180,14 +182,7 @@ def compare(options: argparse.Namespace) -> None:
     margins: dict[str, Floats] = {}
     print("| predictor | accuracy | log-loss |\n|---|---|---|")
     for stack in options.stacks:
-        by_seed = []
-        for seed in options.seeds:
-            folds = np.array([fold_of(prompt, seed) for prompt in pairs.prompts])
-            margin = np.zeros(len(folds))
-            for fold in range(FOLDS):
-                margin[folds == fold] = predicted(pairs, stack, folds != fold)[folds == fold]
-            by_seed.append(margin)
-        margins[stack] = np.stack(by_seed)
+        margins[stack] = np.stack([_held_out_margins(pairs, stack, seed) for seed in options.seeds])
         right, cost = _figures(margins[stack])
         print(f"| {stack} | {pairs.told(right)} | {pairs.told(cost)} |", flush=True)
     alone = [name for name in ALONE if name in margins]
@@ -197,6 +192,33 @@ def compare(options: argparse.Namespace) -> None:
         cost = _figures(margins[stack])[1]
         print(f"| {stack} | {' | '.join(pairs.told(_figures(margins[n])[1] - cost) for n in alone)} |")
     print(f"\n{time.process_time():.0f} s of processor time")
+
+
+def curve(options: argparse.Namespace) -> None:
+    """Print accuracy and log-loss of every stack by the share of the training prompts that it saw."""
+    pairs = Pairs.read(options.file)
+    print("| predictor | share | accuracy | log-loss |\n|---|---|---|---|")
+    for stack in options.stacks:
+        for share in options.shares:
+            margins = np.stack([_held_out_margins(pairs, stack, seed, share) for seed in options.seeds])
+            right, cost = _figures(margins)
+            print(f"| {stack} | {share:.0%} | {pairs.told(right)} | {pairs.told(cost)} |", flush=True)
+    print(f"\n{time.process_time():.0f} s of processor time")
+
+
+def _held_out_margins(pairs: Pairs, stack: str, seed: int, share: float = 1.0) -> Floats:
+    """Return margins, (P,), each predicted from so large a part of the other folds' prompts."""
+    folds = np.array([fold_of(prompt, seed) for prompt in pairs.prompts])
+    kept = np.array([_place_of(prompt, seed) < share for prompt in pairs.prompts])
+    margins = np.zeros(len(folds))
+    for fold in range(FOLDS):
+        margins[folds == fold] = predicted(pairs, stack, (folds != fold) & kept)[folds == fold]
+    return margins
+
+
+def _place_of(prompt: str, seed: int) -> float:
+    """Return a prompt's place in [0, 1) in an order by chance, another one for each seed."""
+    return int(hashlib.sha256(f"part {seed} {prompt}".encode()).hexdigest()[:12], 16) / 16**12
 
 
 def _figures(margins: Floats) -> tuple[Floats, Floats]:
@@ -272,6 +294,12 @@ def main() -> None:
     comparing.add_argument("--stacks", nargs="+", default=[*ALONE, "mean-18+surface"])
     comparing.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     comparing.set_defaults(does=compare)
+    learning = commands.add_parser("curve")
+    learning.add_argument("file", type=Path)
+    learning.add_argument("--stacks", nargs="+", default=[*ALONE])
+    learning.add_argument("--shares", nargs="+", type=float, default=[0.25, 0.5, 0.75, 1.0])
+    learning.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    learning.set_defaults(does=curve)
     options = parser.parse_args()
     options.does(options)
 

@@ -135,7 +135,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
             cancel_round(round_=round_, actor=carol)
         return words
 
-    monkeypatch.setattr(cluster_runs._Watcher, "_said", cancel_once_it_waits)
+    monkeypatch.setattr(cluster_runs._Watcher, "_waiting_message", cancel_once_it_waits)
     assert not do_step(step)
     step.refresh_from_db()
     assert step.state == StepState.CANCELLED
