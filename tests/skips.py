@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chromium import find_chromium
+
 EXPECTED = (
     # No machine of ours has all of them: a GPU, and the other operating system.
     re.compile(r"needs a GPU"),
@@ -25,8 +27,6 @@ EXPECTED = (
 )
 
 RABBITMQ_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-_CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-_CHROME_ON_A_MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
 _unexpected: list[tuple[str, str]] = []
 
@@ -150,5 +150,4 @@ def _on_postgresql() -> bool:
 
 
 def _chromium_is_there() -> bool:
-    named = bool(os.environ.get("RONDO_CHROMIUM"))
-    return named or any(map(shutil.which, _CHROMIUM)) or _CHROME_ON_A_MAC.exists()
+    return find_chromium() is not None

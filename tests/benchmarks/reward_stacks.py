@@ -209,10 +209,10 @@ def curve(options: argparse.Namespace) -> None:
 def _held_out_margins(pairs: Pairs, stack: str, seed: int, share: float = 1.0) -> Floats:
     """Return margins, (P,), each predicted from so large a part of the other folds' prompts."""
     folds = np.array([fold_of(prompt, seed) for prompt in pairs.prompts])
-    kept = np.array([_place_of(prompt, seed) < share for prompt in pairs.prompts])
+    chosen = np.array([_place_of(prompt, seed) < share for prompt in pairs.prompts])
     margins = np.zeros(len(folds))
     for fold in range(FOLDS):
-        margins[folds == fold] = predicted(pairs, stack, (folds != fold) & kept)[folds == fold]
+        margins[folds == fold] = predicted(pairs, stack, (folds != fold) & chosen)[folds == fold]
     return margins
 
 

@@ -5,7 +5,6 @@ Playwright drives the Chromium that the system has (or the one in RONDO_CHROMIUM
 
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from pytest_django.live_server_helper import LiveServer
 
 from annotation.models import User
+from tests.chromium import find_chromium
 
 # Playwright's synchronous interface runs an event loop in this thread; the ORM is used beside it, not in it.
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
@@ -31,10 +31,6 @@ expect.set_options(timeout=_PATIENCE)
 
 _LONGEST = 4 * _PATIENCE // 1000
 """Seconds for one test."""
-
-# The shell is the same engine without windows: a new page costs it a sixth of the processor time.
-_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-_MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
 # What the browser reports although it is meant: a refused form, a conflict, a draft that comes after its
 # submit, a network that a test took away.
@@ -65,10 +61,9 @@ def browser() -> Iterator[Browser]:
     It goes with the last of them: while Playwright is there, this thread counts as inside its event loop,
     and tests of other folders that begin one would be refused.
     """
-    found = os.environ.get("RONDO_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), _MAC)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=found,
+            executable_path=find_chromium(),
             args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
         )
         yield chromium

@@ -35,7 +35,7 @@ from annotation.acquisition import bayesian, text_features
 from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit, standardised
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
-from tests.benchmarks.reward_stacks import LAYERS, Pairs
+from tests.benchmarks.reward_stacks import Pairs
 
 DATA = Path(os.environ.get("RONDO_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data"
 RANDOM = "random"
@@ -145,7 +145,7 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
 
     Of a layer the directions of most variance are kept, as many as there are features of texts.
     """
-    kept = np.load(file)
+    arrays = np.load(file)
     pairs = Pairs.read(file)
     random = np.random.default_rng(0)
     first = random.random(len(pairs.winners)) < 0.5
@@ -156,7 +156,7 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
         ],
         axis=1,
     )
-    asked, texts = kept["asked"], kept["text"]
+    asked, texts = arrays["asked"], arrays["text"]
     labelled = Labelled(
         [str(prompt) for prompt in pairs.prompts],
         [(str(texts[one]), str(texts[other])) for one, other in rows],
@@ -164,15 +164,17 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
         first,
     )
     of_texts = np.array([text_features.features_of(str(asked[row]), str(texts[row])) for row in rows.ravel()])
-    found = {"text": standardised(of_texts)}
-    for place, layer in enumerate(LAYERS):
-        found[f"states of layer {layer}"] = standardised(_directions(kept["means"][:, place])[rows.ravel()])
-    return labelled, found
+    features = {"text": standardised(of_texts)}
+    for name, states in pairs.blocks.items():
+        if name.startswith("mean-"):
+            layer = name.removeprefix("mean-")
+            features[f"states of layer {layer}"] = standardised(_directions(states)[rows.ravel()])
+    return labelled, features
 
 
 def _directions(states: np.ndarray) -> np.ndarray:
     """Return the coordinates of states along the directions of most variance."""
-    centred = states.astype(np.float64) - states.mean(0)
+    centred = states - states.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     reduced: np.ndarray = centred @ axes[: text_features.DIMENSIONS].T
     return reduced
@@ -247,7 +249,7 @@ def study(name: str, options: argparse.Namespace) -> dict[str, Any]:
             pairs = load(name, seed=seed, count=options.pairs)
             features = features_of(pairs)
         _all_strategies(courses, pairs, features, seed, options)
-    return _told(name, len(pairs.prompts), courses, options)
+    return _print_figures(name, len(pairs.prompts), courses, options)
 
 
 def study_states(file: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def study_states(file: Path, options: argparse.Namespace) -> dict[str, Any]:
         courses: dict[str, list[Course]] = {}
         for seed in options.seeds:
             _all_strategies(courses, pairs, features, seed, options)
-        figures[kind] = _told(f"{file.stem}, {kind}", len(pairs.prompts), courses, options)
+        figures[kind] = _print_figures(f"{file.stem}, {kind}", len(pairs.prompts), courses, options)
     return figures
 
 
@@ -275,7 +277,7 @@ def _all_strategies(
         )
 
 
-def _told(
+def _print_figures(
     title: str, count: int, courses: dict[str, list[Course]], options: argparse.Namespace
 ) -> dict[str, Any]:
     _, by_chance = smooth(courses[RANDOM])
