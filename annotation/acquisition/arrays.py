@@ -76,7 +76,7 @@ class ProjectArrays:
             del self._sets[judgment]
         for judgment in self.rankings.keys() - self._sets.keys():
             self._sets[judgment] = sets_of(*self.rankings[judgment])
-        return table_of([one for judgment in self.rankings for one in self._sets[judgment]])
+        return table_of([choice for judgment in self.rankings for choice in self._sets[judgment]])
 
     def open_tables(self) -> list[tuple[Rows, Rows]]:
         """Return the comparisons of the round that may still be asked, by size: their ids and rows."""

@@ -135,8 +135,8 @@ def choose(
     exact ones never two.
     """
     values = values_of(strategy, posterior, pool, random)
-    wanted = min(len(values), _SHORTLIST * count)
-    order = np.argpartition(-values, wanted - 1)[:wanted] if wanted < len(values) else np.arange(len(values))
+    size = min(len(values), _SHORTLIST * count)
+    order = np.argpartition(-values, size - 1)[:size] if size < len(values) else np.arange(len(values))
     order = order[np.argsort(-values[order], kind="stable")]
     order = order[_first_of_each(pool.features[pool.table[order]])]
     if strategy == THOMPSON:

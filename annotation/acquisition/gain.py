@@ -50,12 +50,14 @@ def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
     return [
         ArmReport(
             arm=arm,
-            judged=len(own),
-            uncertainty=_mean([bits[comparison] for comparison, _ in own if comparison in bits]),
-            decided=_mean([float(verdict == Verdict.RANKED) for _, verdict in own]),
+            judged=len(arm_judgments),
+            uncertainty=_mean([bits[comparison] for comparison, _ in arm_judgments if comparison in bits]),
+            decided=_mean([float(verdict == Verdict.RANKED) for _, verdict in arm_judgments]),
         )
         for arm in AcquisitionArm
-        for own in [[(comparison, verdict) for name, comparison, verdict in judgments if name == arm]]
+        for arm_judgments in [
+            [(comparison, verdict) for name, comparison, verdict in judgments if name == arm]
+        ]
     ]
 
 

@@ -134,13 +134,13 @@ def _interval(value: float, drawn: Sequence[float]) -> tuple[float, float, float
 
 
 def random_labels_worth(
-    features: Values, asked: Rows, pool: Rows, posterior: Posterior, random: np.random.Generator
+    features: Values, judged: Rows, pool: Rows, posterior: Posterior, random: np.random.Generator
 ) -> float:
-    """Return how many pairs drawn at random hold as much information about the reward as those asked.
+    """Return how many pairs drawn at random hold as much information about the reward as those judged.
 
-    Information is log det(λ I + Σ p (1 − p) z zᵀ) by what is known now. asked, pool: (n, 2) rows of pairs.
+    Information is log det(λ I + Σ p (1 − p) z zᵀ) by what is known now. judged, pool: (n, 2) rows of pairs.
     """
-    goal = _log_det(_information(features, asked, posterior), posterior.precision)
+    goal = _log_det(_information(features, judged, posterior), posterior.precision)
     counts = []
     for _ in range(_DRAWS):
         drawn = pool[random.permutation(len(pool))]

@@ -72,7 +72,7 @@ def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choic
 
     Completions that tie are not chosen against each other, so a ranking of ties alone says nothing.
     """
-    return table_of([one for rows, ranks in rankings for one in sets_of(rows, ranks)])
+    return table_of([choice for rows, ranks in rankings for choice in sets_of(rows, ranks)])
 
 
 def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
@@ -81,15 +81,15 @@ def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
         (row, *(other for other, worse in zip(rows, ranks, strict=True) if worse > rank))
         for row, rank in zip(rows, ranks, strict=True)
     ]
-    return [one for one in sets if len(one) > 1]
+    return [choice for choice in sets if len(choice) > 1]
 
 
 def table_of(choices: Sequence[tuple[int, ...]]) -> Choices:
     """Return choices as a table."""
     most = max(map(len, choices), default=2)
     table = np.full((len(choices), most), NOBODY, dtype=np.int64)
-    for index, one in enumerate(choices):
-        table[index, : len(one)] = one
+    for index, choice in enumerate(choices):
+        table[index, : len(choice)] = choice
     return Choices(table, np.ones(len(choices)))
 
 

@@ -136,8 +136,8 @@ def _entropy(chances: Values) -> Values:
 def _by_shape(arrays: Sequence[Values]) -> list[tuple[list[int], Values]]:
     """Arrays of one shape in one stack, with their places: what NumPy computes at once."""
     places: dict[tuple[int, ...], list[int]] = {}
-    for index, one in enumerate(arrays):
-        places.setdefault(one.shape, []).append(index)
+    for index, array in enumerate(arrays):
+        places.setdefault(array.shape, []).append(index)
     return [(indexes, np.stack([arrays[index] for index in indexes])) for indexes in places.values()]
 
 

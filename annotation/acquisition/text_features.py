@@ -56,7 +56,7 @@ def _surface(prompt: str, text: str, words: list[str]) -> list[float]:
     per_word = 1 / max(1, count)
     lines = [line for line in text.splitlines() if line.strip()]
     sentences = max(1, sum(text.count(sign) for sign in ".!?"))
-    asked = set(_WORD.findall(prompt.lower()))
+    prompt_words = set(_WORD.findall(prompt.lower()))
     letters = max(1, len(text))
     return [
         min(count, 500) / 100,
@@ -67,7 +67,7 @@ def _surface(prompt: str, text: str, words: list[str]) -> list[float]:
         sum(map(len, words)) * per_word,
         len(set(words)) * per_word,
         # Of what the prompt says, the share that is taken up.
-        len(asked.intersection(words)) / max(1, len(asked)),
+        len(prompt_words.intersection(words)) / max(1, len(prompt_words)),
         10 * sum(map(str.isdigit, text)) / letters,
         10 * sum(map(str.isupper, text)) / letters,
         math.log1p(text.count("?")),

@@ -49,10 +49,10 @@ def values_of(
 
 
 def _d_optimal(
-    asked: Sequence[int], candidates: Mapping[int, Candidates], rewards: Mapping[int, Values]
+    comparisons: Sequence[int], candidates: Mapping[int, Candidates], rewards: Mapping[int, Values]
 ) -> dict[int, float]:
     """The design: which model wrote each completion. What was judged in this round is known already."""
-    sources = sorted({source for one in candidates.values() for source in one.sources})
+    sources = sorted({source for candidate_set in candidates.values() for source in candidate_set.sources})
     place = {source: index for index, source in enumerate(sources)}
     one_hot = np.eye(len(sources))
 
@@ -62,10 +62,12 @@ def _d_optimal(
     def rewards_of(ids: Iterable[int]) -> list[Values]:
         return [rewards.get(pk, np.zeros((1, len(candidates[pk].sources)))) for pk in ids]
 
-    judged = sorted(candidates.keys() - set(asked))
+    judged = sorted(candidates.keys() - set(comparisons))
     known = strategies.information(designs_of(judged), rewards_of(judged), features=len(sources))
-    values = strategies.d_optimal(designs_of(asked), rewards_of(asked), known=known, most=_CHOSEN_GREEDILY)
-    return dict(zip(asked, values.tolist(), strict=True))
+    values = strategies.d_optimal(
+        designs_of(comparisons), rewards_of(comparisons), known=known, most=_CHOSEN_GREEDILY
+    )
+    return dict(zip(comparisons, values.tolist(), strict=True))
 
 
 def candidates_of(comparisons: QuerySet[Comparison]) -> dict[int, Candidates]:
@@ -89,8 +91,8 @@ def rewards_of(comparisons: QuerySet[Comparison], candidates: Mapping[int, Candi
     ):
         by_completion[completion][scorer] = value
     rewards: dict[int, Values] = {}
-    for pk, one in candidates.items():
-        scored = [by_completion.get(completion, {}) for completion in one.completions]
+    for pk, candidate_set in candidates.items():
+        scored = [by_completion.get(completion, {}) for completion in candidate_set.completions]
         members = sorted(set(scored[0]).intersection(*scored[1:]))
         if members:
             rewards[pk] = np.array([[values[member] for values in scored] for member in members])

@@ -18,11 +18,11 @@ def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | No
     """
     concordant = decided_first = decided_second = 0
     for left, right in combinations(range(len(first)), 2):
-        one = (first[left] > first[right]) - (first[left] < first[right])
-        two = (second[left] > second[right]) - (second[left] < second[right])
-        concordant += one * two
-        decided_first += one * one
-        decided_second += two * two
+        first_sign = (first[left] > first[right]) - (first[left] < first[right])
+        second_sign = (second[left] > second[right]) - (second[left] < second[right])
+        concordant += first_sign * second_sign
+        decided_first += first_sign * first_sign
+        decided_second += second_sign * second_sign
     if not decided_first or not decided_second:
         return None
     return concordant / math.sqrt(decided_first * decided_second)

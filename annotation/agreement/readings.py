@@ -20,9 +20,9 @@ Units = list[dict[Hashable, Hashable]]
 def by_comparison(judged: Iterable[Judged]) -> Items:
     """Real work, without its repetitions, by comparison."""
     items: Items = defaultdict(list)
-    for one in judged:
-        if one.is_first_work:
-            items[one.comparison].append(one)
+    for judgment in judged:
+        if judgment.is_first_work:
+            items[judgment.comparison].append(judgment)
     return dict(items)
 
 
@@ -35,19 +35,23 @@ def together(judged: Iterable[Judged], selection: Selection) -> Items:
     items = by_comparison(judged)
     chosen = set(selection.annotator_ids)
     if len(chosen) == 2:
-        both = {pk: [one for one in item if one.annotator in chosen] for pk, item in items.items()}
+        both = {
+            pk: [judgment for judgment in item if judgment.annotator in chosen] for pk, item in items.items()
+        }
         return {pk: item for pk, item in both.items() if len(item) == 2}
     if chosen:
-        return {pk: item for pk, item in items.items() if any(one.annotator in chosen for one in item)}
+        return {
+            pk: item for pk, item in items.items() if any(judgment.annotator in chosen for judgment in item)
+        }
     return items
 
 
 def pair_units(item: Sequence[Judged]) -> Units:
     """For each pair of completions: annotator → which is better, or neither."""
     units: dict[tuple[int, int], dict[Hashable, Hashable]] = defaultdict(dict)
-    for one in item:
-        for left, right, outcome in one.outcomes():
-            units[left, right][one.annotator] = outcome
+    for judgment in item:
+        for left, right, outcome in judgment.outcomes():
+            units[left, right][judgment.annotator] = outcome
     return list(units.values())
 
 
@@ -75,31 +79,31 @@ _NO_WIN = {Verdict.EQUAL: 2.0, Verdict.BOTH_GOOD: 3.0, Verdict.BOTH_BAD: 4.0, Ve
 def verdict_units(item: Sequence[Judged]) -> list[list[float]]:
     """Of a pair: who won, or which of the four non-wins it was; numbers stand for names."""
     unit = []
-    for one in item:
-        if len(one.shown) == 2 and one.verdict != Verdict.NOT_ASKED:
-            won = sum(outcome for _, _, outcome in one.outcomes())
-            unit.append(_NO_WIN.get(Verdict(one.verdict), float(won)))
+    for judgment in item:
+        if len(judgment.shown) == 2 and judgment.verdict != Verdict.NOT_ASKED:
+            won = sum(outcome for _, _, outcome in judgment.outcomes())
+            unit.append(_NO_WIN.get(Verdict(judgment.verdict), float(won)))
     return [unit]
 
 
 def strength_units(item: Sequence[Judged]) -> list[list[float]]:
     """Of a pair: how much better the older completion is, −4 to 4; 0 where neither is."""
     unit = []
-    for one in item:
-        for _, _, outcome in one.outcomes() if len(one.shown) == 2 else ():
+    for judgment in item:
+        for _, _, outcome in judgment.outcomes() if len(judgment.shown) == 2 else ():
             if outcome == 0:
                 unit.append(0.0)
-            elif one.strength is not None:
-                unit.append(float(outcome * one.strength))
+            elif judgment.strength is not None:
+                unit.append(float(outcome * judgment.strength))
     return [unit]
 
 
 def rank_units(item: Sequence[Judged]) -> list[list[float]]:
     """Of a ranking of three or more: for each completion the ranks that people gave it."""
     units: dict[int, list[float]] = defaultdict(list)
-    for one in item:
-        if len(one.shown) > 2:
-            for completion, rank in one.ranks.items():
+    for judgment in item:
+        if len(judgment.shown) > 2:
+            for completion, rank in judgment.ranks.items():
                 units[completion].append(float(rank))
     return list(units.values())
 
@@ -107,18 +111,18 @@ def rank_units(item: Sequence[Judged]) -> list[list[float]]:
 def rankings(item: Sequence[Judged]) -> list[list[float]]:
     """The rankings of three or more completions, each in the order of `Judged.completions`."""
     return [
-        [float(one.ranks[completion]) for completion in one.completions]
-        for one in item
-        if len(one.shown) > 2 and one.ranks
+        [float(judgment.ranks[completion]) for completion in judgment.completions]
+        for judgment in item
+        if len(judgment.shown) > 2 and judgment.ranks
     ]
 
 
 def position_outcomes(item: Sequence[Judged]) -> list[tuple[int, int, int]]:
     """(earlier position, later position, who won) of every pair of every judgment of one comparison."""
     outcomes = []
-    for one in item:
-        for earlier, later in combinations(range(len(one.shown)), 2):
-            outcome = one.outcome(one.shown[earlier], one.shown[later])
+    for judgment in item:
+        for earlier, later in combinations(range(len(judgment.shown)), 2):
+            outcome = judgment.outcome(judgment.shown[earlier], judgment.shown[later])
             if outcome is not None:
                 outcomes.append((earlier, later, outcome))
     return outcomes
@@ -138,16 +142,18 @@ class PromptPreferences:
 def preferences_by_prompt(judged: Iterable[Judged]) -> list[PromptPreferences]:
     """For each annotator and prompt the pairs they decided, with the judgment of each."""
     groups: dict[tuple[int, int], list[Judged]] = defaultdict(list)
-    for one in judged:
-        if one.is_first_work:
-            groups[one.annotator, one.prompt].append(one)
+    for judgment in judged:
+        if judgment.is_first_work:
+            groups[judgment.annotator, judgment.prompt].append(judgment)
     return [
         PromptPreferences(
             annotator=annotator,
             prompt=prompt,
-            wins={(left, right): outcome for one in group for left, right, outcome in one.outcomes()},
-            asked_together={(left, right): one.pk for one in group for left, right, _ in one.outcomes()},
-            comparisons=frozenset(one.comparison for one in group),
+            wins={(left, right): outcome for reading in group for left, right, outcome in reading.outcomes()},
+            asked_together={
+                (left, right): reading.pk for reading in group for left, right, _ in reading.outcomes()
+            },
+            comparisons=frozenset(reading.comparison for reading in group),
         )
         for (annotator, prompt), group in groups.items()
     ]
@@ -159,7 +165,7 @@ def retest_matches(judged: Sequence[Judged]) -> list[tuple[Judged, int, int]]:
     A pair on which somebody once said nothing (cannot judge) and once something is not alike; one of
     which nothing was said both times is left out.
     """
-    firsts = {one.assignment: one for one in judged}
+    firsts = {judgment.assignment: judgment for judgment in judged}
     matches = []
     for again in judged:
         first = firsts.get(again.retest_of) if again.retest_of is not None else None

@@ -115,7 +115,7 @@ def reliability_in_groups(
     """
     reliabilities = annotator_reliability(preferences)
     for group in sorted(set(groups.values())):
-        within = [one for one in preferences if groups.get(one.annotator) == group]
+        within = [preference for preference in preferences if groups.get(preference.annotator) == group]
         for name, reliability in annotator_reliability(within).items():
             if reliability.shared_pairs and reliability.value > reliabilities[name].value:
                 reliabilities[name] = reliability
@@ -131,22 +131,24 @@ class _Votes:
     """
 
     def __init__(self, preferences: Sequence[Preference]) -> None:
-        self.names = sorted({one.annotator for one in preferences}, key=lambda name: (str(type(name)), name))
+        self.names = sorted(
+            {vote.annotator for vote in preferences}, key=lambda name: (str(type(name)), name)
+        )
         self.people = len(self.names)
         places = {name: place for place, name in enumerate(self.names)}
         pairs: dict[tuple[Hashable, frozenset[Hashable]], int] = {}
         firsts: list[Hashable] = []
         rows, columns, weights, items = [], [], [], []
         item_numbers: dict[Hashable, int] = {}
-        for one in preferences:
+        for preference in preferences:
             # Items with the same two texts ask the same thing; what they share is the texts.
-            key = ("pair", frozenset((one.left, one.right)))
+            key = ("pair", frozenset((preference.left, preference.right)))
             pair = pairs.setdefault(key, len(pairs))
             if pair == len(firsts):
-                firsts.append(one.left)
-                items.append(item_numbers.setdefault(one.item, len(item_numbers)))
-            outcome = one.outcome if firsts[pair] == one.left else -one.outcome
-            place = places[one.annotator]
+                firsts.append(preference.left)
+                items.append(item_numbers.setdefault(preference.item, len(item_numbers)))
+            outcome = preference.outcome if firsts[pair] == preference.left else -preference.outcome
+            place = places[preference.annotator]
             for side, sign in ((0, 1), (1, -1)):
                 if outcome != -sign:
                     rows.append(pair)

@@ -62,7 +62,7 @@ def unitizing_alpha(texts: Sequence[MarkedText], *, resamples: int = RESAMPLES) 
 
     def statistic(weights: Floats) -> Floats:
         total = weights @ recorded
-        observed, expected = np.sum([one.disagreements(weights, total) for one in sums], axis=0)
+        observed, expected = np.sum([item_sums.disagreements(weights, total) for item_sums in sums], axis=0)
         result: Floats = 1 - observed / expected
         return result
 

@@ -176,4 +176,4 @@ def skips_by_annotator(project: Project, annotators: Collection[int]) -> dict[in
 
 
 def _by_pair(shared: Sequence[SharedAgreement]) -> dict[tuple[int, int], SharedAgreement]:
-    return {(one.first, one.second): one for one in shared}
+    return {(agreement.first, agreement.second): agreement for agreement in shared}

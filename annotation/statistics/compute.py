@@ -54,24 +54,24 @@ def compute_report(project: Project, selection: Selection) -> Report:
     """Every figure of the selected part of a project, computed now."""
     started = time.monotonic()
     everyone = judged_in(project, selection.rounds)
-    own = [one for one in everyone if selection.is_of(one.annotator)]
+    selected = [judgment for judgment in everyone if selection.is_of(judgment.annotator)]
     items = readings.together(everyone, selection)
     units = {pk: readings.pair_units(item) for pk, item in items.items()}
-    position_items = list(readings.by_comparison(own).values())
+    position_items = list(readings.by_comparison(selected).values())
     outcomes = [readings.position_outcomes(item) for item in position_items]
-    figures = _Consistency(project, selection, own)
+    figures = _Consistency(project, selection, selected)
     pairs, left_out = _people_pairs(items, units)
     return Report(
         selection=selection,
         computed_at=timezone.now(),
-        judgments=len(own),
-        comparisons=len({one.comparison for one in own}),
-        days=_days(own),
-        hours=_hours(own),
-        cost=_cost(own),
+        judgments=len(selected),
+        comparisons=len({judgment.comparison for judgment in selected}),
+        days=_days(selected),
+        hours=_hours(selected),
+        cost=_cost(selected),
         agreement=(*_pair_figures(items, units, selection), *_rating_figures(project, items, selection)),
         spans=_span_figures(project, items, selection),
-        rewrites=_rewrite_figures(project, own, selection),
+        rewrites=_rewrite_figures(project, selected, selection),
         rounds=_by_round(items, units),
         people_pairs=pairs,
         people_pairs_left_out=left_out,
@@ -81,7 +81,7 @@ def compute_report(project: Project, selection: Selection) -> Report:
         consistency=figures.figures,
         triples=figures.triples,
         circles=figures.circles,
-        people=_people(everyone, own, figures),
+        people=_people(everyone, selected, figures),
         seconds=time.monotonic() - started,
     )
 
@@ -120,7 +120,7 @@ def _rating_figures(project: Project, items: readings.Items, selection: Selectio
     criteria = list(project.criteria.order_by("position", "id"))
     if not criteria:
         return []
-    item_of = {one.pk: pk for pk, item in items.items() for one in item}
+    item_of = {judgment.pk: pk for pk, item in items.items() for judgment in item}
     units: dict[int, dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -150,8 +150,8 @@ def _span_figures(project: Project, items: readings.Items, selection: Selection)
     if selection.category_id is None:
         keys += ["span-category", "span-category-alpha"]
     if not spans:
-        asked = project.ask_span_flags
-        return tuple(Figure(key=key, estimate=absent(Missing.NO_MARKS)) for key in keys if asked)
+        is_asked = project.ask_span_flags
+        return tuple(Figure(key=key, estimate=absent(Missing.NO_MARKS)) for key in keys if is_asked)
     texts = _marked_texts(items, spans, lengths_in(project, selection.rounds))
     matches = span_matches(texts)
     estimates = [
@@ -167,17 +167,17 @@ def _span_figures(project: Project, items: readings.Items, selection: Selection)
     )
 
 
-def _rewrite_figures(project: Project, own: Sequence[Judged], selection: Selection) -> tuple[Figure, ...]:
+def _rewrite_figures(project: Project, judged: Sequence[Judged], selection: Selection) -> tuple[Figure, ...]:
     changed = changed_shares_in(project, selection.rounds)
     if not changed and not project.ask_correction:
         return ()
     counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     shares = []
-    for one in own:
-        changed_shares = changed.get(one.pk, [])
+    for judgment in judged:
+        changed_shares = changed.get(judgment.pk, [])
         shares += changed_shares
-        counts[one.comparison][0] += len(changed_shares)
-        counts[one.comparison][1] += len(one.shown)
+        counts[judgment.comparison][0] += len(changed_shares)
+        counts[judgment.comparison][1] += len(judgment.shown)
     length = Estimate(value=median(shares), items=len(shares)) if shares else absent(Missing.NO_DATA)
     rewritten = share_of([(part, whole) for part, whole in counts.values()])
     return (
@@ -194,7 +194,7 @@ def _marked_texts(
         MarkedText(
             item=pk,
             length=lengths[completion],
-            marks={one.annotator: spans.get((one.pk, completion), []) for one in item},
+            marks={judgment.annotator: spans.get((judgment.pk, completion), []) for judgment in item},
         )
         for pk, item in items.items()
         if len(item) > 1
@@ -216,7 +216,7 @@ def _people_pairs(items: readings.Items, of_items: ItemUnits) -> tuple[tuple[Peo
     """Agreement of those pairs of annotators who share most comparisons, and how many pairs are left out."""
     shared: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pk, item in items.items():
-        for pair in combinations(sorted({one.annotator for one in item}), 2):
+        for pair in combinations(sorted({judgment.annotator for judgment in item}), 2):
             shared[pair].append(pk)
     most = sorted(shared, key=lambda pair: (-len(shared[pair]), pair))[:MOST_PAIRS_OF_PEOPLE]
     return (
@@ -233,7 +233,7 @@ def _two_people(
         for comparison in shared
     ]
     rankings = [
-        readings.rankings([one for one in items[comparison] if one.annotator in pair])
+        readings.rankings([judgment for judgment in items[comparison] if judgment.annotator in pair])
         for comparison in shared
     ]
     return PeopleAgreement(
@@ -254,9 +254,9 @@ def _shared_agreement(of_items: ItemUnits) -> tuple[SharedAgreement, ...]:
         met: set[tuple[int, int]] = set()
         for unit in units:
             people = sorted((int(str(pk)), value) for pk, value in unit.items())
-            for (first, one), (second, other) in combinations(people, 2):
+            for (first, first_outcome), (second, second_outcome) in combinations(people, 2):
                 totals[first, second] += 1
-                alike[first, second] += one == other
+                alike[first, second] += first_outcome == second_outcome
                 met.add((first, second))
         items.update(met)
     return tuple(
@@ -268,9 +268,9 @@ def _shared_agreement(of_items: ItemUnits) -> tuple[SharedAgreement, ...]:
 class _Consistency:
     """Agreement of people with themselves and with known answers."""
 
-    def __init__(self, project: Project, selection: Selection, own: Sequence[Judged]) -> None:
+    def __init__(self, project: Project, selection: Selection, judged: Sequence[Judged]) -> None:
         self.retests: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for again, same, pairs in readings.retest_matches(own):
+        for again, same, pairs in readings.retest_matches(judged):
             self.retests[again.annotator].append((float(same), float(pairs)))
         self.golds: dict[int, list[bool]] = defaultdict(list)
         for answered in gold_answered_in(project, selection.rounds):
@@ -278,12 +278,14 @@ class _Consistency:
                 self.golds[answered.annotator].append(answered.right)
         circles = [
             circles_among(decisions.wins, decisions.asked_together)
-            for decisions in readings.preferences_by_prompt(own)
+            for decisions in readings.preferences_by_prompt(judged)
             if len(decisions.comparisons) > 1
         ]
-        self.triples = sum(one.triples for one in circles)
-        self.circles = sum(len(one.cyclic) for one in circles)
-        self._circle_rows = [(float(len(one.cyclic)), float(one.triples)) for one in circles]
+        self.triples = sum(prompt_circles.triples for prompt_circles in circles)
+        self.circles = sum(len(prompt_circles.cyclic) for prompt_circles in circles)
+        self._circle_rows = [
+            (float(len(prompt_circles.cyclic)), float(prompt_circles.triples)) for prompt_circles in circles
+        ]
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -304,13 +306,13 @@ class _Consistency:
 
 
 def _people(
-    everyone: Sequence[Judged], own: Sequence[Judged], consistency: _Consistency
+    everyone: Sequence[Judged], selected: Sequence[Judged], consistency: _Consistency
 ) -> tuple[Person, ...]:
     reliabilities = project_reliability(everyone)
     zone = timezone.get_current_timezone()
     by_person: dict[int, list[Judged]] = defaultdict(list)
-    for one in own:
-        by_person[one.annotator].append(one)
+    for judgment in selected:
+        by_person[judgment.annotator].append(judgment)
     people = []
     for pk, judged in sorted(by_person.items()):
         reliability = reliabilities.get(pk)
@@ -319,10 +321,10 @@ def _people(
                 pk=pk,
                 judgments=len(judged),
                 median_seconds=_median(judged),
-                measured=sum(one.seconds is not None for one in judged),
-                total_seconds=sum(one.seconds or 0 for one in judged),
-                active_days=len({one.at.astimezone(zone).date() for one in judged}),
-                last_at=max(one.at for one in judged),
+                measured=sum(reading.seconds is not None for reading in judged),
+                total_seconds=sum(reading.seconds or 0 for reading in judged),
+                active_days=len({reading.at.astimezone(zone).date() for reading in judged}),
+                last_at=max(reading.at for reading in judged),
                 reliability=absent(Missing.NO_DATA)
                 if reliability is None
                 else Estimate(
@@ -341,8 +343,8 @@ def _people(
 
 
 def _cost(judged: Sequence[Judged]) -> Cost:
-    seconds = [one.seconds for one in judged if one.seconds is not None]
-    comparisons = {one.comparison for one in judged if one.seconds is not None}
+    seconds = [judgment.seconds for judgment in judged if judgment.seconds is not None]
+    comparisons = {judgment.comparison for judgment in judged if judgment.seconds is not None}
     return Cost(
         judgments=len(judged),
         measured=len(seconds),
@@ -353,14 +355,14 @@ def _cost(judged: Sequence[Judged]) -> Cost:
 
 
 def _median(judged: Sequence[Judged]) -> float | None:
-    seconds = [one.seconds for one in judged if one.seconds is not None]
+    seconds = [judgment.seconds for judgment in judged if judgment.seconds is not None]
     return float(median(seconds)) if seconds else None
 
 
 def _days(judged: Sequence[Judged]) -> tuple[tuple[date, int], ...]:
     """Judgments a day, without gaps, for the last days on which there were any."""
     zone = timezone.get_current_timezone()
-    counted = Counter(one.at.astimezone(zone).date() for one in judged)
+    counted = Counter(judgment.at.astimezone(zone).date() for judgment in judged)
     if not counted:
         return ()
     last = max(counted)
@@ -371,5 +373,5 @@ def _days(judged: Sequence[Judged]) -> tuple[tuple[date, int], ...]:
 
 def _hours(judged: Sequence[Judged]) -> tuple[int, ...]:
     zone = timezone.get_current_timezone()
-    counted = Counter(one.at.astimezone(zone).hour for one in judged)
+    counted = Counter(judgment.at.astimezone(zone).hour for judgment in judged)
     return tuple(counted[hour] for hour in range(24))

@@ -98,26 +98,36 @@ def report_on(
     resamples: int = RESAMPLES,
 ) -> HelpReport:
     """Return all figures of an experiment."""
-    planted = [(one.comparison, one.decision == "rejected") for one in decided if one.planted]
-    genuine = [(one.comparison, one.decision == "accepted") for one in decided if not one.planted]
+    planted = [
+        (suggestion.comparison, suggestion.decision == "rejected")
+        for suggestion in decided
+        if suggestion.planted
+    ]
+    genuine = [
+        (suggestion.comparison, suggestion.decision == "accepted")
+        for suggestion in decided
+        if not suggestion.planted
+    ]
     unread = [
-        (one.comparison, one.seconds < unread_seconds)
-        for one in decided
-        if one.decision == "accepted" and one.seconds is not None
+        (suggestion.comparison, suggestion.seconds < unread_seconds)
+        for suggestion in decided
+        if suggestion.decision == "accepted" and suggestion.seconds is not None
     ]
     return HelpReport(
-        helped=sum(one.helped for one in passes),
-        control=sum(not one.helped for one in passes),
-        unfinished=sum(not one.finished for one in passes),
+        helped=sum(assignment.helped for assignment in passes),
+        control=sum(not assignment.helped for assignment in passes),
+        unfinished=sum(not assignment.finished for assignment in passes),
         decisions=len(decided),
         planted_rejected=_share(planted, resamples),
         accepted=_share(genuine, resamples),
         accepted_unread=_share(unread, resamples),
-        seconds=effect_of(passes, lambda one: one.seconds, resamples=resamples),
-        agreement=effect_of(passes, lambda one: one.agreement, resamples=resamples),
-        gold=effect_of(passes, lambda one: one.gold, resamples=resamples),
-        agreement_change=_change(passes, lambda one: (one.first_agreement, one.agreement), resamples),
-        gold_change=_change(passes, lambda one: (one.first_gold, one.gold), resamples),
+        seconds=effect_of(passes, lambda assignment: assignment.seconds, resamples=resamples),
+        agreement=effect_of(passes, lambda assignment: assignment.agreement, resamples=resamples),
+        gold=effect_of(passes, lambda assignment: assignment.gold, resamples=resamples),
+        agreement_change=_change(
+            passes, lambda assignment: (assignment.first_agreement, assignment.agreement), resamples
+        ),
+        gold_change=_change(passes, lambda assignment: (assignment.first_gold, assignment.gold), resamples),
     )
 
 
@@ -129,11 +139,11 @@ def effect_of(
     With fewer than `LEAST_ITEMS` in an arm, that arm and the difference are too few.
     """
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for one in passes:
-        if (known := value(one)) is not None:
-            at = 0 if one.helped else 2
-            sums[one.comparison][at] += known
-            sums[one.comparison][at + 1] += 1
+    for assignment in passes:
+        if (known := value(assignment)) is not None:
+            at = 0 if assignment.helped else 2
+            sums[assignment.comparison][at] += known
+            sums[assignment.comparison][at + 1] += 1
     rows = np.array(list(sums.values()) or np.zeros((0, 4)), dtype=np.float64)
     counts = [int(rows[:, 1].sum()), int(rows[:, 3].sum())]
     helped = _mean(rows[:, :2], counts[0], ratio, resamples)
@@ -201,11 +211,11 @@ def _change(
 ) -> Estimate:
     """The mean change from the first to the final pass of finished work with help."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for one in passes:
-        first, final = values(one)
-        if one.helped and one.finished and first is not None and final is not None:
-            sums[one.comparison][0] += final - first
-            sums[one.comparison][1] += 1
+    for assignment in passes:
+        first, final = values(assignment)
+        if assignment.helped and assignment.finished and first is not None and final is not None:
+            sums[assignment.comparison][0] += final - first
+            sums[assignment.comparison][1] += 1
     count = int(sum(total for _change, total in sums.values()))
     rows = np.array(list(sums.values()) or np.zeros((0, 2)), dtype=np.float64)
     return _mean(rows, count, ratio, resamples)

@@ -76,7 +76,9 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
     days = [project.pk for project in projects]
     by_day = kept(lambda: _annotations_by_day(projects), "annotations on home", *days)
     mine = _annotations_today(projects, user)
-    counted = {project.pk for project in [one for one in projects if one.has_work][:_COUNTED]}
+    counted = {
+        project.pk for project in [candidate for candidate in projects if candidate.has_work][:_COUNTED]
+    }
     return [
         HomeRow(
             project=project,

@@ -155,7 +155,7 @@ class ReportPage:
         """Agreement on pairs by round."""
         return [
             Row(
-                name=_("Round %(number)s") % {"number": one.round_number},
+                name=_("Round %(number)s") % {"number": agreement.round_number},
                 note="",
                 numbers=tuple(
                     self._number(
@@ -163,12 +163,12 @@ class ReportPage:
                         COEFFICIENT,
                         share=share,
                         shown=Shown.DISAGREE,
-                        selection=self._with(round_number=one.round_number),
+                        selection=self._with(round_number=agreement.round_number),
                     )
-                    for estimate, share in ((one.percent, True), (one.kappa, False))
+                    for estimate, share in ((agreement.percent, True), (agreement.kappa, False))
                 ),
             )
-            for one in self.report.rounds
+            for agreement in self.report.rounds
         ]
 
     @property
@@ -177,7 +177,7 @@ class ReportPage:
         return [
             Row(
                 name=_("%(first)s and %(second)s")
-                % {"first": self._name(one.first), "second": self._name(one.second)},
+                % {"first": self._name(agreement.first), "second": self._name(agreement.second)},
                 note="",
                 numbers=tuple(
                     self._number(
@@ -185,12 +185,16 @@ class ReportPage:
                         COEFFICIENT,
                         share=share,
                         shown=Shown.DISAGREE,
-                        selection=self._with(annotator_id=one.first, other_id=one.second),
+                        selection=self._with(annotator_id=agreement.first, other_id=agreement.second),
                     )
-                    for estimate, share in ((one.percent, True), (one.kappa, False), (one.tau, False))
+                    for estimate, share in (
+                        (agreement.percent, True),
+                        (agreement.kappa, False),
+                        (agreement.tau, False),
+                    )
                 ),
             )
-            for one in self.report.people_pairs
+            for agreement in self.report.people_pairs
         ]
 
     @property
@@ -248,21 +252,21 @@ class ReportPage:
     def people(self) -> list[PersonRow]:
         """Annotators by name."""
         rows = []
-        for one in self.report.people:
-            mine = self._with(annotator_id=one.pk, other_id=None)
+        for person in self.report.people:
+            mine = self._with(annotator_id=person.pk, other_id=None)
             rows.append(
                 PersonRow(
-                    pk=one.pk,
-                    name=self._name(one.pk),
-                    judgments=one.judgments,
+                    pk=person.pk,
+                    name=self._name(person.pk),
+                    judgments=person.judgments,
                     link=_link(self.project, mine, Shown.JUDGED),
-                    median_seconds=one.median_seconds,
+                    median_seconds=person.median_seconds,
                     reliability=self._number(
-                        one.reliability, SHARE, share=False, shown=Shown.DISAGREE, selection=mine
+                        person.reliability, SHARE, share=False, shown=Shown.DISAGREE, selection=mine
                     ),
-                    gold=self._number(one.gold, SHARE, share=True, shown=Shown.GOLD_WRONG, selection=mine),
+                    gold=self._number(person.gold, SHARE, share=True, shown=Shown.GOLD_WRONG, selection=mine),
                     retest=self._number(
-                        one.retest, SHARE, share=True, shown=Shown.RETEST_CHANGED, selection=mine
+                        person.retest, SHARE, share=True, shown=Shown.RETEST_CHANGED, selection=mine
                     ),
                 )
             )

@@ -175,14 +175,14 @@ class _Writer:
         if re.search(r"\\[a-zA-Z]", text) or (element.tag != "mtext" and text == "&"):
             raise _NotConvertedError
         text = _CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
-        if any(unicodedata.category(one) in ("Cc", "Cs") for one in text) or any(
-            unicodedata.bidirectional(one) in _DIRECTIONS for one in text
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in text) or any(
+            unicodedata.bidirectional(character) in _DIRECTIONS for character in text
         ):
             raise _NotConvertedError
         variant = element.get("mathvariant", "")
         if element.tag != "mtext" and variant in _ALPHABETS:
             # Of this attribute, browsers know no more than "normal".
-            text = "".join(_letter(one, _ALPHABETS[variant]) for one in text)
+            text = "".join(_letter(character, _ALPHABETS[variant]) for character in text)
         self.glyphs += len(text)
         self.is_visible = self.is_visible or bool(text.strip())
         return html.escape(text, quote=False)
@@ -191,11 +191,11 @@ class _Writer:
 def _letter(character: str, alphabet: str) -> str:
     """The letter or digit in a mathematical alphabet; itself where that has none."""
     name = unicodedata.name(character, "").removeprefix("LATIN ").replace("LETTER ", "")
-    for wanted in (f"MATHEMATICAL {alphabet} {name}", f"{alphabet} {name}", f"BLACK-LETTER {name}"):
-        if wanted.startswith("BLACK") and alphabet != "FRAKTUR":
+    for unicode_name in (f"MATHEMATICAL {alphabet} {name}", f"{alphabet} {name}", f"BLACK-LETTER {name}"):
+        if unicode_name.startswith("BLACK") and alphabet != "FRAKTUR":
             continue
         try:
-            return unicodedata.lookup(wanted)
+            return unicodedata.lookup(unicode_name)
         except KeyError:
             continue
     return character

@@ -61,7 +61,7 @@ def split_new(content_hashes: Collection[str], *, prompts: int, held_out: int) -
     new = set(content_hashes)
     shared = sum(map(in_held_out_share, new))
     # The held-out share is an interval from 0: whatever is added to it comes next in order.
-    wanted = max(shared, held_out_quota(prompts + len(new)) - held_out)
+    quota = max(shared, held_out_quota(prompts + len(new)) - held_out)
     return {
-        digest: Split.HELD_OUT if place < wanted else Split.TRAIN for place, digest in enumerate(sorted(new))
+        digest: Split.HELD_OUT if place < quota else Split.TRAIN for place, digest in enumerate(sorted(new))
     }

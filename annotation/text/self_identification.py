@@ -167,8 +167,10 @@ def find_self_naming(text: str, *, prompt: str, source_name: str) -> SelfNaming 
     matches = list(_matches(text, source_name))
     if not matches:
         return None
-    asked = _squeezed(prompt)
-    spans = [(match.start(), match.end()) for match, name in matches if not _is_mentioned(name, asked)]
+    squeezed_prompt = _squeezed(prompt)
+    spans = [
+        (match.start(), match.end()) for match, name in matches if not _is_mentioned(name, squeezed_prompt)
+    ]
     if not spans:
         return None
     start, end = min(spans)
@@ -242,10 +244,10 @@ def _other_words_of(name: str) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _naming_oneself(source_name: str) -> re.Pattern[str]:
     """ "I am NAME" and "As NAME, I", with the names that are known and the source's own."""
-    own = [re.escape(source_name)] if len(source_name) >= _FEWEST_LETTERS else []
-    own += [re.escape(_letters(part).capitalize()) for part in _telling_parts(source_name)]
-    own += [re.escape(_letters(part)) for part in _telling_parts(source_name) if part[0].isupper()]
-    name = rf"(?:{'|'.join(_NAMES)}|(?-i:{'|'.join([*_ALSO_WORDS, *_capitalised_only(own)])}))"
+    patterns = [re.escape(source_name)] if len(source_name) >= _FEWEST_LETTERS else []
+    patterns += [re.escape(_letters(part).capitalize()) for part in _telling_parts(source_name)]
+    patterns += [re.escape(_letters(part)) for part in _telling_parts(source_name) if part[0].isupper()]
+    name = rf"(?:{'|'.join(_NAMES)}|(?-i:{'|'.join([*_ALSO_WORDS, *_capitalised_only(patterns)])}))"
     # A version may follow: "Claude 3.5 Sonnet", "Llama-3".
     version = r"(?:[\s-]?\d[\w.]*\w|[\s-]?\d)?"
     return re.compile(
@@ -297,10 +299,10 @@ def _capitalised_only(names: list[str]) -> list[str]:
     return [name for name in names if name[0].isupper() or re.search(r"\d", name)]
 
 
-def _is_mentioned(name: str, asked: str) -> bool:
+def _is_mentioned(name: str, squeezed_prompt: str) -> bool:
     squeezed = _squeezed(name)
     word = _letters(squeezed)
-    return squeezed in asked or (len(word) >= _FEWEST_LETTERS and word in asked)
+    return squeezed in squeezed_prompt or (len(word) >= _FEWEST_LETTERS and word in squeezed_prompt)
 
 
 def _squeezed(text: str) -> str:

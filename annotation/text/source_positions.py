@@ -201,7 +201,10 @@ class SourceMap:
                 token.meta["pieces"] = [self._piece(text, in_source(at)) for text, at in parts]
             elif token.type == "formula":
                 begin = int(token.meta["at"])
-                lines = [begin, *(begin + i + 1 for i, one in enumerate(token.content) if one == "\n")]
+                lines = [
+                    begin,
+                    *(begin + i + 1 for i, character in enumerate(token.content) if character == "\n"),
+                ]
                 texts = token.content.split("\n")
                 token.meta["pieces"] = _with_line_ends(
                     self._piece(text, in_source(at)) for text, at in zip(texts, lines, strict=True)

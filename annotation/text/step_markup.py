@@ -82,7 +82,7 @@ def _markup(step: ShownStep) -> SafeString:
         *(step.kind, step.column, SafeString(" data-error") if step.is_error else ""),
         SafeString(" open") if step.is_open else "",
         *(step.number, step.title, tool, failed, step.preview, step.body, more),
-        _fields(step) if step.field else _given(step),
+        _fields(step) if step.field else _labels(step),
     )
 
 
@@ -107,7 +107,7 @@ def _fields(step: ShownStep) -> SafeString:
     )
 
 
-def _given(step: ShownStep) -> SafeString:
+def _labels(step: ShownStep) -> SafeString:
     """The labels that the step got, with the names of who gave them."""
     if not step.labels:
         return SafeString()
