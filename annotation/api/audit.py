@@ -68,8 +68,8 @@ class AuditView(ListView, ProjectView):
     queryset = AuditEntry.objects.none()
     filters = AuditFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return _filtered(AuditEntry.objects.filter(project=self.project), asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return _filtered(AuditEntry.objects.filter(project=self.project), query)
 
     @extend_schema(
         operation_id="audit_list",
@@ -89,8 +89,8 @@ class AnyAuditView(ListView, ApiView):
     queryset = AuditEntry.objects.none()
     filters = AnyAuditFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return _filtered(AuditEntry.objects.select_related("project"), asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return _filtered(AuditEntry.objects.select_related("project"), query)
 
     @extend_schema(
         operation_id="audit_list_all",
@@ -104,5 +104,5 @@ class AnyAuditView(ListView, ApiView):
         return self.listed()
 
 
-def _filtered(entries: QuerySet[AuditEntry], asked: Mapping[str, Any]) -> QuerySet[AuditEntry]:
-    return entries.select_related("actor").filter(**{_LOOKUPS[name]: asked[name] for name in asked})
+def _filtered(entries: QuerySet[AuditEntry], query: Mapping[str, Any]) -> QuerySet[AuditEntry]:
+    return entries.select_related("actor").filter(**{_LOOKUPS[name]: query[name] for name in query})

@@ -118,10 +118,10 @@ class ApiView(APIView):
     def require_match(self, shown: Any) -> None:
         """Refuse a change of a row that was modified since the sender read it (`If-Match`). `shown` is the
         current GET representation; call this while the row is locked."""
-        wanted = parse_etags(self.request.headers.get("If-Match", ""))
-        if not wanted or "*" in wanted:
+        etags = parse_etags(self.request.headers.get("If-Match", ""))
+        if not etags or "*" in etags:
             return
-        if etag_of(JSONRenderer().render(shown)) not in wanted:
+        if etag_of(JSONRenderer().render(shown)) not in etags:
             raise Precondition(_("This was changed since you read it. Read it again, then decide."))
 
     def _once(
@@ -243,17 +243,17 @@ class ListView(GenericAPIView[Any]):
     pagination_class = Cursor
     filters: ClassVar[type[Filters]] = NoFilters
 
-    def asked(self) -> Mapping[str, Any]:
+    def query(self) -> Mapping[str, Any]:
         """Return the filters of this request. Refuse unknown filters and invalid values."""
         return read_filters(self.filters, self.request)
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """Return the rows to list, given the filters of the request."""
         raise NotImplementedError
 
     def listed(self) -> Response:
         """Return the requested page."""
-        page = self.paginate_queryset(self.rows(self.asked()))
+        page = self.paginate_queryset(self.rows(self.query()))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
@@ -295,8 +295,8 @@ def _of_wrong_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> 
         parts = {index: (field.child, inner) for index, inner in enumerate(value)}
     if parts:
         return {name: wrong for name, part in parts.items() if (wrong := _of_wrong_type(*part))}
-    wanted = next((types for kind, types in _JSON_TYPES.items() if isinstance(field, kind)), None)
-    if wanted is None or value is None or type(value) in wanted:
+    json_types = next((types for kind, types in _JSON_TYPES.items() if isinstance(field, kind)), None)
+    if json_types is None or value is None or type(value) in json_types:
         return None
     return [field.error_messages["invalid"]]
 

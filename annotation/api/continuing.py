@@ -48,7 +48,7 @@ class ContinuationView(LabellingView):
     @extend_schema(operation_id="assignments_continuation", tags=["labelling"], responses=OfferedSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
         """Read whether a model can continue responses now."""
-        return Response({"offered": is_offered(self.own(pk))})
+        return Response({"offered": is_offered(self.assignment(pk))})
 
     @extend_schema(
         operation_id="assignments_continue",
@@ -59,7 +59,7 @@ class ContinuationView(LabellingView):
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Have the model that wrote a response continue from a prefix, with a new seed. 422 where no model
         is served."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(NewContinuationSerializer, request)
         completion = tokens_of(assignment).get(values["answer"])
         if completion is None:

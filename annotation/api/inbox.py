@@ -119,8 +119,8 @@ class InboxView(ListView, ApiView):
     queryset = Notification.objects.none()
     filters = NotificationFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return notifications_of(self.user, unread=bool(asked.get("unread")))
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return notifications_of(self.user, unread=bool(query.get("unread")))
 
     @extend_schema(
         operation_id="inbox_list",
@@ -169,8 +169,8 @@ class OwnCommentsView(ListView, LabellingView):
     serializer_class = CommentSerializer
     queryset = Comment.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        assignment = self.own(self.kwargs["pk"])
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        assignment = self.assignment(self.kwargs["pk"])
         return Comment.objects.filter(assignment=assignment).select_related("author")
 
     @extend_schema(
@@ -190,7 +190,7 @@ class OwnCommentsView(ListView, LabellingView):
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Ask the managers about an assignment; `@name` mentions one of them."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(NewCommentSerializer, request)
         comment = post_comment(assignment=assignment, author=self.user, **values)
         return Response(CommentSerializer(comment).data, status=201)
@@ -219,7 +219,7 @@ class CommentsView(ListView, ProjectView):
             raise Http404
         return assignment
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         threads = threads_of(comparison=self.comparison(self.kwargs["pk"]), reader=self.user)
         ids = [thread.assignment.pk for thread in threads]
         return Comment.objects.filter(assignment__in=ids).select_related("author")

@@ -89,7 +89,7 @@ class InvitationsView(ListView, ProjectView):
     serializer_class = InvitationSerializer
     queryset = Invitation.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return self.project.invitations.select_related("created_by")
 
     @extend_schema(

@@ -192,15 +192,15 @@ class LabellingView(ProjectView):
     role = Role.ANNOTATOR
     changes = TokenScope.LABEL
 
-    def own(self, pk: int) -> Assignment:
+    def assignment(self, pk: int) -> Assignment:
         """Return the user's assignment in the address; 404 for anyone else's."""
-        assignment = self.all_own().filter(pk=pk).first()
+        assignment = self.assignments().filter(pk=pk).first()
         if assignment is None:
             raise Http404
         assignment.comparison.project = self.project
         return assignment
 
-    def all_own(self) -> QuerySet[Assignment]:
+    def assignments(self) -> QuerySet[Assignment]:
         """Return the user's assignments without arena comparisons, whose sources have been revealed."""
         return (
             Assignment.objects.filter(annotator=self.user, comparison__project=self.project)
@@ -216,8 +216,8 @@ class AssignmentsView(ListView, LabellingView):
     queryset = Assignment.objects.none()
     filters = AssignmentFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.all_own().filter(**asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return self.assignments().filter(**query)
 
     @extend_schema(
         operation_id="assignments_list",
@@ -255,7 +255,7 @@ class AssignmentView(LabellingView):
     @extend_schema(operation_id="assignments_read", tags=["labelling"], responses=AssignmentSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
         """Read an assignment with its draft and its submitted judgment."""
-        return Response(AssignmentSerializer(self.own(pk)).data)
+        return Response(AssignmentSerializer(self.assignment(pk)).data)
 
 
 class JudgmentView(LabellingView):
@@ -272,7 +272,7 @@ class JudgmentView(LabellingView):
         """Submit a judgment completely or not at all. A second one supersedes the first. 409 if the
         comparison was reassigned, a span refers to another text, or the current judgment is not
         `stands_on`."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(NewJudgmentSerializer, request)
         judgment = submit_judgment(
             assignment=assignment,
@@ -307,7 +307,7 @@ class DraftView(LabellingView):
     )
     def put(self, request: Request, slug: str, pk: int) -> Response:
         """Save the state of the form. 409 if another page has saved since, or after submission."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(NewDraftSerializer, request)
         saved = save_draft(
             assignment=assignment,
@@ -328,7 +328,7 @@ class SkipView(LabellingView):
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Return a comparison permanently, with a reason; others get it."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(ReasonSerializer, request)
         reason = f"{values['reason']}: {values['details']}" if values["details"] else values["reason"]
         skip_assignment(assignment=assignment, annotator=self.user, reason=reason)
@@ -343,7 +343,7 @@ class FlagView(LabellingView):
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Report a comparison to reviewers and keep it. A repeated report counts once."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         flag_item(assignment=assignment, annotator=self.user, **read_body(ReasonSerializer, request))
         return Response(status=204)
 
@@ -356,7 +356,7 @@ class RenewView(LabellingView):
     @extend_schema(operation_id="assignments_renew", tags=["labelling"], request=None, responses={204: None})
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Renew the lease of an assignment."""
-        renew_lease(assignment=self.own(pk), annotator=self.user)
+        renew_lease(assignment=self.assignment(pk), annotator=self.user)
         return Response(status=204)
 
 
@@ -368,7 +368,7 @@ class ReleaseView(LabellingView):
     )
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Return a comparison without judging it; anyone may get it again."""
-        release_assignment(assignment=self.own(pk), annotator=self.user)
+        release_assignment(assignment=self.assignment(pk), annotator=self.user)
         return Response(status=204)
 
 

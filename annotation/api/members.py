@@ -81,7 +81,7 @@ class MembersView(ListView, ProjectView):
     serializer_class = MemberSerializer
     queryset = Membership.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return self.project.memberships.select_related("user")
 
     @extend_schema(operation_id="members_list", tags=["projects"], responses=MemberSerializer(many=True))

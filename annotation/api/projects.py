@@ -190,7 +190,7 @@ class ProjectsView(ListView, ApiView):
     serializer_class = ProjectSerializer
     queryset = Project.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return access.projects_for(self.user)
 
     def get_serializer_context(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class GuidelinesView(ListView, ProjectView):
     serializer_class = GuidelineSerializer
     queryset = Guideline.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return self.project.guidelines.all()
 
     @extend_schema(

@@ -179,9 +179,9 @@ class StatisticsView(ProjectView):
         In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
         202 with `Retry-After` where there are none yet.
         """
-        asked = StatisticsFilters(data=request.query_params.dict())
-        asked.is_valid(raise_exception=True)
-        selection = selection_of(self, asked.validated_data)
+        filters = StatisticsFilters(data=request.query_params.dict())
+        filters.is_valid(raise_exception=True)
+        selection = selection_of(self, filters.validated_data)
         report = report_without_waiting(self.project, selection, request=request_report)
         if report is None:
             waiting = ComputingSerializer({"computing": True}).data
@@ -196,8 +196,8 @@ class StatisticsItemsView(ListView, ProjectView):
     queryset = Comparison.objects.none()
     filters = ItemFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        selection, shown = selection_of(self, asked), Shown(asked["show"])
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        selection, shown = selection_of(self, query), Shown(query["show"])
         comparisons = comparisons_behind(self.project, selection, shown)
         if comparisons is None:
             comparisons = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
@@ -221,9 +221,9 @@ class WithheldView(ListView, ProjectView):
     queryset = Withholding.objects.none()
     filters = WithheldFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         withholdings = Withholding.objects.filter(comparison__project=self.project)
-        return withholdings.filter(**asked).select_related("decided_by", "requested_by")
+        return withholdings.filter(**query).select_related("decided_by", "requested_by")
 
     @extend_schema(
         operation_id="withheld_list",
@@ -259,7 +259,7 @@ class GoldView(ListView, ProjectView):
     serializer_class = GoldSerializer
     queryset = GoldAnswer.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         answers = GoldAnswer.objects.filter(comparison__project=self.project)
         return answers.select_related("comparison", "created_by")
 
@@ -287,22 +287,22 @@ class GoldView(ListView, ProjectView):
         return Response(GoldSerializer(GoldAnswer.objects.get(comparison=made)).data, status=201)
 
 
-def selection_of(view: ProjectView, asked: Mapping[str, Any]) -> Selection:
+def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
     """Return the selection that the filters name. Refuse unknown categories and annotators."""
     people = {}
     for name in ("annotator", "other"):
-        if asked.get(name):
-            judged = User.objects.filter(judgments__comparison__project=view.project, username=asked[name])
+        if query.get(name):
+            judged = User.objects.filter(judgments__comparison__project=view.project, username=query[name])
             people[name] = judged.values_list("pk", flat=True).first()
             if people[name] is None:
                 raise serializers.ValidationError({name: ["Nobody of this name has judged anything here."]})
     category = None
-    if asked.get("category"):
-        category = view.project.categories.filter(key=asked["category"]).values_list("pk", flat=True).first()
+    if query.get("category"):
+        category = view.project.categories.filter(key=query["category"]).values_list("pk", flat=True).first()
         if category is None:
             raise serializers.ValidationError({"category": ["The project has no category of this key."]})
     return Selection(
-        round_number=asked.get("round"),
+        round_number=query.get("round"),
         category_id=category,
         annotator_id=people.get("annotator"),
         other_id=people.get("other"),

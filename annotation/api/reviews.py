@@ -124,8 +124,8 @@ class ReviewsView(ListView, ReviewingView):
     queryset = Review.objects.none()
     filters = ReviewFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        if asked.get("decided"):
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        if query.get("decided"):
             reviews = decided_reviews_of(self.project)
         else:
             reviews = open_reviews_for(self.project, self.user)

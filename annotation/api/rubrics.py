@@ -103,7 +103,7 @@ class RubricsView(ListView, ProjectView):
     serializer_class = RubricSerializer
     queryset = Rubric.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return rubrics_of(self.project)
 
@@ -176,7 +176,7 @@ class RubricView(ProjectView):
                     raise Refusal(_("The rubric has no such version."), field="published")
                 publish_rubric(version=version, published_by=self.user)
             if "is_asked" in values:
-                ask_rubric(rubric=rubric, asked=values["is_asked"], by=self.user)
+                ask_rubric(rubric=rubric, is_asked=values["is_asked"], by=self.user)
         return Response(WholeRubricSerializer(self.rubric(pk)).data)
 
 

@@ -81,7 +81,7 @@ class FinalPassView(LabellingView):
     @extend_schema(operation_id="assignments_suggestions", tags=["labelling"], responses=FinalPassSerializer)
     def get(self, request: Request, slug: str, pk: int) -> Response:
         """Read the suggestions of an assignment after its first judgment."""
-        reveal = self._open(self.own(pk))
+        reveal = self._open(self.assignment(pk))
         rows = suggestions_for(reveal.assignment.comparison) if reveal else []
         shown = [_shown(row, reveal.assignment) for row in rows] if reveal else []
         return Response(FinalPassSerializer({"open": reveal is not None, "suggestions": shown}).data)
@@ -96,7 +96,7 @@ class FinalPassView(LabellingView):
     def post(self, request: Request, slug: str, pk: int) -> Response:
         """Submit the final pass with a decision on every suggestion, completely or not at all. 404 where the
         assignment has no suggestions."""
-        assignment = self.own(pk)
+        assignment = self.assignment(pk)
         values = read_body(NewFinalPassSerializer, request)
         key = key_of(request)
         reveal = HelpReveal.objects.filter(assignment=assignment, arm="helped").first()
@@ -109,9 +109,11 @@ class FinalPassView(LabellingView):
             answer=answer_of(values["judgment"], assignment),
             decisions=[
                 DecisionInput(
-                    suggestion_id=one["suggestion"], decision=one["decision"], seconds=one["seconds"]
+                    suggestion_id=decision["suggestion"],
+                    decision=decision["decision"],
+                    seconds=decision["seconds"],
                 )
-                for one in values["decisions"]
+                for decision in values["decisions"]
             ],
             idempotency_key=key,
             guideline=guideline_of(self.project, values["judgment"]["guideline"]),
@@ -122,7 +124,7 @@ class FinalPassView(LabellingView):
         return Response(
             {
                 "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
-                "planted": [one.pk for one, _decision in planted_suggestions(reveal)],
+                "planted": [suggestion.pk for suggestion, _decision in planted_suggestions(reveal)],
             },
             status=201,
         )

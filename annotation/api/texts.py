@@ -166,8 +166,8 @@ class PromptsView(ListView, ProjectView):
     queryset = Prompt.objects.none()
     filters = PromptFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.prompts.filter(**asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return self.project.prompts.filter(**query)
 
     @extend_schema(
         operation_id="prompts_list",
@@ -210,12 +210,12 @@ class CompletionsView(ListView, ProjectView):
     queryset = Completion.objects.none()
     filters = CompletionFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         completions = Completion.objects.filter(prompt__project=self.project).select_related("source")
-        if "prompt" in asked:
-            completions = completions.filter(prompt=asked["prompt"])
-        if "source" in asked:
-            completions = completions.filter(source__name=asked["source"])
+        if "prompt" in query:
+            completions = completions.filter(prompt=query["prompt"])
+        if "source" in query:
+            completions = completions.filter(source__name=query["source"])
         return completions
 
     @extend_schema(
@@ -236,24 +236,24 @@ class ComparisonsView(ListView, ProjectView):
     queryset = Comparison.objects.none()
     filters = ComparisonFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         comparisons = self.project.comparisons.prefetch_related(
             Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
         )
-        if "round" in asked:
-            comparisons = comparisons.filter(round_number=asked["round"])
-        if "purpose" in asked:
-            comparisons = comparisons.filter(purpose=asked["purpose"])
-        if "open" in asked:
-            comparisons = comparisons.filter(**{"open_slots__gt" if asked["open"] else "open_slots": 0})
-        if "judged" in asked:
-            comparisons = comparisons.filter(judged() if asked["judged"] else ~judged())
-        for name in {"source", "against"} & set(asked):
-            comparisons = comparisons.filter(with_answer_of(name=asked[name]))
-        if "tag" in asked:
-            comparisons = comparisons.filter(tagged("prompt__tags", asked["tag"]))
-        if "tool" in asked:
-            comparisons = calling(comparisons, self.project, asked["tool"])
+        if "round" in query:
+            comparisons = comparisons.filter(round_number=query["round"])
+        if "purpose" in query:
+            comparisons = comparisons.filter(purpose=query["purpose"])
+        if "open" in query:
+            comparisons = comparisons.filter(**{"open_slots__gt" if query["open"] else "open_slots": 0})
+        if "judged" in query:
+            comparisons = comparisons.filter(judged() if query["judged"] else ~judged())
+        for name in {"source", "against"} & set(query):
+            comparisons = comparisons.filter(with_answer_of(name=query[name]))
+        if "tag" in query:
+            comparisons = comparisons.filter(tagged("prompt__tags", query["tag"]))
+        if "tool" in query:
+            comparisons = calling(comparisons, self.project, query["tool"])
         return comparisons
 
     @extend_schema(
@@ -282,7 +282,7 @@ class ComparisonJudgmentsView(ListView, ProjectView):
     serializer_class = JudgmentSerializer
     queryset = Judgment.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         comparison = get_object_or_404(self.project.comparisons, pk=self.kwargs["pk"])
         return judgments_with_parts(Judgment.objects.filter(comparison=comparison))
 
@@ -301,13 +301,13 @@ class JudgmentsView(ListView, ProjectView):
     queryset = Judgment.objects.none()
     filters = JudgmentFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        rounds = [asked["round"]] if "round" in asked else None
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        rounds = [query["round"]] if "round" in query else None
         current = judgments_current(
-            self.project, rounds, machines=bool(asked.get("machines")), unblinded=True
+            self.project, rounds, machines=bool(query.get("machines")), unblinded=True
         )
-        if "annotator" in asked:
-            current = current.filter(annotator__username=asked["annotator"])
+        if "annotator" in query:
+            current = current.filter(annotator__username=query["annotator"])
         return judgments_with_parts(current)
 
     @extend_schema(

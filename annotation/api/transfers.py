@@ -184,8 +184,8 @@ class ImportsView(ListView, ProjectView):
     queryset = FileImport.objects.none()
     filters = ImportFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.file_imports.select_related("created_by").filter(**asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        return self.project.file_imports.select_related("created_by").filter(**query)
 
     @extend_schema(
         operation_id="imports_list",
@@ -287,21 +287,21 @@ class OfExport(ProjectView):
         """Return the export with the filters of this request. 404 for an unknown format."""
         if format_name not in WRITERS:
             raise Http404
-        asked = read_filters(ExportQuery, self.request)
-        rounds = [int(number) for number in asked["rounds"].split(",")] if "rounds" in asked else None
+        query = read_filters(ExportQuery, self.request)
+        rounds = [int(number) for number in query["rounds"].split(",")] if "rounds" in query else None
         return export_of(
             project=self.project,
             format_name=format_name,
             filters=ExportFilters(
                 rounds=rounds,
-                machines=asked["machines"],
-                split=asked.get("split", ""),
-                annotator=str(asked.get("annotator", "")),
-                since=asked.get("since"),
-                until=asked.get("until"),
-                tag=asked.get("tag", ""),
-                category=asked.get("category", ""),
-                comparisons=[int(number) for number in asked.get("comparisons", "").split(",") if number],
+                machines=query["machines"],
+                split=query.get("split", ""),
+                annotator=str(query.get("annotator", "")),
+                since=query.get("since"),
+                until=query.get("until"),
+                tag=query.get("tag", ""),
+                category=query.get("category", ""),
+                comparisons=[int(number) for number in query.get("comparisons", "").split(",") if number],
             ),
             **more,
         )

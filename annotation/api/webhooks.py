@@ -117,7 +117,7 @@ class WebhooksView(ListView, ProjectView):
     serializer_class = WebhookSerializer
     queryset = WebhookEndpoint.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return self.project.webhooks.all()
 
     @extend_schema(operation_id="webhooks_list", tags=["webhooks"], responses=WebhookSerializer(many=True))
@@ -217,11 +217,11 @@ class DeliveriesView(ListView, ProjectView):
     queryset = WebhookDelivery.objects.none()
     filters = DeliveryFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         deliveries = WebhookDelivery.objects.filter(endpoint__project=self.project).select_related("message")
-        if "webhook" in asked:
-            deliveries = deliveries.filter(endpoint=asked["webhook"])
-        return deliveries.filter(state=asked["state"]) if "state" in asked else deliveries
+        if "webhook" in query:
+            deliveries = deliveries.filter(endpoint=query["webhook"])
+        return deliveries.filter(state=query["state"]) if "state" in query else deliveries
 
     @extend_schema(
         operation_id="deliveries_list",

@@ -31,18 +31,18 @@ def create_tasks(*, project: Project, tasks: Sequence[Placed], new_prompts: set[
     same set of answers is compared once, in whatever round that was. `new_prompts` were written in
     this transaction: nothing needs to be looked up for them. Call it inside a transaction.
     """
-    wanted: dict[str, tuple[Placed, list[int]]] = {}
+    by_set: dict[str, tuple[Placed, list[int]]] = {}
     for task, ids in zip(tasks, store_completions(tasks, new_prompts), strict=True):
-        wanted.setdefault(completion_set(ids), (task, ids))
-    old = [key for key, ((_, prompt), _) in wanted.items() if prompt not in new_prompts]
+        by_set.setdefault(completion_set(ids), (task, ids))
+    old = [key for key, ((_, prompt), _) in by_set.items() if prompt not in new_prompts]
     there = Comparison.objects.filter(project=project, completion_set__in=old, purpose=Purpose.WORK)
     for key in set(there.values_list("completion_set", flat=True)):
-        del wanted[key]
+        del by_set[key]
     round_number = access.current_round(project)
     new: dict[int, NewComparison] = {}
     withheld = []
     for pk, (key, ((item, prompt), ids)) in zip(
-        bulk.reserve_ids(Comparison, len(wanted)), wanted.items(), strict=True
+        bulk.reserve_ids(Comparison, len(by_set)), by_set.items(), strict=True
     ):
         overlap = overlap_of(project, key)
         naming = _withheld(pk, item, prompt, ids)
@@ -57,7 +57,7 @@ def create_tasks(*, project: Project, tasks: Sequence[Placed], new_prompts: set[
         )
     write_comparisons(new)
     Withholding.objects.bulk_create(withheld)
-    return len(wanted)
+    return len(by_set)
 
 
 def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[list[int]]:
@@ -66,21 +66,25 @@ def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[l
     A seed under which another text stands already is left out: one seed gives one text. A text whose
     seed the file does not tell is the one of the same source that is there, whatever its seed.
     """
-    sources = _sources({one.source or IMPORTED for item, _ in placed for one in item.completions})
+    sources = _sources({imported.source or IMPORTED for item, _ in placed for imported in item.completions})
     known, seeds, texts = _stored({prompt for _, prompt in placed} - new_prompts)
     new: dict[_Key, ImportedCompletion] = {}
     keys = []
     for item, prompt in placed:
         of_item: list[_Key] = []
-        for one in item.completions:
-            source, digest, seed = sources[one.source or IMPORTED], text_hash(one.text), one.seed
+        for completion in item.completions:
+            source, digest, seed = (
+                sources[completion.source or IMPORTED],
+                text_hash(completion.text),
+                completion.seed,
+            )
             if seed is not None and seeds.setdefault((prompt, source, seed), digest) != digest:
                 seed = None
             of_item.append((prompt, source, digest, seed))
         of_item = [_stored_as(key, of_item, known, texts) for key in of_item]
-        for key, one in zip(of_item, item.completions, strict=True):
+        for key, completion in zip(of_item, item.completions, strict=True):
             if key not in known:
-                new.setdefault(key, one)
+                new.setdefault(key, completion)
         keys.append(of_item)
     known |= dict(zip(new, bulk.reserve_ids(Completion, len(new)), strict=True))
     now = bulk.time_value(timezone.now())
@@ -92,13 +96,20 @@ def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[l
         ],
         (
             (
-                *(known[key], key[0], key[1], one.text, key[2], bulk.json_value(dict(one.sampling))),
-                *(key[3], str(FinishReason(one.finish_reason)), None, now, len(one.steps)),
+                *(
+                    known[key],
+                    key[0],
+                    key[1],
+                    imported.text,
+                    key[2],
+                    bulk.json_value(dict(imported.sampling)),
+                ),
+                *(key[3], str(FinishReason(imported.finish_reason)), None, now, len(imported.steps)),
             )
-            for key, one in new.items()
+            for key, imported in new.items()
         ),
     )
-    if traces := [(known[key], one.steps) for key, one in new.items() if one.steps]:
+    if traces := [(known[key], imported.steps) for key, imported in new.items() if imported.steps]:
         write_steps(traces)
     return [[known[key] for key in of_item] for of_item in keys]
 
@@ -131,9 +142,9 @@ def _stored(
 
 
 def _sources(names: Iterable[str]) -> dict[str, int]:
-    wanted = set(names)
-    sources = dict(CompletionSource.objects.filter(name__in=wanted).values_list("name", "pk"))
-    for name in wanted - sources.keys():
+    unique_names = set(names)
+    sources = dict(CompletionSource.objects.filter(name__in=unique_names).values_list("name", "pk"))
+    for name in unique_names - sources.keys():
         source, _ = CompletionSource.objects.get_or_create(name=name, defaults={"kind": SourceKind.IMPORT})
         sources[name] = source.pk
     return sources
@@ -141,8 +152,8 @@ def _sources(names: Iterable[str]) -> dict[str, int]:
 
 def _withheld(pk: int, item: ImportedItem, prompt: int, ids: Sequence[int]) -> list[Withholding]:
     """The finding in a comparison where an answer names the model that wrote it."""
-    texts = [(one.text, one.source or IMPORTED) for one in item.completions]
-    naming = first_naming(texts, asked=partial(_asked, prompt))
+    texts = [(completion.text, completion.source or IMPORTED) for completion in item.completions]
+    naming = first_naming(texts, prompt_text=partial(_prompt_text, prompt))
     if naming is None:
         return []
     index, place = naming
@@ -153,5 +164,5 @@ def _withheld(pk: int, item: ImportedItem, prompt: int, ids: Sequence[int]) -> l
     ]
 
 
-def _asked(prompt_id: int) -> str:
+def _prompt_text(prompt_id: int) -> str:
     return asked_in(Prompt.objects.only("messages", "context").get(pk=prompt_id))

@@ -44,7 +44,7 @@ def items_behind(project: Project, selection: Selection, shown: Shown) -> list[i
     else:
         narrowed, finder = _FINDERS[shown]
         judged = judged_in(project, selection.rounds, narrowed=narrowed())
-        ids = finder([one for one in judged if selection.is_of(one.annotator)])
+        ids = finder([judgment for judgment in judged if selection.is_of(judgment.annotator)])
     return sorted(set(ids), reverse=True)
 
 
@@ -118,9 +118,9 @@ def _flagged_items(project: Project, selection: Selection) -> list[int]:
 
 def _gold_items(project: Project, selection: Selection, *, right: bool) -> list[int]:
     ids = {
-        one.comparison
-        for one in gold_answered_in(project, selection.rounds)
-        if one.right == right and selection.is_of(one.annotator)
+        answer.comparison
+        for answer in gold_answered_in(project, selection.rounds)
+        if answer.right == right and selection.is_of(answer.annotator)
     }
     return sorted(ids, reverse=True)
 
@@ -142,10 +142,10 @@ def _decided(judgments: QuerySet[Judgment], shown: Shown) -> QuerySet[Judgment]:
 
 
 def _retests(alike: bool) -> Finder:
-    def find(own: Sequence[Judged]) -> Iterable[int]:
+    def find(judged: Sequence[Judged]) -> Iterable[int]:
         return (
             again.comparison
-            for again, same, pairs in readings.retest_matches(own)
+            for again, same, pairs in readings.retest_matches(judged)
             if pairs and (same == pairs) == alike
         )
 
@@ -156,16 +156,16 @@ def _was_retested() -> Q:
     return Q(comparison__in=Assignment.objects.filter(retest_of__isnull=False).values("comparison"))
 
 
-def _circles(own: Sequence[Judged]) -> Iterable[int]:
+def _circles(judged: Sequence[Judged]) -> Iterable[int]:
     """The comparisons with a pair of a circle."""
-    for preferences in readings.preferences_by_prompt(own):
+    for preferences in readings.preferences_by_prompt(judged):
         circles = circles_among(preferences.wins, preferences.asked_together)
         judgments = {
             judgment
             for (left, right), judgment in preferences.asked_together.items()
             if any(left in three and right in three for three in circles.cyclic)
         }
-        yield from (one.comparison for one in own if one.pk in judgments)
+        yield from (judgment.comparison for judgment in judged if judgment.pk in judgments)
 
 
 def _says_more_of_its_prompt() -> Q:

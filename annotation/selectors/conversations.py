@@ -106,7 +106,7 @@ def continuation_of(turn: ConversationTurn, *, at_random: bool = False, edited: 
     best = completions
     if judgment is not None and judgment.verdict == Verdict.RANKED and not at_random:
         first = set(judgment.ranks.filter(rank=1).values_list("completion_id", flat=True))
-        best = [one for one in completions if one.pk in first] or completions
+        best = [completion for completion in completions if completion.pk in first] or completions
     chance = random.Random(f"{turn.conversation.seed}:{turn.index}")  # noqa: S311 - no secret hangs on it
     chosen = best[chance.randrange(len(best))]
     correction = (

@@ -63,7 +63,7 @@ def disputes_in(project: Project, comparisons: Iterable[int] | None = None) -> D
 
 def _is_rejected(answers: list[_First]) -> bool:
     """Return True where most of a group's answers are the same one, against the known answer."""
-    against = Counter(one.answer for one in answers if not one.agrees)
+    against = Counter(answer.answer for answer in answers if not answer.agrees)
     most = max(against.values(), default=0)
     return most >= FEWEST_OPPONENTS and 2 * most > len(answers)
 
@@ -84,7 +84,7 @@ def _first_answers(
     )
     if comparisons is not None:
         known = known.filter(comparison__in=list(comparisons))
-    by_comparison = {one.comparison_id: one for one in known}
+    by_comparison = {answer.comparison_id: answer for answer in known}
     firsts = Judgment.objects.filter(
         comparison__in=by_comparison,
         annotator__in=list(annotators),

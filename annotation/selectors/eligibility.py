@@ -58,7 +58,7 @@ def qualification_of(project: Project, annotator: User) -> Qualification:
         .prefetch_related("ranks")
     )
     disputes = disputes_in(project, [answer.comparison_id for answer in answers])
-    counted = [one for one in answers if not disputes.concerns(annotator.pk, one.comparison_id)]
+    counted = [answer for answer in answers if not disputes.concerns(annotator.pk, answer.comparison_id)]
     right = sum(gold_outcome(answer).right for answer in counted)
     # Less a hair: 7 % of 100 is 7, though 0.07 × 100 is a little more in binary.
     share = project.qualification_pass_share or 0.0
@@ -95,8 +95,8 @@ def submitted_today(project: Project, annotator: User) -> int:
 
 def daily_limit_of(project: Project, membership: Membership | None) -> int | None:
     """Return how many a person may submit a day: their own limit, else the project's, else None."""
-    own = membership.daily_limit if membership is not None else None
-    return project.daily_limit if own is None else own
+    limit = membership.daily_limit if membership is not None else None
+    return project.daily_limit if limit is None else limit
 
 
 def left_today(project: Project, annotator: User, membership: Membership | None) -> int | None:

@@ -46,8 +46,8 @@ def near_duplicates(
     Similarity is that of Jaccard over shingles of three words (Broder 1997). The newest `COMPARED` prompts
     are compared; `besides` is left out.
     """
-    wanted = shingles(_text(messages))
-    if not wanted:
+    prompt_shingles = shingles(_text(messages))
+    if not prompt_shingles:
         return []
     rows = project.prompts.order_by("-pk")
     if besides is not None:
@@ -55,10 +55,10 @@ def near_duplicates(
     similar: list[tuple[float, int]] = []
     for pk, other in rows.values_list("pk", "messages")[:COMPARED]:
         other_shingles = shingles(_text(other))
-        similarity = len(wanted & other_shingles) / len(wanted | other_shingles)
+        similarity = len(prompt_shingles & other_shingles) / len(prompt_shingles | other_shingles)
         if similarity >= SIMILAR:
             similar.append((similarity, pk))
-    similar.sort(key=lambda one: (-one[0], one[1]))
+    similar.sort(key=lambda entry: (-entry[0], entry[1]))
     prompts = project.prompts.in_bulk([pk for _similarity, pk in similar[:_SHOWN]])
     return [NearDuplicate(prompt=prompts[pk], similarity=value) for value, pk in similar[:_SHOWN]]
 

@@ -76,7 +76,7 @@ def _median_seconds(project: Project, annotator: User) -> int | None:
         # The first ones change the median most: the fewer there are, the sooner they are looked up again.
         if len(measured) >= _FEW:
             cache.set(key, measured, _KEPT_SECONDS * len(measured) / _RECENT)
-    seconds = [one for one in measured if one is not None]
+    seconds = [duration for duration in measured if duration is not None]
     return round(statistics.median(seconds)) if seconds else None
 
 

@@ -26,10 +26,12 @@ def project_reliability(
     from annotation.agreement.reliability import Preference, reliability_in_groups
 
     preferences = [
-        Preference(item=one.comparison, annotator=one.annotator, left=left, right=right, outcome=outcome)
-        for one in judged
-        if one.is_first_work
-        for left, right, outcome in one.outcomes()
+        Preference(
+            item=judgment.comparison, annotator=judgment.annotator, left=left, right=right, outcome=outcome
+        )
+        for judgment in judged
+        if judgment.is_first_work
+        for left, right, outcome in judgment.outcomes()
     ]
     reliabilities = reliability_in_groups(preferences, dict(groups.items()))
     return {int(str(annotator)): reliability for annotator, reliability in reliabilities.items()}
@@ -44,7 +46,7 @@ def reliability_weights(project: Project, rounds: Sequence[int] | None = None) -
     annotators that is consistent with itself keeps its weight where it disagrees with the majority.
     """
     judged = list(judged_in(project, rounds))
-    groups = groups_of_annotators(project, {one.annotator for one in judged})
+    groups = groups_of_annotators(project, {judgment.annotator for judgment in judged})
     reliabilities = project_reliability(judged, groups)
     return {
         annotator: max(0.0, 2 * reliability.value - 1) for annotator, reliability in reliabilities.items()

@@ -57,12 +57,12 @@ def judgments_that_count(comparison: Comparison) -> QuerySet[Judgment]:
 
 def not_annotated_by(reviews: QuerySet[Review], person: User) -> QuerySet[Review]:
     """Of these reviews those whose comparison this person neither judged nor holds as annotator."""
-    own = Assignment.objects.filter(
+    assignments = Assignment.objects.filter(
         comparison=OuterRef("comparison"),
         annotator=person,
         state__in=[AssignmentState.LEASED, AssignmentState.SUBMITTED],
     )
-    return reviews.filter(~Exists(own))
+    return reviews.filter(~Exists(assignments))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,10 +229,16 @@ class ReviewPage:
         """Marks, missing info, ratings, critiques, corrections, the demonstration and the comment."""
         entries = [
             *(_mark(flag) for flag in judgment.span_flags.all()),
-            *(_missing(one) for one in judgment.missing_info.all()),
-            *(_rating(one) for one in judgment.ratings.all()),
-            *((one.completion_id, _("critique"), one.text, "") for one in judgment.critiques.all()),
-            *((one.completion_id, _("corrected to"), one.text, "") for one in judgment.corrections.all()),
+            *(_missing(info) for info in judgment.missing_info.all()),
+            *(_rating(rating) for rating in judgment.ratings.all()),
+            *(
+                (critique.completion_id, _("critique"), critique.text, "")
+                for critique in judgment.critiques.all()
+            ),
+            *(
+                (correction.completion_id, _("corrected to"), correction.text, "")
+                for correction in judgment.corrections.all()
+            ),
         ]
         if (written := Demonstration.objects.filter(judgment=judgment).first()) is not None:
             entries.append((None, _("would have written"), written.text, ""))
@@ -252,14 +258,14 @@ def _mark(flag: SpanFlag) -> tuple[int | None, str, str, str]:
     return flag.completion_id, str(flag.category), text, flag.quote
 
 
-def _missing(one: MissingInfo) -> tuple[int | None, str, str, str]:
-    return one.completion_id, str(one.category), one.text, one.quote
+def _missing(info: MissingInfo) -> tuple[int | None, str, str, str]:
+    return info.completion_id, str(info.category), info.text, info.quote
 
 
-def _rating(one: Rating) -> tuple[int | None, str, str, str]:
-    if one.criterion.scale == RatingScale.THUMBS:
-        value = _("thumb up") if one.value else _("thumb down")
+def _rating(rating: Rating) -> tuple[int | None, str, str, str]:
+    if rating.criterion.scale == RatingScale.THUMBS:
+        value = _("thumb up") if rating.value else _("thumb down")
     else:
-        most = SCALE_VALUES[RatingScale(one.criterion.scale)][-1]
-        value = _("%(value)s of %(most)s") % {"value": one.value, "most": most}
-    return one.completion_id, str(one.criterion), value, ""
+        most = SCALE_VALUES[RatingScale(rating.criterion.scale)][-1]
+        value = _("%(value)s of %(most)s") % {"value": rating.value, "most": most}
+    return rating.completion_id, str(rating.criterion), value, ""

@@ -46,8 +46,8 @@ class CriterionChange:
     @property
     def facts_differ(self) -> bool:
         """Return whether weight or scale differ."""
-        one, other = self.before, self.after
-        return bool(one and other and (one.weight, one.scale) != (other.weight, other.scale))
+        before, after = self.before, self.after
+        return bool(before and after and (before.weight, before.scale) != (after.weight, after.scale))
 
 
 def changes_between(before: RubricVersion, after: RubricVersion) -> list[CriterionChange]:
@@ -78,13 +78,13 @@ def _change(before: RubricCriterion | None, after: RubricCriterion) -> Criterion
     if before is None:
         return CriterionChange(before=None, after=after)
     texts = tuple(
-        pieces(one, other)
-        for one, other in (
+        pieces(old, new)
+        for old, new in (
             (before.name, after.name),
             (before.text, after.text),
             (before.levels, after.levels),
         )
-        if one != other
+        if old != new
     )
     change = CriterionChange(before=before, after=after, texts=texts)
     return change if texts or change.facts_differ else None

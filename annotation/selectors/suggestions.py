@@ -9,7 +9,7 @@ from annotation.models import Assignment, Comparison, HelpReveal, Project, Sugge
 def suggestions_for(comparison: Comparison) -> list[Suggestion]:
     """Return the suggestions that fit what the project asks now, in the order in which they were stored."""
     project = comparison.project
-    asked = {
+    kinds = {
         SuggestionKind.SPAN: project.ask_span_flags,
         SuggestionKind.CRITIQUE: project.ask_critique,
         SuggestionKind.MISSING: project.ask_missing_info,
@@ -17,7 +17,8 @@ def suggestions_for(comparison: Comparison) -> list[Suggestion]:
     }
     rows = (
         Suggestion.objects.filter(
-            suggestion_set__comparison=comparison, kind__in=[kind for kind, wanted in asked.items() if wanted]
+            suggestion_set__comparison=comparison,
+            kind__in=[kind for kind, is_asked in kinds.items() if is_asked],
         )
         .select_related("category", "completion")
         .order_by("pk")
@@ -56,7 +57,7 @@ def planted_suggestions(reveal: HelpReveal) -> list[tuple[Suggestion, str]]:
     decided = reveal.decisions.filter(suggestion__is_planted=True).select_related(
         "suggestion__category", "suggestion__completion"
     )
-    return [(one.suggestion, one.get_decision_display()) for one in decided]
+    return [(row.suggestion, row.get_decision_display()) for row in decided]
 
 
 def _open_reveals() -> QuerySet[HelpReveal]:

@@ -150,7 +150,7 @@ def put_to_judgment(
             prompt=turn.prompt, completions=completions, round_number=round_number
         )
         turn.save(update_fields=["comparison"])
-        return _leased(turn, turn.comparison, [one.pk for one in completions])
+        return _leased(turn, turn.comparison, [completion.pk for completion in completions])
     turn.comparison = voted_comparison(
         prompt=turn.prompt, completions=completions, round_number=round_number, purpose=purpose
     )
@@ -199,13 +199,13 @@ def end_conversation(
     """
     locked = Conversation.objects.select_for_update(no_key=True).get(pk=conversation.pk)
     locked.project, locked.task = conversation.project, conversation.task
-    own = locked.annotator_id == actor.pk
-    if not own and not access.may(actor, locked.project, Role.MANAGER):
+    is_annotator = locked.annotator_id == actor.pk
+    if not is_annotator and not access.may(actor, locked.project, Role.MANAGER):
         raise NotAllowed(_("Only who talks in it and managers end a conversation."))
     if locked.ended_at is not None:
         return locked
     least = locked.task.least_turns if locked.task else 1
-    if own and locked.turns.filter(comparison__isnull=False).count() < least:
+    if is_annotator and locked.turns.filter(comparison__isnull=False).count() < least:
         raise Refusal(
             _("This task asks for at least %(least)s turns. Go on, or leave it open.") % {"least": least}
         )

@@ -73,8 +73,8 @@ def audit(request: Request) -> HttpResponse:
 def _page(request: Request, entries: QuerySet[AuditEntry], *, project: Project | None) -> HttpResponse:
     form = AuditFilter(request.GET)
     rows = form.apply(entries.select_related("actor", "project"))
-    asked = request.GET.copy()
-    asked.pop("page", None)
+    query = request.GET.copy()
+    query.pop("page", None)
     return render(
         request,
         "annotation/audit.html",
@@ -82,7 +82,7 @@ def _page(request: Request, entries: QuerySet[AuditEntry], *, project: Project |
             "project": project,
             "form": form,
             "page": Paginator(rows, _PER_PAGE).get_page(request.GET.get("page")),
-            "asked": asked.urlencode(),
+            "asked": query.urlencode(),
         },
     )
 

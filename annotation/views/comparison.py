@@ -72,9 +72,9 @@ def _way(request: Request, project: Project, comparison: Comparison) -> Way:
     if "show" in query:
         form = ItemsForm(query, project=project)
         # In a large project the list takes long: its place is known while the list is fresh.
-        asked = (project, form.selection, form.shown)
-        if items_are_cached(*asked) or not is_large(project):
-            neighbours = neighbours_in(items_of(*asked), comparison)
+        arguments = (project, form.selection, form.shown)
+        if items_are_cached(*arguments) or not is_large(project):
+            neighbours = neighbours_in(items_of(*arguments), comparison)
     list_query = query.urlencode() if neighbours else ""
     # What one annotator saw is looked at in one comparison; side by side, and everybody, in many.
     view_query = f"view={SIDE_BY_SIDE}" if view == SIDE_BY_SIDE else ""

@@ -55,7 +55,9 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
     """Show the effect of a bulk action on the chosen rows, and carry it out once confirmed. For managers."""
     if table not in TABLES:
         raise Http404
-    declared = next((one for one in TABLES[table].actions if one.name == request.POST.get("action")), None)
+    declared = next(
+        (action for action in TABLES[table].actions if action.name == request.POST.get("action")), None
+    )
     query = request.POST.get("query", "")[:2000]
     address = reverse(_ADDRESSES[table], args=[project.slug]) + (f"?{query}" if query else "")
     if declared is None:

@@ -26,7 +26,7 @@ def inbox(request: Request) -> HttpResponse:
     )
     context = {
         "page": page,
-        "rows": [(one, icon_of(one), sentence(one)) for one in page],
+        "rows": [(entry, icon_of(entry), sentence(entry)) for entry in page],
         "unread_only": unread,
         "unread": unread_count(request.user),
         "query": urlencode({"show": "unread"}) if unread else "",

@@ -22,11 +22,11 @@ def project_new(request: Request) -> HttpResponse:
     """Create a project from a template. For administrators, and who has the permission to add projects."""
     if not access.may_create_projects(request.user):
         raise PermissionDenied
-    wanted = request.GET.get("template", "")
+    template = request.GET.get("template", "")
     form = NewProjectForm(
         request.POST or None,
         request.FILES or None,
-        initial={"template": wanted} if wanted in TEMPLATES else None,
+        initial={"template": template} if template in TEMPLATES else None,
     )
     if request.method == "POST" and form.is_valid():
         try:

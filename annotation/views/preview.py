@@ -19,8 +19,10 @@ def project_preview(request: Request, project: Project) -> HttpResponse:
 
     `?responses=` asks for an invented example of so many responses instead of a comparison of the project.
     """
-    wanted = request.GET.get("responses", "")
-    responses = int(wanted) if wanted in {str(number) for number in range(1, MOST_RESPONSES + 1)} else None
+    requested = request.GET.get("responses", "")
+    responses = (
+        int(requested) if requested in {str(number) for number in range(1, MOST_RESPONSES + 1)} else None
+    )
     assignment = example_of_work(project=project, user=request.user, responses=responses)
     screen = Screen(
         project=project, assignment=assignment, annotator=request.user, entered=Entered(), is_preview=True

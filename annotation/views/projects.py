@@ -65,9 +65,9 @@ def project(request: Request, project: Project) -> HttpResponse:
 def guidelines(request: Request, project: Project) -> HttpResponse:
     """Show the guidelines: the newest version, or the one in `?version=`. For members."""
     versions = list(project.guidelines.order_by("-version"))
-    wanted = request.GET.get("version", "")
-    chosen = next((g for g in versions if not wanted or str(g.version) == wanted), None)
-    if wanted and chosen is None:
+    requested = request.GET.get("version", "")
+    chosen = next((g for g in versions if not requested or str(g.version) == requested), None)
+    if requested and chosen is None:
         raise Http404
     context = {
         "project": project,

@@ -48,7 +48,7 @@ def rubric(request: Request, project: Project, pk: int) -> HttpResponse:
     versions = list(row.versions.select_related("created_by").prefetch_related("criteria"))
     shown = _version(versions, request.GET.get("version", "")) or versions[0]
     before = _version(versions, request.GET.get("against", ""))
-    before = before or next((one for one in versions if one.number < shown.number), None)
+    before = before or next((version for version in versions if version.number < shown.number), None)
     context = {
         "project": project,
         "rubric": row,
@@ -74,7 +74,7 @@ def rubric_act(request: Request, project: Project, pk: int) -> HttpResponse:
             publish_rubric(version=version, published_by=request.user)
             messages.success(request, _("Version %(number)s is published.") % {"number": version.number})
         elif action in ("ask", "stop"):
-            ask_rubric(rubric=row, asked=action == "ask", by=request.user)
+            ask_rubric(rubric=row, is_asked=action == "ask", by=request.user)
         else:
             raise Refusal(_("Choose one of the actions."))
     except Refusal as refusal:
@@ -113,4 +113,4 @@ def _rubric(project: Project, pk: int) -> Rubric:
 
 
 def _version(versions: list[RubricVersion], number: Any) -> RubricVersion | None:
-    return next((one for one in versions if str(one.number) == number), None)
+    return next((version for version in versions if str(version.number) == number), None)

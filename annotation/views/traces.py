@@ -35,7 +35,9 @@ def comparison_step(request: Request, project: Project, pk: int, token: str, ind
         review = Review.objects.filter(comparison=comparison).select_related("comparison__project").first()
         require_open_to_reviewer(request, review)
     ids = comparison.candidates.values_list("completion_id", flat=True)
-    completion = next((one for one in ids if step_token(comparison.pk, one) == token), None)
+    completion = next(
+        (completion_id for completion_id in ids if step_token(comparison.pk, completion_id) == token), None
+    )
     if completion is None:
         raise Http404
     return _part(request, project, completion, index)

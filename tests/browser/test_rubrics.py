@@ -45,7 +45,7 @@ def saved(project: Project, carol: User) -> Rubric:
         saved_by=carol,
         rubric=first.rubric,
     )
-    return ask_rubric(rubric=publish_rubric(version=second, published_by=carol), asked=True, by=carol)
+    return ask_rubric(rubric=publish_rubric(version=second, published_by=carol), is_asked=True, by=carol)
 
 
 def test_a_manager_writes_a_rubric_and_an_annotator_rates_by_it(

@@ -39,13 +39,13 @@ def agreement_on(comparison: Comparison) -> ComparisonAgreement | None:
     shared = [unit for unit in units if len(unit) > 1]
     winners: Counter[int | None] = Counter()
     if comparison.size == 2:
-        for one in item:
+        for judgment in item:
             winners.update(
                 left if outcome > 0 else right if outcome < 0 else None
-                for left, right, outcome in one.outcomes()
+                for left, right, outcome in judgment.outcomes()
             )
     return ComparisonAgreement(
-        annotators=len({one.annotator for one in item}),
+        annotators=len({reading.annotator for reading in item}),
         share=_share(shared),
         pairs=len(shared),
         winners=winners,

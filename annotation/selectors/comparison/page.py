@@ -93,12 +93,14 @@ class ComparisonPage:
         for number, versions in enumerate(by_assignment.values(), start=1):
             key = str(number) if self.is_blind else f"a{versions[0].judgment.annotator_id}"
             keys[key] = keys.get(key, 0) + 1
-            current = next((one for one in reversed(versions) if not one.superseded), versions[-1])
+            current = next(
+                (version for version in reversed(versions) if not version.superseded), versions[-1]
+            )
             threads.append(
                 Thread(
                     key=key if keys[key] == 1 else f"{key}-{keys[key]}",
                     shown=current,
-                    earlier=[one for one in reversed(versions) if one is not current],
+                    earlier=[version for version in reversed(versions) if version is not current],
                 )
             )
         return threads

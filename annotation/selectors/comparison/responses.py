@@ -110,8 +110,13 @@ def _marked(
         for number, (span, annotator) in enumerate(ordered, start=1)
     ]
     drawn = [
-        Mark(number=one.number, start=one.span.start, end=one.span.end, category=one.span.category.key)
-        for one in numbered
+        Mark(
+            number=numbered_span.number,
+            start=numbered_span.span.start,
+            end=numbered_span.span.end,
+            category=numbered_span.span.category.key,
+        )
+        for numbered_span in numbered
     ]
     # A trace is shown by its steps.
     markup = SafeString() if completion.step_count else with_marks(render_answer(completion.text), drawn)

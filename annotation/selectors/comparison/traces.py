@@ -46,7 +46,7 @@ class Traces:
             steps,
             column="-".join([step_token(self._comparison.pk, completion.pk), *judged]),
             address=step_address(self._comparison, completion.pk) if steps else "",
-            labels={step.index: self._given(step, judgments, is_named=is_named) for step in steps},
+            labels={step.index: self._step_labels(step, judgments, is_named=is_named) for step in steps},
         )
 
     def rows(self, judgments: Sequence[ShownJudgment]) -> list[Row]:
@@ -55,7 +55,7 @@ class Traces:
             return []
         return rows_of([self.of(completion, judgments) for completion in self._completions])
 
-    def _given(
+    def _step_labels(
         self, step: TraceStep, judgments: Sequence[ShownJudgment], *, is_named: bool
     ) -> list[tuple[str, str, str]]:
         names: dict[str, list[str]] = defaultdict(list)

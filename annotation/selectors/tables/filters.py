@@ -70,7 +70,7 @@ def annotators(project: Project) -> Sequence[Choice]:
 def sources(project: Project) -> Sequence[Choice]:
     """Return the models and sets that the project has responses of."""
     written = Completion.objects.filter(prompt__project=project).values("source")
-    return [(str(one.pk), one.name) for one in CompletionSource.objects.filter(pk__in=written)]
+    return [(str(source.pk), source.name) for source in CompletionSource.objects.filter(pk__in=written)]
 
 
 def categories(project: Project) -> Sequence[Choice]:

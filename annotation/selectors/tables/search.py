@@ -62,7 +62,7 @@ def matching(
         return rows.filter(**{f"{path or 'pk'}__in": _rows_of(index, words)}), True
     for word in words:
         spellings = {word, json.dumps(word)[1:-1]}
-        rows = rows.filter(reduce(or_, (Q(**{f"{field}__icontains": one}) for one in spellings)))
+        rows = rows.filter(reduce(or_, (Q(**{f"{field}__icontains": spelling}) for spelling in spellings)))
     return rows, True
 
 

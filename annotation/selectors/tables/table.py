@@ -117,11 +117,13 @@ class View:
     def fields(self) -> list[Field]:
         """Return the filters with the values of the address."""
         fields = []
-        for one in self.table.filters:
-            choices = one.choices(self.project)
-            value = str(self.query.get(one.name, ""))
+        for table_filter in self.table.filters:
+            choices = table_filter.choices(self.project)
+            value = str(self.query.get(table_filter.name, ""))
             known = {str(choice) for choice, _ in choices}
-            fields.append(Field(one.name, one.label, choices, value if value in known else ""))
+            fields.append(
+                Field(table_filter.name, table_filter.label, choices, value if value in known else "")
+            )
         return fields
 
     @cached_property
@@ -140,10 +142,10 @@ class View:
     @cached_property
     def _matching(self) -> tuple[QuerySet[Any], bool]:
         rows, collects = self.table.rows(self.project), False
-        for one, shown in zip(self.table.filters, self.fields, strict=True):
+        for table_filter, shown in zip(self.table.filters, self.fields, strict=True):
             if shown.value:
-                rows = one.apply(rows, self.project, shown.value)
-                collects = collects or one.collects(self.project, shown.value)
+                rows = table_filter.apply(rows, self.project, shown.value)
+                collects = collects or table_filter.collects(self.project, shown.value)
         if self.text and self.table.search is not None:
             rows, far = self.table.search(rows, self.text)
             collects = collects or far
@@ -213,7 +215,7 @@ class View:
     @cached_property
     def address_query(self) -> str:
         """Return what names this view in an address, without the page."""
-        pairs: list[tuple[str, str]] = [(one.name, one.value) for one in self.fields if one.value]
+        pairs: list[tuple[str, str]] = [(shown.name, shown.value) for shown in self.fields if shown.value]
         if self.text:
             pairs.append(("text", self.text))
         if self.oldest_first:
@@ -225,7 +227,7 @@ class View:
     @property
     def is_filtered(self) -> bool:
         """Return True where a filter or a search text narrows the rows."""
-        return bool(self.text) or any(one.value for one in self.fields)
+        return bool(self.text) or any(shown.value for shown in self.fields)
 
     @property
     def next_query(self) -> str:

@@ -146,8 +146,8 @@ def held_by(annotator: User, project: Project) -> list[Assignment]:
         .select_related("comparison__prompt")
         .order_by("leased_at", "id")
     )
-    for one in held:
-        one.comparison.project = project
+    for assignment in held:
+        assignment.comparison.project = project
     return held
 
 

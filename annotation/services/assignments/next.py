@@ -123,13 +123,13 @@ def _look(
     left = eligibility.left_to_submit(project, annotator, membership)
     if left == 0 or project.archived_at is not None:
         return None
-    for one in held:
-        if after is not None and one.pk == after.pk:
+    for assignment in held:
+        if after is not None and assignment.pk == after.pk:
             continue
-        if waits_for == _WaitsFor.NOTHING and not is_free(one):
+        if waits_for == _WaitsFor.NOTHING and not is_free(assignment):
             return None
-        if extend(one):
-            return one
+        if extend(assignment):
+            return assignment
     if len(held) >= MOST_HELD or (left is not None and len(held) >= left):
         return None
     return _Hand(project, annotator, membership, turn, waits=waits_for == _WaitsFor.WORK).draw()

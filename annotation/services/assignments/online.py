@@ -178,13 +178,13 @@ def _outlook(project: Project, arrays: ProjectArrays, posterior: Posterior, rand
         "measured_at": len(judgments),
         "outlook": outlook.to_json() if outlook else None,
     }
-    asked = _asked_by_strategy(project, arrays)
-    if asked:
+    judged = _asked_by_strategy(project, arrays)
+    if judged:
         pool = [rows[:2] for rows in arrays.comparisons.values()]
         worth = random_labels_worth(
-            features, np.array([rows[:2] for rows in asked]), np.array(pool), posterior, random
+            features, np.array([rows[:2] for rows in judged]), np.array(pool), posterior, random
         )
-        figures["gain"] = {"asked": len(asked), "worth": worth, "round": arrays.round_number}
+        figures["gain"] = {"asked": len(judged), "worth": worth, "round": arrays.round_number}
     return figures
 
 
@@ -192,7 +192,7 @@ def _asked_by_strategy(project: Project, arrays: ProjectArrays) -> list[tuple[in
     from annotation.choices import AcquisitionArm, AssignmentState
     from annotation.models import Assignment
 
-    asked = Assignment.objects.filter(
+    assignments = Assignment.objects.filter(
         comparison__project=project,
         comparison__round_number=arrays.round_number,
         arm=AcquisitionArm.STRATEGY,
@@ -200,7 +200,7 @@ def _asked_by_strategy(project: Project, arrays: ProjectArrays) -> list[tuple[in
     ).order_by()
     return [
         arrays.comparisons[pk]
-        for pk in asked.values_list("comparison_id", flat=True).distinct()
+        for pk in assignments.values_list("comparison_id", flat=True).distinct()
         if pk in arrays.comparisons
     ]
 

@@ -51,7 +51,7 @@ def draw_retest(project: Project, annotator: User, turn: Turn) -> Assignment | N
         .select_related("comparison__prompt", "comparison__project")
         .order_by("-closed_at", "-id")[drawn_from(project)]
     )
-    waiting = [one for one in lain if not one.came_back]
+    waiting = [assignment for assignment in lain if not assignment.came_back]
     if not waiting:
         return None
     place = randomness.number_below(

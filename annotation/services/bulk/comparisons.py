@@ -84,11 +84,11 @@ def close(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool
     rows = _locked(project, actor, chosen)
     work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
     leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    asked = work.filter(~Exists(leased), open_slots__gt=0)
-    effect = _effect(rows, work, asked, gettext_lazy("closed, or being labelled"))
+    closable = work.filter(~Exists(leased), open_slots__gt=0)
+    effect = _effect(rows, work, closable, gettext_lazy("closed, or being labelled"))
     if not dry_run:
         # Where nobody has answered the overlap stays: it is at least 1.
-        _update(asked, overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
+        _update(closable, overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
         _note(project, actor, "data.close", effect)
     return effect
 

@@ -44,7 +44,9 @@ def remove_tag(
     prompts = _locked(project, actor, chosen)
     changed = [prompt for prompt in prompts if tag in prompt.tags]
     if not dry_run:
-        _store(changed, [[one for one in prompt.tags if one != tag] for prompt in changed])
+        _store(
+            changed, [[prompt_tag for prompt_tag in prompt.tags if prompt_tag != tag] for prompt in changed]
+        )
         _note(project, actor, "data.untag", tag, len(changed))
     others = len(prompts) - len(changed)
     return Effect(changed=len(changed), skipped={gettext_lazy("lacks the tag"): others} if others else {})

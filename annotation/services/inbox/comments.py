@@ -114,11 +114,11 @@ def _tell(comment: Comment, kind: NotificationKind, users: list[User]) -> None:
     """Write notifications; each person gets the address of the thread as they may open it."""
     assignment = comment.assignment
     project = assignment.comparison.project
-    own = [user for user in users if user.pk == assignment.annotator_id]
+    annotators = [user for user in users if user.pk == assignment.annotator_id]
     for group, address in (
-        (own, reverse("ask", args=[project.slug, assignment.pk])),
+        (annotators, reverse("ask", args=[project.slug, assignment.pk])),
         (
-            [user for user in users if user not in own],
+            [user for user in users if user not in annotators],
             f"{reverse('comments', args=[project.slug, assignment.comparison_id])}#thread-{assignment.pk}",
         ),
     ):

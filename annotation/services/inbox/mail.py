@@ -99,8 +99,8 @@ def send_digests(*, now: datetime | None = None) -> int:
         return 0
     today = timezone.localtime(moment).replace(hour=0, minute=0, second=0, microsecond=0)
     due = Q(digested_at__isnull=True) | Q(digested_at__lt=today)
-    wanted = MailChoice.objects.filter(due, digest=True, user__is_active=True).exclude(user__email="")
-    return sum(_send_digest(choice, due, moment) for choice in wanted.select_related("user"))
+    choices = MailChoice.objects.filter(due, digest=True, user__is_active=True).exclude(user__email="")
+    return sum(_send_digest(choice, due, moment) for choice in choices.select_related("user"))
 
 
 def sweep_mail() -> None:

@@ -125,7 +125,7 @@ def _check_asked(
     project: Project, answer: JudgmentAnswer, criteria: Sequence[Criterion], *, size: int
 ) -> None:
     """Refuse what the project does not ask, and the lack of the one thing that it does ask."""
-    for present, asked, name, what in (
+    for present, is_asked, name, what in (
         (answer.strength is not None, project.ask_strength, "strength", _("how much better the winner is")),
         (bool(answer.span_flags), project.ask_span_flags, "span_flags", _("for spans")),
         (bool(answer.missing_info), project.ask_missing_info, "missing_info", _("what is missing")),
@@ -140,7 +140,7 @@ def _check_asked(
             _("for your own response"),
         ),
     ):
-        if present and not asked:
+        if present and not is_asked:
             raise InvalidAnswer(
                 _("This project does not ask %(what)s. Leave it out.") % {"what": what}, field=name
             )

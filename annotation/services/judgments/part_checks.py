@@ -84,7 +84,7 @@ def check_span(
     }
     completion = _known_completion(span.completion_id, completions, "span_flags", what)
     category = _known_category(span.category_id, categories, CategoryScope.SPAN, "span_flags", what)
-    _check_severity(span, category, what, asked=severity_asked)
+    _check_severity(span, category, what, is_asked=severity_asked)
     check_text(span.note, "span_flags")
     if span.text_hash != completion.text_hash:
         raise StaleAnswer(
@@ -114,10 +114,10 @@ def check_span(
         )
 
 
-def _check_severity(span: SpanFlagInput, category: Category, what: str, *, asked: bool) -> None:
+def _check_severity(span: SpanFlagInput, category: Category, what: str, *, is_asked: bool) -> None:
     steps = category.severity_steps
     if span.severity is None:
-        if asked and steps:
+        if is_asked and steps:
             raise InvalidAnswer(
                 _("%(what)s needs a severity from 1, the mildest, to %(steps)s.")
                 % {"what": what, "steps": steps},
@@ -171,33 +171,35 @@ def check_step_labels(labels: Sequence[StepLabelInput], completions: Mapping[int
     """Refuse a label that is not known, and one of a step that is not there or not the agent's."""
     if not labels:
         return
-    refuse_doubles("step_labels", "step label", [(one.completion_id, one.step) for one in labels])
-    for one in labels:
-        _known_completion(one.completion_id, completions, "step_labels", _("A step label"))
-        if one.label not in StepLabel.values:
+    refuse_doubles(
+        "step_labels", "step label", [(step_label.completion_id, step_label.step) for step_label in labels]
+    )
+    for label in labels:
+        _known_completion(label.completion_id, completions, "step_labels", _("A step label"))
+        if label.label not in StepLabel.values:
             raise InvalidAnswer(
                 _("The step label %(label)s is not known; choose one of %(labels)s.")
-                % {"label": repr(one.label)[:40], "labels": ", ".join(StepLabel.values)},
+                % {"label": repr(label.label)[:40], "labels": ", ".join(StepLabel.values)},
                 field="step_labels",
             )
     steps = {
         (step.completion_id, step.index): step
-        for step in TraceStep.objects.filter(completion__in={one.completion_id for one in labels}).only(
-            "completion_id", "index", "kind", "role"
-        )
+        for step in TraceStep.objects.filter(
+            completion__in={step_label.completion_id for step_label in labels}
+        ).only("completion_id", "index", "kind", "role")
     }
-    for one in labels:
-        step = steps.get((one.completion_id, one.step))
+    for label in labels:
+        step = steps.get((label.completion_id, label.step))
         if step is None:
             raise InvalidAnswer(
                 _("A step label is of step %(step)s; its response has %(steps)s, counted from 0.")
-                % {"step": repr(one.step)[:40], "steps": completions[one.completion_id].step_count},
+                % {"step": repr(label.step)[:40], "steps": completions[label.completion_id].step_count},
                 field="step_labels",
             )
         if not step.is_agents:
             raise InvalidAnswer(
                 _("Step %(step)s is not the agent's. Label the steps of the assistant alone.")
-                % {"step": one.step},
+                % {"step": label.step},
                 field="step_labels",
             )
 

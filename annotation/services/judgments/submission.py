@@ -304,11 +304,11 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
 
 
 def _write_step_labels(judgment: Judgment, labels: Sequence[StepLabelInput]) -> None:
-    steps = TraceStep.objects.filter(completion__in={one.completion_id for one in labels})
+    steps = TraceStep.objects.filter(completion__in={label.completion_id for label in labels})
     ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
     LabelledStep.objects.bulk_create(
-        LabelledStep(judgment=judgment, step_id=ids[one.completion_id, one.step], label=one.label)
-        for one in labels
+        LabelledStep(judgment=judgment, step_id=ids[label.completion_id, label.step], label=label.label)
+        for label in labels
     )
 
 

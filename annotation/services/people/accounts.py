@@ -120,9 +120,10 @@ def _replaced(value: Any, word: re.Pattern[str], pseudonym: str) -> Any:
             return word.sub(pseudonym, value)
         case dict():
             return {
-                _replaced(key, word, pseudonym): _replaced(one, word, pseudonym) for key, one in value.items()
+                _replaced(key, word, pseudonym): _replaced(inner, word, pseudonym)
+                for key, inner in value.items()
             }
         case list():
-            return [_replaced(one, word, pseudonym) for one in value]
+            return [_replaced(inner, word, pseudonym) for inner in value]
         case _:
             return value

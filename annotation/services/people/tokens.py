@@ -53,8 +53,8 @@ def create_token(
     name = name.replace("\x00", "").strip()
     if not name:
         raise Refusal(_("Enter the purpose of the token."), field="name")
-    wanted = [scope for scope in TokenScope.values if scope in scopes]
-    if not wanted or set(scopes) - set(wanted):
+    known_scopes = [scope for scope in TokenScope.values if scope in scopes]
+    if not known_scopes or set(scopes) - set(known_scopes):
         raise Refusal(_("Choose what the token may be used for."), field="scopes")
     now = timezone.now()
     if expires_at is not None and expires_at <= now:
@@ -69,10 +69,10 @@ def create_token(
                 name=name,
                 digest=_digest(secret),
                 beginning=secret[:12],
-                scopes=wanted,
+                scopes=known_scopes,
                 expires_at=expires_at,
             )
-            record(action="token.create", subject=token, actor=user, details={"scopes": wanted})
+            record(action="token.create", subject=token, actor=user, details={"scopes": known_scopes})
     except IntegrityError:
         raise Refusal(
             _("You have a token of this name. Choose another name, or revoke that one first."), field="name"

@@ -173,9 +173,9 @@ def _require_free_shortcut(row: Category | Criterion) -> None:
         )
 
 
-def _write_down(deed: str, row: Category | Criterion, actor: User) -> None:
+def _write_down(verb: str, row: Category | Criterion, actor: User) -> None:
     audit.record(
-        action=f"{row._meta.model_name}.{deed}",
+        action=f"{row._meta.model_name}.{verb}",
         subject=row,
         actor=actor,
         project=row.project,

@@ -95,7 +95,7 @@ def publish_rubric(*, version: RubricVersion, published_by: User) -> Rubric:
         before = rubric.published
         rubric.published = version
         rubric.save(update_fields=["published"])
-        _write_criteria(version, asked=rubric.is_asked, by=published_by)
+        _write_criteria(version, is_asked=rubric.is_asked, by=published_by)
         if rubric.is_asked and before is not None:
             _archive(before, but=version)
         audit.record(
@@ -108,7 +108,7 @@ def publish_rubric(*, version: RubricVersion, published_by: User) -> Rubric:
     return rubric
 
 
-def ask_rubric(*, rubric: Rubric, asked: bool, by: User) -> Rubric:
+def ask_rubric(*, rubric: Rubric, is_asked: bool, by: User) -> Rubric:
     """Have annotators rate each response by the published criteria, or no longer.
 
     One rubric of a project is asked: another one gives way. Refuses one without a published version.
@@ -117,7 +117,7 @@ def ask_rubric(*, rubric: Rubric, asked: bool, by: User) -> Rubric:
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=rubric.project_id)
         rubric = Rubric.objects.select_related("project", "published").get(pk=rubric.pk)
-        if rubric.is_asked == asked:
+        if rubric.is_asked == is_asked:
             return rubric
         if rubric.published is None:
             raise Refusal(_("Publish a version of the rubric first."))
@@ -126,14 +126,17 @@ def ask_rubric(*, rubric: Rubric, asked: bool, by: User) -> Rubric:
             other.save(update_fields=["is_asked"])
             if other.published is not None:
                 _archive(other.published)
-        if asked:
+        if is_asked:
             rubric.is_asked = True
             rubric.save(update_fields=["is_asked"])
-            _write_criteria(rubric.published, asked=True, by=by)
+            _write_criteria(rubric.published, is_asked=True, by=by)
         audit.record(
-            action="rubric.ask" if asked else "rubric.stop", subject=rubric, actor=by, project=rubric.project
+            action="rubric.ask" if is_asked else "rubric.stop",
+            subject=rubric,
+            actor=by,
+            project=rubric.project,
         )
-    rubric.is_asked = asked
+    rubric.is_asked = is_asked
     return rubric
 
 
@@ -225,7 +228,7 @@ def _free_key(name: str, used_keys: set[str]) -> str:
     return key
 
 
-def _write_criteria(version: RubricVersion, *, asked: bool, by: User) -> None:
+def _write_criteria(version: RubricVersion, *, is_asked: bool, by: User) -> None:
     """Write the project's criteria by which ratings of this version are stored."""
     for row in version.criteria.all():
         set_criterion(
@@ -235,7 +238,7 @@ def _write_criteria(version: RubricVersion, *, asked: bool, by: User) -> None:
                 "label": row.name,
                 "description": "\n".join(filter(None, (row.text, row.levels))),
                 "scale": row.scale,
-                "is_archived": not asked,
+                "is_archived": not is_asked,
                 # In the rubric's order, after the project's other criteria.
                 "position": _AFTER_OTHERS + row.position,
             },

@@ -38,8 +38,8 @@ def record_agreement(*, comparisons: Collection[int], skip_locked: bool = False)
     locked, instead of waiting for them.
     """
     locked = Comparison.objects.select_for_update(no_key=True, skip_locked=skip_locked, of=only_self())
-    asked = locked.filter(pk__in=comparisons, purpose=Purpose.WORK).select_related("project")
-    rows = list(asked.order_by("pk").only("agreement", "project"))
+    work = locked.filter(pk__in=comparisons, purpose=Purpose.WORK).select_related("project")
+    rows = list(work.order_by("pk").only("agreement", "project"))
     if not rows:
         return 0
     of_them = Q(comparison__in=[row.pk for row in rows])

@@ -69,7 +69,8 @@ def review_after_judgment(*, comparison: Comparison) -> Review | None:
     if len(judgments) < locked.overlap:
         return None
     if project.review_disagreements and any(
-        disagree(_preference_of(one), _preference_of(other)) for one, other in combinations(judgments, 2)
+        disagree(_preference_of(first), _preference_of(second))
+        for first, second in combinations(judgments, 2)
     ):
         return open_review(comparison=locked, reason=ReviewReason.DISAGREEMENT)
     if drawn_for_review(locked.pk, project.review_random_share):
@@ -77,22 +78,24 @@ def review_after_judgment(*, comparison: Comparison) -> Review | None:
     return None
 
 
-def disagree(one: tuple[str, Mapping[int, int]], other: tuple[str, Mapping[int, int]]) -> bool:
+def disagree(first: tuple[str, Mapping[int, int]], second: tuple[str, Mapping[int, int]]) -> bool:
     """Return True where two answers, each a verdict with its ranks, contradict each other.
 
     They do when some pair of completions is ordered one way by one and the other way by the other;
     when one could judge and the other could not; and when one calls all good and the other all
     bad. A tie against a win is no contradiction: the one saw a difference that the other did not.
     """
-    verdicts = {one[0], other[0]}
+    verdicts = {first[0], second[0]}
     if Verdict.NOT_ASKED in verdicts:
         return False
     if Verdict.CANNOT_JUDGE in verdicts:
         return len(verdicts) > 1
     if verdicts == {Verdict.BOTH_GOOD, Verdict.BOTH_BAD}:
         return True
-    shared = sorted(set(one[1]) & set(other[1]))
-    return any((one[1][a] - one[1][b]) * (other[1][a] - other[1][b]) < 0 for a, b in combinations(shared, 2))
+    shared = sorted(set(first[1]) & set(second[1]))
+    return any(
+        (first[1][a] - first[1][b]) * (second[1][a] - second[1][b]) < 0 for a, b in combinations(shared, 2)
+    )
 
 
 def drawn_for_review(comparison_id: int, share: float) -> bool:

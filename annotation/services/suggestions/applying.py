@@ -66,9 +66,9 @@ def _with(answer: JudgmentAnswer, suggestion: Suggestion, asks_strength: bool) -
     if completion is None:
         return answer
     if suggestion.kind == SuggestionKind.CRITIQUE:
-        before = [one for one in answer.critiques if one.completion_id == completion.pk]
-        text = "\n\n".join([*(one.text for one in before), suggestion.text])
-        others = [one for one in answer.critiques if one.completion_id != completion.pk]
+        before = [critique for critique in answer.critiques if critique.completion_id == completion.pk]
+        text = "\n\n".join([*(critique.text for critique in before), suggestion.text])
+        others = [critique for critique in answer.critiques if critique.completion_id != completion.pk]
         return replace(answer, critiques=(*others, CritiqueInput(completion_id=completion.pk, text=text)))
     category_id = suggestion.category_id or 0
     if suggestion.kind == SuggestionKind.MISSING:

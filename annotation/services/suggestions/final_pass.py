@@ -94,7 +94,11 @@ def _finish(
         return _require_same(locked, idempotency_key)
     suggestions = {row.pk: row for row in suggestions_for(assignment.comparison)}
     decided = _check_decisions(decisions, suggestions)
-    accepted = [suggestions[pk] for pk, one in decided.items() if one.decision == SuggestionDecision.ACCEPTED]
+    accepted = [
+        suggestions[pk]
+        for pk, decision in decided.items()
+        if decision.decision == SuggestionDecision.ACCEPTED
+    ]
     if not is_applied:
         answer = with_accepted(answer, accepted, asks_strength=assignment.comparison.project.ask_strength)
     now = timezone.now()
@@ -112,7 +116,7 @@ def _finish(
     locked.final_judgment = judgment
     locked.save(update_fields=["final_judgment"])
     DecidedSuggestion.objects.bulk_create(
-        _decided(locked, suggestions[pk], one, answer, now) for pk, one in decided.items()
+        _decided(locked, suggestions[pk], decision, answer, now) for pk, decision in decided.items()
     )
     reveal.finished_at = now
     return judgment
@@ -130,12 +134,12 @@ def _require_same(locked: HelpReveal, idempotency_key: uuid.UUID) -> Judgment:
 def _check_decisions(
     decisions: Sequence[DecisionInput], suggestions: Mapping[int, Suggestion]
 ) -> dict[int, DecisionInput]:
-    decided = {one.suggestion_id: one for one in decisions}
+    decided = {decision.suggestion_id: decision for decision in decisions}
     if len(decided) < len(decisions) or decided.keys() - suggestions.keys():
         raise InvalidAnswer(
             _("A decision refers to a suggestion that is not shown. Reload the page."), field="suggestions"
         )
-    if any(one.decision not in SuggestionDecision.values for one in decisions):
+    if any(decision.decision not in SuggestionDecision.values for decision in decisions):
         raise InvalidAnswer(_("Accept, change or reject each suggestion."), field="suggestions")
     if left := len(suggestions) - len(decided):
         message = ngettext(
@@ -148,15 +152,19 @@ def _check_decisions(
 
 
 def _decided(
-    reveal: HelpReveal, suggestion: Suggestion, one: DecisionInput, answer: JudgmentAnswer, now: datetime
+    reveal: HelpReveal,
+    suggestion: Suggestion,
+    decision_input: DecisionInput,
+    answer: JudgmentAnswer,
+    now: datetime,
 ) -> DecidedSuggestion:
-    decision = one.decision
+    decision = decision_input.decision
     if decision == SuggestionDecision.ACCEPTED and not contains(answer, suggestion):
         decision = SuggestionDecision.CHANGED
-    at = min(max(one.decided_at or now, reveal.revealed_at), now)
+    at = min(max(decision_input.decided_at or now, reveal.revealed_at), now)
     # No decision took longer than the page was there.
     longest = (now - reveal.revealed_at).total_seconds()
-    seconds = None if one.seconds is None else min(max(one.seconds, 0.0), longest)
+    seconds = None if decision_input.seconds is None else min(max(decision_input.seconds, 0.0), longest)
     return DecidedSuggestion(
         reveal=reveal, suggestion=suggestion, decision=decision, seconds=seconds, decided_at=at
     )

@@ -47,83 +47,89 @@ def store_suggestions(
     Refuses a span that does not stand on its quote (`StaleAnswer`), a place outside its completion, a
     category or completion that the comparison does not have, and a text that cannot be stored.
     """
-    checked = [_checked(one, number, comparison) for number, one in enumerate(suggestions, start=1)]
+    checked = [
+        _checked(suggestion, number, comparison) for number, suggestion in enumerate(suggestions, start=1)
+    ]
     with transaction.atomic():
         # The row decides between two workers: the later one writes nothing.
         stored, created = SuggestionSet.objects.get_or_create(
             comparison=comparison, defaults={"source": source}
         )
         if created:
-            Suggestion.objects.bulk_create(_row(stored, one) for one in checked)
+            Suggestion.objects.bulk_create(_row(stored, suggestion) for suggestion in checked)
     return stored
 
 
-def _row(stored: SuggestionSet, one: SuggestionInput) -> Suggestion:
+def _row(stored: SuggestionSet, suggestion: SuggestionInput) -> Suggestion:
     return Suggestion(
         suggestion_set=stored,
-        kind=one.kind,
-        completion_id=one.completion_id,
-        category_id=one.category_id,
-        start=one.start,
-        end=one.end,
-        quote=one.quote,
-        severity=one.severity,
-        text=one.text,
-        verdict=one.verdict,
-        ranks={str(pk): rank for pk, rank in one.ranks.items()},
-        confidence=one.confidence,
-        is_planted=one.original is not None,
-        original=dict(one.original) if one.original is not None else None,
+        kind=suggestion.kind,
+        completion_id=suggestion.completion_id,
+        category_id=suggestion.category_id,
+        start=suggestion.start,
+        end=suggestion.end,
+        quote=suggestion.quote,
+        severity=suggestion.severity,
+        text=suggestion.text,
+        verdict=suggestion.verdict,
+        ranks={str(pk): rank for pk, rank in suggestion.ranks.items()},
+        confidence=suggestion.confidence,
+        is_planted=suggestion.original is not None,
+        original=dict(suggestion.original) if suggestion.original is not None else None,
     )
 
 
-def _checked(one: SuggestionInput, number: int, comparison: Comparison) -> SuggestionInput:
+def _checked(suggestion: SuggestionInput, number: int, comparison: Comparison) -> SuggestionInput:
     completions = Completion.objects.filter(comparisons=comparison).in_bulk()
-    check_text(one.text, "text")
-    if one.kind == SuggestionKind.PREFERENCE:
-        ranks = check_ranks(verdict=one.verdict, ranks=one.ranks, completion_ids=completions)
-        return replace(one, ranks=ranks)
-    completion = completions.get(one.completion_id or 0)
+    check_text(suggestion.text, "text")
+    if suggestion.kind == SuggestionKind.PREFERENCE:
+        ranks = check_ranks(verdict=suggestion.verdict, ranks=suggestion.ranks, completion_ids=completions)
+        return replace(suggestion, ranks=ranks)
+    completion = completions.get(suggestion.completion_id or 0)
     if completion is None:
         raise InvalidAnswer(
             _("Suggestion %(number)s refers to a response that is not in this comparison.")
             % {"number": number},
             field="completion",
         )
-    if one.kind == SuggestionKind.SPAN:
-        return _checked_span(one, number, completion, comparison)
-    if not one.text.strip():
+    if suggestion.kind == SuggestionKind.SPAN:
+        return _checked_span(suggestion, number, completion, comparison)
+    if not suggestion.text.strip():
         raise InvalidAnswer(_("Suggestion %(number)s has no text.") % {"number": number}, field="text")
-    if one.kind == SuggestionKind.MISSING:
-        _category(one, number, comparison, CategoryScope.MISSING)
-    return one
+    if suggestion.kind == SuggestionKind.MISSING:
+        _category(suggestion, number, comparison, CategoryScope.MISSING)
+    return suggestion
 
 
 def _checked_span(
-    one: SuggestionInput, number: int, completion: Completion, comparison: Comparison
+    suggestion: SuggestionInput, number: int, completion: Completion, comparison: Comparison
 ) -> SuggestionInput:
-    category = _category(one, number, comparison, CategoryScope.SPAN)
+    category = _category(suggestion, number, comparison, CategoryScope.SPAN)
     steps = category.severity_steps
     # An accepted span needs a severity where its category asks for one: the middle step where none is known.
-    severity = one.severity or ((steps + 1) // 2 if steps else None)
-    if one.start is None or one.end is None:
+    severity = suggestion.severity or ((steps + 1) // 2 if steps else None)
+    if suggestion.start is None or suggestion.end is None:
         raise InvalidAnswer(_("Suggestion %(number)s has no place.") % {"number": number}, field="start")
     span = SpanFlagInput(
         completion_id=completion.pk,
         category_id=category.pk,
-        start=one.start,
-        end=one.end,
-        quote=one.quote,
+        start=suggestion.start,
+        end=suggestion.end,
+        quote=suggestion.quote,
         text_hash=completion.text_hash,
         severity=severity,
     )
     check_span(span, number, {completion.pk: completion}, {category.pk: category}, severity_asked=False)
-    return replace(one, severity=severity)
+    return replace(suggestion, severity=severity)
 
 
-def _category(one: SuggestionInput, number: int, comparison: Comparison, scope: CategoryScope) -> Category:
+def _category(
+    suggestion: SuggestionInput, number: int, comparison: Comparison, scope: CategoryScope
+) -> Category:
     categories = configuration_of(comparison.project).categories
-    category = next((row for row in categories if row.pk == one.category_id and row.scope == scope), None)
+    category = next(
+        (row for row in categories if row.pk == suggestion.category_id and row.scope == scope), None
+    )
     if category is None:
         raise InvalidAnswer(
             _("Suggestion %(number)s has a category that this project does not have.") % {"number": number},

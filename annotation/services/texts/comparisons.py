@@ -45,22 +45,26 @@ def write_comparisons(new: Mapping[int, NewComparison]) -> None:
             (
                 *(
                     pk,
-                    one.project_id,
-                    one.prompt_id,
-                    one.round_number,
-                    str(one.purpose),
-                    len(one.completions),
+                    comparison.project_id,
+                    comparison.prompt_id,
+                    comparison.round_number,
+                    str(comparison.purpose),
+                    len(comparison.completions),
                 ),
-                *(one.overlap, one.open_slots, one.priority, 0.0, shuffled()),
-                *(completion_set(one.completions), now),
+                *(comparison.overlap, comparison.open_slots, comparison.priority, 0.0, shuffled()),
+                *(completion_set(comparison.completions), now),
             )
-            for pk, one in new.items()
+            for pk, comparison in new.items()
         ),
     )
     bulk.insert_numbered(
         Candidate,
         ["comparison_id", "completion_id", "index"],
-        [(pk, member, index) for pk, one in new.items() for index, member in enumerate(one.completions)],
+        [
+            (pk, member, index)
+            for pk, comparison in new.items()
+            for index, member in enumerate(comparison.completions)
+        ],
     )
 
 

@@ -20,7 +20,7 @@ def finding_in(*, prompt: Prompt, completions: Sequence[Completion]) -> Withhold
     """The first completion that names its model, as a row that lacks its comparison; None if none does."""
     names = _source_names(completions)
     texts = [(completion.text, names[completion.source_id]) for completion in completions]
-    match = first_naming(texts, asked=lambda: asked_in(prompt))
+    match = first_naming(texts, prompt_text=lambda: asked_in(prompt))
     if match is None:
         return None
     index, naming = match
@@ -28,16 +28,16 @@ def finding_in(*, prompt: Prompt, completions: Sequence[Completion]) -> Withhold
 
 
 def first_naming(
-    texts: Sequence[tuple[str, str]], *, asked: Callable[[], str]
+    texts: Sequence[tuple[str, str]], *, prompt_text: Callable[[], str]
 ) -> tuple[int, SelfNaming] | None:
     """The index of the first text that names its model, and where. `texts` are (text, source's name).
 
-    `asked` gives the prompt, and is called only when there is something to hold against it.
+    `prompt_text` gives the prompt, and is called only when there is something to hold against it.
     """
     for index, (text, source_name) in enumerate(texts):
         if find_self_naming(text, prompt="", source_name=source_name) is None:
             continue
-        naming = find_self_naming(text, prompt=asked(), source_name=source_name)
+        naming = find_self_naming(text, prompt=prompt_text(), source_name=source_name)
         if naming is not None:
             return index, naming
     return None
@@ -95,7 +95,11 @@ def open_free_places(comparisons: Sequence[int]) -> None:
 
 def _source_names(completions: Sequence[Completion]) -> dict[int, str]:
     field = Completion._meta.get_field("source")
-    known = {one.source_id: one.source.name for one in completions if field.is_cached(one)}
-    if unknown := {one.source_id for one in completions} - known.keys():
+    known = {
+        completion.source_id: completion.source.name
+        for completion in completions
+        if field.is_cached(completion)
+    }
+    if unknown := {completion.source_id for completion in completions} - known.keys():
         known |= dict(CompletionSource.objects.filter(pk__in=unknown).values_list("pk", "name"))
     return known

@@ -82,16 +82,16 @@ class Policy:
                     "without leading zeros, such as 127.0.0.1, or the name of the host."
                 ) from None
         try:
-            asked = httpx.URL(url).host
+            parsed_host = httpx.URL(url).host
         except (httpx.InvalidURL, UnicodeError):
             raise self._no_address(url) from None
         labels = host.removesuffix(".").split(".")
-        if asked != host or (":" not in host and any(not 0 < len(label) < 64 for label in labels)):
+        if parsed_host != host or (":" not in host and any(not 0 < len(label) < 64 for label in labels)):
             raise self._no_address(url)
 
     def is_listed(self, host: str, port: int) -> bool:
         """Return True where an administrator lists the host, alone or with this port."""
-        listed = {str(one).strip().lower() for one in getattr(settings, self.setting)}
+        listed = {str(entry).strip().lower() for entry in getattr(settings, self.setting)}
         name = host.lower()
         bracketed = f"[{name}]" if ":" in name else name
         return not listed.isdisjoint({name, bracketed, f"{bracketed}:{port}"})
@@ -135,7 +135,7 @@ def _is_public_v4(ip: ipaddress.IPv4Address) -> bool:
 
 def _wrapped(ip: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
     """Addresses of IPv4 to which a packet for `ip` may be sent on: mapped, 6to4, Teredo, NAT64."""
-    addresses = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
+    addresses = [address for address in (ip.ipv4_mapped, ip.sixtofour) if address is not None]
     addresses += ip.teredo or ()
     if ip in ipaddress.ip_network("64:ff9b::/96"):
         addresses.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
@@ -145,7 +145,7 @@ def _wrapped(ip: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
 def addresses_of(host: str, port: int) -> list[str]:
     """Return the addresses that a host's name resolves to now, in the order of the system."""
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in entries))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class GuardedTransport(httpx.BaseTransport):

@@ -166,10 +166,10 @@ def _checked(url: str, events: Sequence[str], description: str) -> dict[str, obj
     description = description.strip()
     if len(description) > LONGEST_DESCRIPTION or not description.isprintable():
         raise Refusal(_("Describe its purpose in one line."), field="description")
-    wanted = [event for event in WebhookEvent.values if event in events]
-    if not wanted or set(events) - set(wanted):
+    known_events = [event for event in WebhookEvent.values if event in events]
+    if not known_events or set(events) - set(known_events):
         raise Refusal(_("Choose at least one event."), field="events")
-    return {"url": url, "events": wanted, "description": description}
+    return {"url": url, "events": known_events, "description": description}
 
 
 def _note_on_project(project: Project) -> None:

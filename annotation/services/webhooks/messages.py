@@ -22,7 +22,7 @@ def tell(*, project_id: int, event: WebhookEvent, about: str, data: Mapping[str,
     people and without texts. Call it in the transaction of the event: what is rolled back is not sent.
     """
     enabled = WebhookEndpoint.objects.filter(project_id=project_id, is_enabled=True)
-    wanting = [one for one in enabled.select_related("project") if event in one.events]
+    wanting = [endpoint for endpoint in enabled.select_related("project") if event in endpoint.events]
     if wanting:
         whole = {"project": wanting[0].project.slug, **data, "path": f"/api/v1/{about}"}
         write_message(project_id=project_id, event=event, data=whole, endpoints=wanting)

@@ -76,14 +76,14 @@ def show_final_pass(
 def nothing_to_label(request: Request, project: Project, notice: Notice = NOTHING) -> HttpResponse:
     """Return the page that says why there is nothing to label, and looks again by itself."""
     round_number = selectors.round_of_work(project, request.user)
-    asked = project.prompts.count()
+    prompt_count = project.prompts.count()
     offered = Comparison.objects.filter(project=project, round_number=round_number, purpose=Purpose.WORK)
     answered = offered.values("prompt").distinct().count()
     context = {
         "project": project,
         "round_number": round_number,
         "progress": selectors.progress_of(project, request.user, round_number),
-        "asked": asked,
+        "asked": prompt_count,
         "answered": answered,
         "last": selectors.last_submitted(request.user, project),
         "looked_at": timezone.localtime(),

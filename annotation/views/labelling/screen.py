@@ -313,7 +313,9 @@ class Screen:
                 }
                 for c in self.span_categories
             ],
-            "suggestions": [one.as_json() for one in self.help.suggestions] if self.help else [],
+            "suggestions": [suggestion.as_json() for suggestion in self.help.suggestions]
+            if self.help
+            else [],
         }
         return json_script(data, "screen-data")
 

@@ -75,13 +75,15 @@ class HelpOnScreen:
     @property
     def left(self) -> int:
         """The number of suggestions without a decision."""
-        return sum(not one.decision for one in self.suggestions)
+        return sum(not suggestion.decision for suggestion in self.suggestions)
 
 
 def _order(ranks: Mapping[str, int]) -> str:
     """The ranking in letters: "B > A = C"."""
     best_first = sorted(ranks, key=lambda letter: (ranks[letter], letter))
-    return " > ".join(" = ".join(tier) for _rank, tier in groupby(best_first, key=lambda one: ranks[one]))
+    return " > ".join(
+        " = ".join(tier) for _rank, tier in groupby(best_first, key=lambda letter: ranks[letter])
+    )
 
 
 def _choice(

@@ -35,7 +35,7 @@ def save(project: Project, by: User, *criteria: RubricCriterionInput, rubric: Ru
 
 def use(version: RubricVersion, by: User) -> Rubric:
     """Publish a version and have annotators rate by it."""
-    return ask_rubric(rubric=publish_rubric(version=version, published_by=by), asked=True, by=by)
+    return ask_rubric(rubric=publish_rubric(version=version, published_by=by), is_asked=True, by=by)
 
 
 def asked(project: Project) -> list[tuple[str, str]]:
@@ -140,7 +140,7 @@ def test_names_are_unique_in_a_project_and_only_its_managers_write(
     with pytest.raises(NotAllowed):
         publish_rubric(version=version, published_by=alice)
     with pytest.raises(NotAllowed):
-        ask_rubric(rubric=version.rubric, asked=True, by=alice)
+        ask_rubric(rubric=version.rubric, is_asked=True, by=alice)
 
 
 def test_the_database_refuses_two_asked_rubrics_and_one_that_is_not_published(project: Project, carol: User):
@@ -161,7 +161,7 @@ def test_nothing_is_in_use_before_a_version_is_published(project: Project, carol
     version = save(project, carol)
     assert (list(published_versions(project)), published_version(project, version.pk)) == ([], None)
     with pytest.raises(Refusal, match="Publish"):
-        ask_rubric(rubric=version.rubric, asked=True, by=carol)
+        ask_rubric(rubric=version.rubric, is_asked=True, by=carol)
     publish_rubric(version=version, published_by=carol)
     assert list(published_versions(project)) == [version]
     # Published is not asked yet.
@@ -184,7 +184,7 @@ def test_annotators_rate_by_the_asked_rubric_in_its_order_and_by_a_new_version_o
     use(other, carol)
     assert [key for key, _ in asked(project)] == ["own", "tone-2"]
     assert list(Rubric.objects.filter(is_asked=True)) == [other.rubric]
-    ask_rubric(rubric=other.rubric, asked=False, by=carol)
+    ask_rubric(rubric=other.rubric, is_asked=False, by=carol)
     assert asked(project) == [("own", "")]
 
 

@@ -53,7 +53,7 @@ def version(project: Project, carol: User) -> RubricVersion:
         ],
         saved_by=carol,
     )
-    ask_rubric(rubric=publish_rubric(version=saved, published_by=carol), asked=True, by=carol)
+    ask_rubric(rubric=publish_rubric(version=saved, published_by=carol), is_asked=True, by=carol)
     project.refresh_from_db()
     return saved
 
