@@ -28,8 +28,8 @@ from annotation.text.edits import pieces
 class _OfJudgmentInline(WrittenOnceInline):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         names = {field.name for field in self.model._meta.fields}
-        wanted = ("judgment", "completion", "category", "criterion", "step")
-        related = [name for name in wanted if name in names]
+        relations = ("judgment", "completion", "category", "criterion", "step")
+        related = [name for name in relations if name in names]
         return super().get_queryset(request).select_related(*related)
 
 

@@ -70,19 +70,19 @@ def _conversations(
     project: Project, conversations: Iterable[ImportedConversation], people: ImportedPeople
 ) -> Mapping[str, uuid.UUID]:
     """The conversations by the ids that the file has for them; those that are not here yet are written."""
-    wanted = {one.id: one for one in conversations}
+    by_id = {conversation.id: conversation for conversation in conversations}
     here = Conversation.objects.filter(project=project).filter(
-        Q(pk__in=list(wanted)) | Q(imported_from__id__in=list(wanted))
+        Q(pk__in=list(by_id)) | Q(imported_from__id__in=list(by_id))
     )
     known = {str((origin or {}).get("id", pk)): pk for pk, origin in here.values_list("pk", "imported_from")}
-    new = [one for one in wanted.values() if one.id not in known]
-    annotators = people.ids((one.annotator, False) for one in new)
+    new = [conversation for conversation in by_id.values() if conversation.id not in known]
+    annotators = people.ids((conversation.annotator, False) for conversation in new)
     tasks = dict(
-        ConversationTask.objects.filter(project=project, name__in={one.task for one in new}).values_list(
-            "name", "pk"
-        )
+        ConversationTask.objects.filter(
+            project=project, name__in={conversation.task for conversation in new}
+        ).values_list("name", "pk")
     )
-    ids = {one.id: uuid.uuid4() for one in new}
+    ids = {conversation.id: uuid.uuid4() for conversation in new}
     now = timezone.now()
     bulk.insert(
         Conversation,
@@ -92,13 +92,24 @@ def _conversations(
         ],
         (
             (
-                *(uuid_value(ids[one.id]), project.pk, annotators[one.annotator, False], tasks.get(one.task)),
-                *(one.system, one.seed, one.rating, one.attack_success, one.comment),
-                bulk.json_value({"id": one.id, "task": one.task}),
-                _time(one.created_at) or bulk.time_value(now),
-                _time(one.ended_at),
+                *(
+                    uuid_value(ids[conversation.id]),
+                    project.pk,
+                    annotators[conversation.annotator, False],
+                    tasks.get(conversation.task),
+                ),
+                *(
+                    conversation.system,
+                    conversation.seed,
+                    conversation.rating,
+                    conversation.attack_success,
+                    conversation.comment,
+                ),
+                bulk.json_value({"id": conversation.id, "task": conversation.task}),
+                _time(conversation.created_at) or bulk.time_value(now),
+                _time(conversation.ended_at),
             )
-            for one in new
+            for conversation in new
         ),
     )
     return known | ids

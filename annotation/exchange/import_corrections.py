@@ -34,7 +34,7 @@ def write_corrections(
     ids = bulk.insert_numbered(
         Correction,
         ["judgment_id", "completion_id", "text"],
-        [(one.judgment, one.completion, one.text) for one in corrected],
+        [(correction.judgment, correction.completion, correction.text) for correction in corrected],
     )
     continuations = iter(_write_continuations(corrected, assignments))
     bulk.insert_numbered(
@@ -45,26 +45,26 @@ def write_corrections(
         ],
         [
             (
-                *(correction, index, edit.start, edit.end, one.original[edit.start : edit.end]),
+                *(pk, index, edit.start, edit.end, correction.original[edit.start : edit.end]),
                 edit.replacement,
                 next(continuations) if edit.is_model else None,
-                spans[one.judgment, one.place, *edit.span] if edit.span else None,
+                spans[correction.judgment, correction.place, *edit.span] if edit.span else None,
             )
-            for correction, one in zip(ids, corrected, strict=True)
-            for index, edit in enumerate(one.edits)
+            for pk, correction in zip(ids, corrected, strict=True)
+            for index, edit in enumerate(correction.edits)
         ],
     )
 
 
 def _corrected(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[_Corrected]:
-    for pk, one in numbered:
-        for place, text in one.judgment.corrections:
-            original = one.item.completions[place].text
-            imported_edits = [edit for edit in one.judgment.edits if edit.completion == place] or [
+    for pk, row in numbered:
+        for place, text in row.judgment.corrections:
+            original = row.item.completions[place].text
+            imported_edits = [edit for edit in row.judgment.edits if edit.completion == place] or [
                 ImportedEdit(completion=place, start=e.start, end=e.end, replacement=e.replacement)
                 for e in edits(original, text)
             ]
-            yield _Corrected(pk, place, one.completions[place], original, text, imported_edits)
+            yield _Corrected(pk, place, row.completions[place], original, text, imported_edits)
 
 
 def _write_continuations(corrected: Sequence[_Corrected], assignments: Mapping[int, int]) -> Sequence[int]:
@@ -78,15 +78,23 @@ def _write_continuations(corrected: Sequence[_Corrected], assignments: Mapping[i
         ],
         [
             (
-                *(assignments[one.judgment], one.completion, _before(one, index), edit.replacement),
+                *(
+                    assignments[correction.judgment],
+                    correction.completion,
+                    _before(correction, index),
+                    edit.replacement,
+                ),
                 *(edit.seed, bulk.json_value(dict(edit.sampling)), "", now),
             )
-            for one in corrected
-            for index, edit in enumerate(one.edits)
+            for correction in corrected
+            for index, edit in enumerate(correction.edits)
             if edit.is_model
         ],
     )
 
 
-def _before(one: _Corrected, index: int) -> str:
-    return applied(one.original[: one.edits[index].start], as_edits(one.original, one.edits[:index]))
+def _before(correction: _Corrected, index: int) -> str:
+    return applied(
+        correction.original[: correction.edits[index].start],
+        as_edits(correction.original, correction.edits[:index]),
+    )

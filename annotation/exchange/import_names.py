@@ -63,8 +63,8 @@ def scene_for(*, project: Project, names: NamesInFile, defined: Sequence[NewCate
     Refuses one that the project uses for something else, before anything is written.
     """
     categories = {category.key: category for category in project.categories.all()}
-    wanted = {new.key: (new.scope, 0) for new in defined} | names.categories
-    for key, (scope, steps) in wanted.items():
+    used_categories = {new.key: (new.scope, 0) for new in defined} | names.categories
+    for key, (scope, steps) in used_categories.items():
         category = categories.get(key)
         if category is not None and (category.scope != scope or category.severity_steps < steps):
             raise Refusal(

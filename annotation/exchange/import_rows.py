@@ -34,7 +34,7 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
     assignments = bulk.reserve_ids(Assignment, len(accepted))
     judgments = bulk.reserve_ids(Judgment, len(accepted))
     now = timezone.now()
-    times = [_time(one.judgment.created_at, now) for one in accepted]
+    times = [_time(row.judgment.created_at, now) for row in accepted]
     bulk.insert(
         Assignment,
         [
@@ -43,10 +43,10 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
         ],
         (
             (
-                *(pk, one.comparison, one.annotator, one.slot, None, "", str(AssignmentState.SUBMITTED)),
-                *(bulk.json_value(_display_order(one)), "", time, time, time),
+                *(pk, row.comparison, row.annotator, row.slot, None, "", str(AssignmentState.SUBMITTED)),
+                *(bulk.json_value(_display_order(row)), "", time, time, time),
             )
-            for pk, one, time in zip(assignments, accepted, times, strict=True)
+            for pk, row, time in zip(assignments, accepted, times, strict=True)
         ),
     )
     bulk.insert(
@@ -58,17 +58,17 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
         ],
         (
             (
-                *(pk, assignment, one.comparison, one.annotator, None, str(one.judgment.verdict)),
-                *(one.judgment.strength, one.judgment.comment, one.judgment.active_seconds),
-                *(uuid_value(one.key), None, bulk.json_value(dict(one.origin)), time),
-                one.judgment.more.get("blind") is not False,
+                *(pk, assignment, row.comparison, row.annotator, None, str(row.judgment.verdict)),
+                *(row.judgment.strength, row.judgment.comment, row.judgment.active_seconds),
+                *(uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
+                row.judgment.more.get("blind") is not False,
             )
-            for pk, assignment, one, time in zip(judgments, assignments, accepted, times, strict=True)
+            for pk, assignment, row, time in zip(judgments, assignments, accepted, times, strict=True)
         ),
     )
     numbered = list(zip(judgments, accepted, strict=True))
     bulk.insert_numbered(RankedCompletion, ["judgment_id", "completion_id", "rank"], list(_ranks(numbered)))
-    detailed = [(pk, one) for pk, one in numbered if _has_details(one.judgment)]
+    detailed = [(pk, row) for pk, row in numbered if _has_details(row.judgment)]
     _write_details(scene, detailed, dict(zip(judgments, assignments, strict=True)))
 
 
@@ -85,8 +85,8 @@ def _has_details(judgment: ImportedJudgment) -> bool:
 
 
 def _ranks(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[tuple[int, int, int]]:
-    for pk, one in numbered:
-        ranks = dict(zip(one.completions, one.judgment.ranks, strict=False))
+    for pk, row in numbered:
+        ranks = dict(zip(row.completions, row.judgment.ranks, strict=False))
         for completion, rank in dense_ranks(ranks).items():
             yield pk, completion, rank
 
@@ -101,12 +101,12 @@ def _write_details(
         ["judgment_id", "completion_id", "category_id", "start", "end", "quote", "severity", "note"],
         [
             (
-                *(pk, one.completions[span.completion], scene.categories[span.category]),
-                *(span.start, span.end, one.item.completions[span.completion].text[span.start : span.end]),
+                *(pk, row.completions[span.completion], scene.categories[span.category]),
+                *(span.start, span.end, row.item.completions[span.completion].text[span.start : span.end]),
                 *(span.severity, span.note),
             )
-            for pk, one in numbered
-            for span in one.judgment.spans
+            for pk, row in numbered
+            for span in row.judgment.spans
         ],
     )
     bulk.insert_numbered(
@@ -116,9 +116,9 @@ def _write_details(
             *("passage", "sentence", "quote", "further_evidence"),
         ],
         [
-            (pk, one.completions[lack.completion], scene.categories[lack.category], *_missing(one.item, lack))
-            for pk, one in numbered
-            for lack in one.judgment.missing
+            (pk, row.completions[lack.completion], scene.categories[lack.category], *_missing(row.item, lack))
+            for pk, row in numbered
+            for lack in row.judgment.missing
         ],
     )
     _write_step_labels(numbered)
@@ -126,23 +126,23 @@ def _write_details(
         Rating,
         ["judgment_id", "completion_id", "criterion_id", "value"],
         [
-            (pk, one.completions[rating.completion], scene.criteria[rating.criterion], rating.value)
-            for pk, one in numbered
-            for rating in one.judgment.ratings
+            (pk, row.completions[rating.completion], scene.criteria[rating.criterion], rating.value)
+            for pk, row in numbered
+            for rating in row.judgment.ratings
         ],
     )
     bulk.insert_numbered(
         Critique,
         ["judgment_id", "completion_id", "text"],
-        [(pk, one.completions[at], text) for pk, one in numbered for at, text in one.judgment.critiques],
+        [(pk, row.completions[at], text) for pk, row in numbered for at, text in row.judgment.critiques],
     )
     bulk.insert_numbered(
         Demonstration,
         ["judgment_id", "text"],
-        [(pk, one.judgment.demonstration) for pk, one in numbered if one.judgment.demonstration],
+        [(pk, row.judgment.demonstration) for pk, row in numbered if row.judgment.demonstration],
     )
     spans = [
-        (pk, s.completion, s.category, s.start, s.end) for pk, one in numbered for s in one.judgment.spans
+        (pk, s.completion, s.category, s.start, s.end) for pk, row in numbered for s in row.judgment.spans
     ]
     write_corrections(numbered, assignments, dict(zip(spans, span_ids, strict=True)))
 
@@ -166,11 +166,11 @@ def _stands(item: ImportedItem, passage: int, sentence: int | None) -> str:
     return str(document["title"] if sentence is None else document["sentences"][sentence])
 
 
-def _display_order(one: Accepted) -> list[int]:
+def _display_order(row: Accepted) -> list[int]:
     """As it was shown; where nobody wrote that down, drawn by the judgment's key: no side is favoured."""
-    if one.judgment.display_order:
-        return [one.completions[place] for place in one.judgment.display_order]
-    return sorted(one.completions, key=lambda pk: hashlib.sha256(one.key.bytes + str(pk).encode()).digest())
+    if row.judgment.display_order:
+        return [row.completions[place] for place in row.judgment.display_order]
+    return sorted(row.completions, key=lambda pk: hashlib.sha256(row.key.bytes + str(pk).encode()).digest())
 
 
 def _time(timestamp: str, now: datetime) -> Any:
@@ -184,9 +184,9 @@ def uuid_value(value: uuid.UUID) -> str:
 
 def _write_step_labels(numbered: Sequence[tuple[int, Accepted]]) -> None:
     labels = [
-        (pk, one.completions[label.completion], label)
-        for pk, one in numbered
-        for label in one.judgment.step_labels
+        (pk, row.completions[label.completion], label)
+        for pk, row in numbered
+        for label in row.judgment.step_labels
     ]
     if not labels:
         return

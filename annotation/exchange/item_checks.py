@@ -27,22 +27,22 @@ _NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 def checked(item: ImportedItem) -> ImportedItem:
     """Return the item, if it can be stored as it is. Raises `FieldError` for the first thing that cannot."""
     seen = set()
-    for number, one in enumerate(item.completions):
+    for number, completion in enumerate(item.completions):
         where = f"completions[{number}]"
-        text(one.text, where)
-        if len(one.source) > LONGEST_SOURCE:
+        text(completion.text, where)
+        if len(completion.source) > LONGEST_SOURCE:
             raise FieldError(f"{where}.source", f"is longer than {LONGEST_SOURCE} characters")
-        key = (one.text, one.source, one.seed)
+        key = (completion.text, completion.source, completion.seed)
         if key in seen:
             raise FieldError(
                 where,
                 "is the same text by the same source as one before it; a text is not compared with itself",
             )
         seen.add(key)
-        if one.seed is not None and not -(2**63) <= one.seed < 2**63:
+        if completion.seed is not None and not -(2**63) <= completion.seed < 2**63:
             raise FieldError(f"{where}.seed", "is too large; a seed has 64 bits at most")
-        _check_object(one.sampling, f"{where}.sampling")
-        _check_steps(one, where)
+        _check_object(completion.sampling, f"{where}.sampling")
+        _check_steps(completion, where)
     if item.judgments and not item.completions:
         raise FieldError("completions", "is empty, and there is a judgment; write what was judged")
     for judgment in item.judgments:
@@ -63,7 +63,7 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
             raise FieldError("ratings", f"{rating.criterion} is rated {scale}, not {rating.value}")
     for number, _ in (*judgment.corrections, *judgment.critiques):
         _completion(item, number, "corrections or critiques")
-    _refuse_doubles("ratings", [(one.completion, one.criterion) for one in judgment.ratings])
+    _refuse_doubles("ratings", [(entry.completion, entry.criterion) for entry in judgment.ratings])
     _refuse_doubles("corrections", [number for number, _ in judgment.corrections])
     _check_edits(item, judgment)
     _refuse_doubles("critiques", [number for number, _ in judgment.critiques])
@@ -78,10 +78,12 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
         raise FieldError("active_seconds", f"a number of seconds from 0 is expected, not {seconds!r}")
 
 
-def _check_steps(one: ImportedCompletion, where: str) -> None:
+def _check_steps(completion: ImportedCompletion, where: str) -> None:
     done = 0
-    for number, step in enumerate(one.steps):
-        if not (done <= step.start <= step.body <= step.end <= len(one.text) and step.start < step.end):
+    for number, step in enumerate(completion.steps):
+        if not (
+            done <= step.start <= step.body <= step.end <= len(completion.text) and step.start < step.end
+        ):
             raise FieldError(
                 f"{where}.steps[{number}]",
                 f"{step.start}–{step.end} does not lie in the text, after the step before it",
@@ -90,15 +92,15 @@ def _check_steps(one: ImportedCompletion, where: str) -> None:
 
 
 def _check_step_labels(item: ImportedItem, labels: Sequence[ImportedStepLabel]) -> None:
-    for one in labels:
-        steps = _completion(item, one.completion, "step_labels").steps
-        if not 0 <= one.step < len(steps) or not steps[one.step].is_agents:
-            raise FieldError("step_labels", f"step {one.step} is none of the agent's {len(steps)} steps")
-        if one.label not in StepLabel.values:
+    for label in labels:
+        steps = _completion(item, label.completion, "step_labels").steps
+        if not 0 <= label.step < len(steps) or not steps[label.step].is_agents:
+            raise FieldError("step_labels", f"step {label.step} is none of the agent's {len(steps)} steps")
+        if label.label not in StepLabel.values:
             raise FieldError(
-                "step_labels", f"{one.label!r} is not known; known are {', '.join(StepLabel.values)}"
+                "step_labels", f"{label.label!r} is not known; known are {', '.join(StepLabel.values)}"
             )
-    _refuse_doubles("step_labels", [(one.completion, one.step) for one in labels])
+    _refuse_doubles("step_labels", [(step_label.completion, step_label.step) for step_label in labels])
 
 
 def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:

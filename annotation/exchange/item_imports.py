@@ -104,9 +104,9 @@ class ItemImport:
         completions = store_completions([(item, prompt) for _, item, prompt in judged], new_prompts)
         places = _Places(self._scene.project, completions)
         keys = [self._keys(item) for _, item, _ in judged]
-        wanted = [key for of_item in keys for key in of_item]
+        all_keys = [key for of_item in keys for key in of_item]
         known = set(
-            Judgment.objects.filter(idempotency_key__in=wanted).values_list("idempotency_key", flat=True)
+            Judgment.objects.filter(idempotency_key__in=all_keys).values_list("idempotency_key", flat=True)
         )
         people = self._people.ids(
             (judgment.annotator, judgment.is_machine) for _, item, _ in judged for judgment in item.judgments
@@ -143,17 +143,17 @@ class ItemImport:
         counts.comparisons += places.write()
         counts.judgments += len(accepted)
         counts.rankings_with_broken_ties += sum(
-            bool(one.judgment.more.get("broken_ties")) for one in accepted
+            bool(row.judgment.more.get("broken_ties")) for row in accepted
         )
         write_accepted(self._scene, accepted)
-        record_agreement(comparisons={one.comparison for one in accepted})
+        record_agreement(comparisons={row.comparison for row in accepted})
 
     def _keys(self, item: ImportedItem) -> list[uuid.UUID]:
         """The same content in the same project has the same key, wherever in a file it stands; the second of
         two that are the same in one file has another, for two people may say the same."""
         if not item.judgments:
             return []
-        asked = json.dumps(
+        item_json = json.dumps(
             [item.messages, item.context, [(c.text, c.source, c.seed) for c in item.completions]],
             ensure_ascii=False,
         )
@@ -162,7 +162,7 @@ class ItemImport:
             content = json.dumps(
                 _without_defaults(judgment), ensure_ascii=False, sort_keys=True, default=_without_defaults
             )
-            digest = hashlib.sha256(f"{asked}\n{content}".encode()).digest()
+            digest = hashlib.sha256(f"{item_json}\n{content}".encode()).digest()
             times = self._occurrences.count(digest[:16])
             keys.append(uuid.uuid5(_KEYS, f"{self._scene.project.pk}:{digest.hex()}:{times}"))
         return keys

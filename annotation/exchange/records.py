@@ -208,9 +208,9 @@ def _decisions(reveals: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """Reveal → each decision with the suggestion that it is about."""
     listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
     rows = DecidedSuggestion.objects.filter(reveal__in=reveals).order_by("suggestion_id")
-    for one in rows.select_related("suggestion__category", "suggestion__suggestion_set"):
-        suggestion = one.suggestion
-        listed[one.reveal_id].append(
+    for row in rows.select_related("suggestion__category", "suggestion__suggestion_set"):
+        suggestion = row.suggestion
+        listed[row.reveal_id].append(
             {
                 "suggestion": str(suggestion.pk),
                 "source": suggestion.suggestion_set.source,
@@ -222,9 +222,9 @@ def _decisions(reveals: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
                 "ranks": suggestion.ranks,
                 "confidence": suggestion.confidence,
                 "planted": suggestion.is_planted,
-                "decision": one.decision,
-                "seconds": one.seconds,
-                "decided_at": _time(one.decided_at),
+                "decision": row.decision,
+                "seconds": row.seconds,
+                "decided_at": _time(row.decided_at),
             }
         )
     return listed

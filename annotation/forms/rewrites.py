@@ -41,7 +41,7 @@ def corrected(
 
     Raises `ValueError`, `KeyError` or `TypeError` for rewrites that are not those of this original.
     """
-    changes = [_edit(original, one, categories) for one in rewrites]
+    changes = [_edit(original, rewrite, categories) for rewrite in rewrites]
     if not changes:
         return with_own_line_breaks(original, sent), ()
     if not is_faithful(original, changes):
@@ -51,12 +51,12 @@ def corrected(
     return text, tuple(changes) if text == rewritten else retyped(original, changes, text)
 
 
-def _edit(original: str, one: Mapping[str, Any], categories: Mapping[str, int]) -> Edit:
-    start, end = int(one["start"]), int(one["end"])
-    continuation, span = one.get("continuation"), one.get("span")
+def _edit(original: str, rewrite: Mapping[str, Any], categories: Mapping[str, int]) -> Edit:
+    start, end = int(rewrite["start"]), int(rewrite["end"])
+    continuation, span = rewrite.get("continuation"), rewrite.get("span")
     if continuation is not None and not 0 < int(continuation) <= BigIntegerField.MAX_BIGINT:
         raise ValueError("a continuation has another number")
-    text = str(one["text"])
+    text = str(rewrite["text"])
     if continuation is None:
         # A text field knows line feeds alone.
         text = text.replace("\r\n", "\n").replace("\n", usual_line_break(original))

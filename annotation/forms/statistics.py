@@ -74,8 +74,8 @@ class ItemsForm(SelectionForm):
     field_order = ["show", "round", "category", "annotator", "other"]
 
     def _more(self, data: QueryDict) -> dict[str, str]:
-        wanted = data.get("show", "")
-        return {"show": wanted if wanted in Shown.values else Shown.JUDGED}
+        shown = data.get("show", "")
+        return {"show": shown if shown in Shown.values else Shown.JUDGED}
 
     @property
     def shown(self) -> Shown:
@@ -97,4 +97,4 @@ def people_of(project: Project) -> dict[int, str]:
 
 def _people(project: Project) -> dict[int, str]:
     people = who_judged(project).filter(is_machine=False)
-    return dict(sorted(((user.pk, str(user)) for user in people), key=lambda one: one[1].casefold()))
+    return dict(sorted(((user.pk, str(user)) for user in people), key=lambda entry: entry[1].casefold()))

@@ -73,7 +73,7 @@ class WebhookEndpoint(models.Model):
         sealed = [self.secret]
         if self.previous_secret and self.previous_secret_until and self.previous_secret_until > now:
             sealed.append(self.previous_secret)
-        return [unseal(one, purpose=SEALED_FOR) for one in sealed]
+        return [unseal(secret, purpose=SEALED_FOR) for secret in sealed]
 
 
 class WebhookMessage(models.Model):

@@ -56,9 +56,9 @@ def _nested(row: Row) -> tuple[Mapping[str, Any], Annotations]:
     annotations: Annotations = defaultdict(dict)
     for question, responses in (row.get("responses") or {}).items():
         for number, response in enumerate(fields.items_of(responses, f"responses.{question}")):
-            one = fields.object_of(response, f"responses.{question}[{number}]")
-            if one.get("status") != "discarded":
-                annotations[str(one.get("user_id") or f"#{number}")][question] = one.get("value")
+            entry = fields.object_of(response, f"responses.{question}[{number}]")
+            if entry.get("status") != "discarded":
+                annotations[str(entry.get("user_id") or f"#{number}")][question] = entry.get("value")
     return row["fields"], annotations
 
 
@@ -87,7 +87,7 @@ def _judgment(
         if (
             isinstance(value, list)
             and value
-            and all(isinstance(one, dict) and "start" in one for one in value)
+            and all(isinstance(entry, dict) and "start" in entry for entry in value)
         ):
             spans += _marks(question, value, names, where)
         elif isinstance(value, list) and value:
@@ -113,10 +113,10 @@ def _judgment(
 
 
 def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, ...]:
-    if all(isinstance(one, dict) for one in value):
-        places = {str(one.get("value")): fields.whole_number(one.get("rank"), where) for one in value}
+    if all(isinstance(entry, dict) for entry in value):
+        places = {str(entry.get("value")): fields.whole_number(entry.get("rank"), where) for entry in value}
     else:
-        places = {str(one): rank for rank, one in enumerate(value, start=1)}
+        places = {str(name): rank for rank, name in enumerate(value, start=1)}
     if sorted(places) != sorted(names):
         raise FieldError(where, f"does not name each of {', '.join(names)} once")
     return dense([places[name] for name in names])

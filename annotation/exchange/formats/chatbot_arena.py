@@ -30,7 +30,15 @@ from annotation.exchange.formats.items import (
     Reader,
     Row,
 )
-from annotation.exchange.formats.writers import NO_ORDER, Dropped, Record, Scene, Writer, Written, said
+from annotation.exchange.formats.writers import (
+    NO_ORDER,
+    Dropped,
+    Record,
+    Scene,
+    Writer,
+    Written,
+    answer_messages,
+)
 
 _WINNERS = {
     "model_a": ((1, 2), Verdict.RANKED),
@@ -55,14 +63,14 @@ def _arena(row: Row) -> Iterator[ImportedItem]:
 
 
 def _arena_55k(row: Row) -> Iterator[ImportedItem]:
-    asked = _list_in_json(row, "prompt")
+    questions = _list_in_json(row, "prompt")
     sides = []
     for name in ("response_a", "response_b"):
         answers = _list_in_json(row, name)
-        if len(answers) != len(asked):
-            raise FieldError(name, f"has {len(answers)} answers to {len(asked)} questions")
+        if len(answers) != len(questions):
+            raise FieldError(name, f"has {len(answers)} answers to {len(questions)} questions")
         chat = []
-        for question, answer in zip(asked, answers, strict=True):
+        for question, answer in zip(questions, answers, strict=True):
             chat += [
                 {"role": "user", "content": fields.text(question, "prompt")},
                 {"role": "assistant", "content": fields.text(answer, name)},
@@ -88,14 +96,14 @@ def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], w
     for where, chat in (("conversation_a", left), ("conversation_b", right)):
         if chat[-1]["role"] != "assistant":
             raise FieldError(where, "does not end with an answer of the model")
-    asked = [message for message in left if message["role"] != "assistant"]
-    if asked != [message for message in right if message["role"] != "assistant"]:
+    questions = [message for message in left if message["role"] != "assistant"]
+    if questions != [message for message in right if message["role"] != "assistant"]:
         raise FieldError("conversation_b", "holds other questions than 'conversation_a'")
     if left[:-1] == right[:-1]:
         prompt, texts = left[:-1], [left[-1]["content"], right[-1]["content"]]
     else:
         # The conversations differ before their last turn, so the whole of each is compared.
-        prompt, texts = asked, [_answers(left), _answers(right)]
+        prompt, texts = questions, [_answers(left), _answers(right)]
     ranks, verdict = _WINNERS[winner]
     models = [fields.optional_text(row.get(name), name) for name in ("model_a", "model_b")]
     more = {
@@ -147,7 +155,7 @@ def _votes(record: Record, scene: Scene) -> Written:
         yield Dropped("one completion alone, so no pair")
         return
     place = {pk: number for number, pk in enumerate(record["display_order"])}
-    ordered = sorted(record["completions"], key=lambda one: place[one["id"]])
+    ordered = sorted(record["completions"], key=lambda completion: place[completion["id"]])
     for left, right in combinations(ordered, 2):
         difference = record["ranks"][left["id"]] - record["ranks"][right["id"]]
         # Two that share a rank of a ranking are equal; the verdict on all was another.
@@ -158,8 +166,8 @@ def _votes(record: Record, scene: Scene) -> Written:
             "model_b": right["source"],
             "winner": _winner(of_pair, difference),
             "judge": record["annotator"],
-            "conversation_a": [*record["messages"], *said(left["text"])],
-            "conversation_b": [*record["messages"], *said(right["text"])],
+            "conversation_a": [*record["messages"], *answer_messages(left["text"])],
+            "conversation_b": [*record["messages"], *answer_messages(right["text"])],
             "turn": sum(message["role"] == "user" for message in record["messages"]),
             "tstamp": datetime.fromisoformat(record["created_at"]).timestamp(),
             "machine": record["machine"],

@@ -197,7 +197,7 @@ def _context(row: Row) -> list[dict[str, Any]]:
     value = row.get("context")
     texts = value if isinstance(value, list) else [value]
     return [
-        {"title": "", "sentences": [fields.text(one, "context")]} for one in texts if one not in (None, "")
+        {"title": "", "sentences": [fields.text(text, "context")]} for text in texts if text not in (None, "")
     ]
 
 

@@ -42,15 +42,16 @@ def split_of(values: Row) -> str:
 def turns_of(row: Row, places: Mapping[str, int]) -> tuple[ImportedTurn, ...]:
     """The turns that a line is, in whatever conversations. places: completion id → its place in the line."""
     return tuple(
-        _turn(one, _conversation(one, where), places, where) for where, one in _listed(row.get(_NAME), _NAME)
+        _turn(entry, _conversation(entry, where), places, where)
+        for where, entry in _listed(row.get(_NAME), _NAME)
     )
 
 
 def unjudged_of(row: Row, completion: ReadCompletion) -> Iterator[ImportedItem]:
     """The turns without a judgment that a line tells of, as items. completion: reads one of them."""
-    for where, one in _listed(row.get(_NAME), _NAME):
-        conversation = _conversation(one, where)
-        for at, turn in _listed(one.get("unjudged"), f"{where}.unjudged"):
+    for where, entry in _listed(row.get(_NAME), _NAME):
+        conversation = _conversation(entry, where)
+        for at, turn in _listed(entry.get("unjudged"), f"{where}.unjudged"):
             completions = _listed(turn.get("completions"), f"{at}.completions")
             places = {str(each.get("id")): number for number, (_, each) in enumerate(completions)}
             yield ImportedItem(
@@ -64,8 +65,8 @@ def unjudged_of(row: Row, completion: ReadCompletion) -> Iterator[ImportedItem]:
 
 def _listed(value: Any, where: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
     return [
-        (f"{where}[{number}]", fields.object_of(one, f"{where}[{number}]"))
-        for number, one in enumerate(fields.items_of(value, where))
+        (f"{where}[{number}]", fields.object_of(entry, f"{where}[{number}]"))
+        for number, entry in enumerate(fields.items_of(value, where))
     ]
 
 

@@ -26,10 +26,10 @@ def fetch(name: str, *, revision: str | None = None) -> Path:
 
     try:
         files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
-        wanted = _DATA[:1] if any(file.endswith(".parquet") for file in files) else _DATA
+        patterns = _DATA[:1] if any(file.endswith(".parquet") for file in files) else _DATA
         return Path(
             snapshot_download(
-                name, repo_type="dataset", revision=revision, allow_patterns=wanted, max_workers=2
+                name, repo_type="dataset", revision=revision, allow_patterns=patterns, max_workers=2
             )
         )
     except RepositoryNotFoundError:

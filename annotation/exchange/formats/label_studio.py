@@ -74,14 +74,18 @@ def _tasks(row: Row) -> Iterator[ImportedItem]:
 def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletion]]:
     """The names by which results speak of answers, and the answers."""
     for value in data.values():
-        if isinstance(value, list) and value and all(isinstance(one, dict) and "id" in one for one in value):
-            ids = [str(one["id"]) for one in value]
+        if (
+            isinstance(value, list)
+            and value
+            and all(isinstance(entry, dict) and "id" in entry for entry in value)
+        ):
+            ids = [str(entry["id"]) for entry in value]
             return ids, [
                 ImportedCompletion(
-                    text=fields.text(one.get("body") or one.get("text") or one.get("html"), "data"),
-                    source=fields.optional_text(one.get("source"), "data"),
+                    text=fields.text(entry.get("body") or entry.get("text") or entry.get("html"), "data"),
+                    source=fields.optional_text(entry.get("source"), "data"),
                 )
-                for one in value
+                for entry in value
             ]
     answers = answers_of(data) or [(name, data[name]) for name in ("text1", "text2") if name in data]
     if not answers and isinstance(data.get("text"), str):
@@ -159,7 +163,7 @@ def _ranking(
         if len(filled) != 1:
             raise FieldError(f"{where}.value.ranker", "has several buckets, whose order Rondo cannot know")
         order = filled[0]
-    ids = [str(one) for one in fields.items_of(order, f"{where}.value.ranker")]
+    ids = [str(answer_id) for answer_id in fields.items_of(order, f"{where}.value.ranker")]
     if sorted(ids) != sorted(names):
         raise FieldError(f"{where}.value.ranker", f"does not name each of {', '.join(names)} once")
     return tuple(ids.index(name) + 1 for name in names)
@@ -234,7 +238,10 @@ def _person(value: Any) -> str:
 
 
 def _task(record: Record, scene: Scene) -> Written:
-    names = {one["id"]: f"answer_{number}" for number, one in enumerate(record["completions"], start=1)}
+    names = {
+        completion["id"]: f"answer_{number}"
+        for number, completion in enumerate(record["completions"], start=1)
+    }
     messages = record["messages"]
     result = [
         *_verdict(record, names),
@@ -248,9 +255,10 @@ def _task(record: Record, scene: Scene) -> Written:
             "prompt": messages[0]["content"]
             if len(messages) == 1 and messages[0]["role"] == "user"
             else messages,
-            **{names[one["id"]]: one["text"] for one in record["completions"]},
+            **{names[completion["id"]]: completion["text"] for completion in record["completions"]},
             **{
-                f"source_{number}": one["source"] for number, one in enumerate(record["completions"], start=1)
+                f"source_{number}": completion["source"]
+                for number, completion in enumerate(record["completions"], start=1)
             },
             **_listed(record, names),
         },
@@ -262,7 +270,7 @@ def _task(record: Record, scene: Scene) -> Written:
                 "was_cancelled": False,
                 "lead_time": record["active_seconds"],
                 # Label Studio's pages find a region by its id.
-                "result": [{"id": f"r{number}", **one} for number, one in enumerate(result, start=1)],
+                "result": [{"id": f"r{number}", **region} for number, region in enumerate(result, start=1)],
             }
         ],
     }
@@ -276,8 +284,13 @@ def _listed(record: Record, names: dict[str, str]) -> dict[str, Any]:
     if len(names) < 3:
         return {}
     listed = [
-        {"id": names[one["id"]], "title": names[one["id"]], "body": one["text"], "source": one["source"]}
-        for one in record["completions"]
+        {
+            "id": names[completion["id"]],
+            "title": names[completion["id"]],
+            "body": completion["text"],
+            "source": completion["source"],
+        }
+        for completion in record["completions"]
     ]
     return {"answers": listed}
 

@@ -37,20 +37,22 @@ def _messages(row: Row) -> Iterator[ImportedItem]:
 
 
 def _preference(row: Row) -> Iterator[ImportedItem]:
-    asked = fields.object_of(fields.required(row, "input"), "input")
-    messages = fields.prompt(_chat(asked.get("messages"), "input.messages"), "input.messages")
+    request = fields.object_of(fields.required(row, "input"), "input")
+    messages = fields.prompt(_chat(request.get("messages"), "input.messages"), "input.messages")
     chosen, rejected = (fields.answer(_chat(fields.required(row, name), name), name) for name in _PAIR)
     yield preference(messages, chosen, rejected, row, known={"input", *_PAIR})
 
 
 def _chat(value: Any, where: str) -> list[dict[str, str]]:
     listed = fields.items_of(value, where)
-    for number, one in enumerate(listed):
-        if isinstance(one, Mapping) and (one.get("tool_calls") or one.get("role") in ("tool", "function")):
+    for number, message in enumerate(listed):
+        if isinstance(message, Mapping) and (
+            message.get("tool_calls") or message.get("role") in ("tool", "function")
+        ):
             raise FieldError(f"{where}[{number}]", "calls a tool; choose the format openai_traces")
     renamed = [
-        {**one, "role": "system"} if isinstance(one, dict) and one.get("role") == "developer" else one
-        for one in listed
+        {**turn, "role": "system"} if isinstance(turn, dict) and turn.get("role") == "developer" else turn
+        for turn in listed
     ]
     return fields.messages(renamed, where)
 

@@ -146,9 +146,9 @@ def _decoded(value: Any, at: str) -> Any:
 def _threads(spans: Sequence[Span]) -> list[_Thread]:
     """Return the conversations of one trace, the oldest first."""
     spoken = [request for request in map(_request, spans) if request.sent or request.received]
-    asked = [request for request in spoken if request.span.operation not in _NOT_REQUESTS]
+    model_requests = [request for request in spoken if request.span.operation not in _NOT_REQUESTS]
     threads: list[_Thread] = []
-    for request in asked or spoken:
+    for request in model_requests or spoken:
         thread, new = _continued(threads, request)
         if thread is None:
             thread = _Thread()
@@ -156,7 +156,7 @@ def _threads(spans: Sequence[Span]) -> list[_Thread]:
         thread.steps += [*new, *request.received]
         _take_names(thread, request.span.values)
     tools = [span for span in spans if span.operation == "execute_tool"]
-    if asked:
+    if model_requests:
         for thread in threads:
             thread.steps = list(_with_results(thread.steps, tools))
     elif threads:

@@ -45,8 +45,8 @@ def spans_in(row: Row) -> Iterator[Span]:
 
 def _inside(value: Mapping[str, Any], at: str, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     place = f"{at}.{name}" if at else name
-    for number, one in enumerate(fields.items_of(value.get(name), place)):
-        yield f"{place}[{number}]", fields.object_of(one, f"{place}[{number}]")
+    for number, entry in enumerate(fields.items_of(value.get(name), place)):
+        yield f"{place}[{number}]", fields.object_of(entry, f"{place}[{number}]")
 
 
 def trace_id(span: Mapping[str, Any]) -> str | None:
@@ -91,9 +91,9 @@ def _time(span: Mapping[str, Any]) -> int:
 def _attributes(value: Any, at: str) -> dict[str, Any]:
     """Return attributes as an object: OTLP writes a list of `key` and `value`, others an object."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    listed = [fields.object_of(one, at) for one in fields.items_of(value, at)]
-    return {str(one.get("key")): _plain(one.get("value")) for one in listed}
+        return {name: _plain(inner) for name, inner in value.items()}
+    listed = [fields.object_of(entry, at) for entry in fields.items_of(value, at)]
+    return {str(entry.get("key")): _plain(entry.get("value")) for entry in listed}
 
 
 def _plain(value: Any) -> Any:
@@ -102,9 +102,9 @@ def _plain(value: Any) -> Any:
         return value
     ((kind, inner),) = value.items()
     if kind == "arrayValue":
-        return [_plain(one) for one in inner.get("values") or []]
+        return [_plain(element) for element in inner.get("values") or []]
     if kind == "kvlistValue":
-        return {str(one.get("key")): _plain(one.get("value")) for one in inner.get("values") or []}
+        return {str(entry.get("key")): _plain(entry.get("value")) for entry in inner.get("values") or []}
     if kind == "intValue":
         return int(inner)
     return inner if kind in ("stringValue", "boolValue", "doubleValue", "bytesValue") else value

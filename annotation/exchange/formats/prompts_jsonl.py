@@ -144,7 +144,9 @@ def _completions(value: Any) -> tuple[ImportedCompletion, ...]:
     if not isinstance(value, list) or not value:
         raise FieldError("completions", "a list of at least one answer is expected; or take the field away")
     completions = tuple(_completion(item, f"completions[{index}]") for index, item in enumerate(value))
-    if len(completions) > 1 and len({(one.text, one.source) for one in completions}) != len(completions):
+    if len(completions) > 1 and len(
+        {(completion.text, completion.source) for completion in completions}
+    ) != len(completions):
         raise FieldError("completions", "the same answer stands there twice; keep one")
     return completions
 

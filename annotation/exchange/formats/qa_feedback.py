@@ -124,9 +124,9 @@ def _judgment(row: Row) -> ImportedJudgment:
     return ImportedJudgment(
         verdict=verdict_of(ranks),
         ranks=ranks,
-        spans=tuple(_span(one, f"feedback.errors[{number}]") for number, one in enumerate(errors)),
+        spans=tuple(_span(error, f"feedback.errors[{number}]") for number, error in enumerate(errors)),
         missing=tuple(
-            _missing(one, f"feedback.missing-info[{number}]") for number, one in enumerate(missing)
+            _missing(info, f"feedback.missing-info[{number}]") for number, info in enumerate(missing)
         ),
         corrections=((0, corrected),),
         display_order=(0, 1, 2, 3),
@@ -155,45 +155,47 @@ def _passages(value: Any) -> Iterator[dict[str, Any]]:
 
 def _preference(value: Any) -> list[int]:
     choices = fields.items_of(value, "preference")
-    if len(choices) != len(PAIRS) or any(type(one) is not int or one not in (0, 1, 2) for one in choices):
+    if len(choices) != len(PAIRS) or any(
+        type(choice) is not int or choice not in (0, 1, 2) for choice in choices
+    ):
         raise FieldError("preference", "six numbers 0, 1 or 2 are expected, for 1v2 1v3 1v4 2v3 2v4 3v4")
     return choices
 
 
 def _span(value: Any, where: str) -> ImportedSpan:
-    one = _object(value, where, "error type", "explanation", "start", "end")
+    span = _object(value, where, "error type", "explanation", "start", "end")
     return ImportedSpan(
         completion=0,
-        category=_category(one["error type"], f"{where}.error type", SPAN_TYPES),
-        start=fields.whole_number(one["start"], f"{where}.start"),
-        end=fields.whole_number(one["end"], f"{where}.end"),
-        note=fields.text(one["explanation"], f"{where}.explanation", empty=True),
+        category=_category(span["error type"], f"{where}.error type", SPAN_TYPES),
+        start=fields.whole_number(span["start"], f"{where}.start"),
+        end=fields.whole_number(span["end"], f"{where}.end"),
+        note=fields.text(span["explanation"], f"{where}.explanation", empty=True),
     )
 
 
 def _missing(value: Any, where: str) -> ImportedMissing:
-    one = _object(value, where, "error type", "passage_id", "sentence_id")
-    passage = fields.whole_number(one["passage_id"], f"{where}.passage_id")
+    info = _object(value, where, "error type", "passage_id", "sentence_id")
+    passage = fields.whole_number(info["passage_id"], f"{where}.passage_id")
     texts = [
         fields.whole_number(text, f"{where}.sentence_id[{number}]")
-        for number, text in enumerate(fields.items_of(one["sentence_id"], f"{where}.sentence_id"))
+        for number, text in enumerate(fields.items_of(info["sentence_id"], f"{where}.sentence_id"))
     ]
     if not texts:
         raise FieldError(f"{where}.sentence_id", "is empty; name at least one sentence")
     return ImportedMissing(
         completion=0,
-        category=_category(one["error type"], f"{where}.error type", MISSING_TYPES),
+        category=_category(info["error type"], f"{where}.error type", MISSING_TYPES),
         evidence=tuple((passage - 1, text - 1 if text else None) for text in texts),
     )
 
 
 def _object(value: Any, where: str, *names: str) -> Mapping[str, Any]:
     """An object with exactly these fields."""
-    one = fields.object_of(value, where)
-    refuse_unknown(one, names, f"{where}.")
-    if lacking := [name for name in names if name not in one]:
+    record = fields.object_of(value, where)
+    refuse_unknown(record, names, f"{where}.")
+    if lacking := [name for name in names if name not in record]:
         raise FieldError(f"{where}.{lacking[0]}", "is missing")
-    return one
+    return record
 
 
 def _category(value: Any, where: str, types: Mapping[str, NewCategory]) -> str:

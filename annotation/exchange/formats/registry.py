@@ -46,11 +46,11 @@ _MODULES = (
 
 def register(*formats: Reader | Writer) -> None:
     """Add formats, each under its name. Readers are guessed in this order, a table last."""
-    for one in formats:
-        if isinstance(one, Writer):
-            WRITERS[one.name] = one
+    for file_format in formats:
+        if isinstance(file_format, Writer):
+            WRITERS[file_format.name] = file_format
         else:
-            READERS[one.name] = one
+            READERS[file_format.name] = file_format
             if "table" in READERS:
                 READERS["table"] = READERS.pop("table")
 
@@ -98,8 +98,8 @@ def _names(sample: Sequence[Row]) -> set[str]:
     names: set[str] = set()
     for row in sample:
         inner: list[Mapping[str, Any]] = [row[n] for n in ("data", "fields") if isinstance(row.get(n), dict)]
-        for one in (row, *inner):
-            names |= set(one)
+        for part in (row, *inner):
+            names |= set(part)
     return names
 
 

@@ -95,17 +95,17 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
 
 
 def _judgment(row: Row) -> Iterator[ImportedItem]:
-    rows = [{name: plain(str(cell)) for name, cell in one.items()} for one in row["rows"]]
+    rows = [{name: plain(str(cell)) for name, cell in line.items()} for line in row["rows"]]
     first = rows[0]
-    ranks = tuple(_number(one["rank"], "rank") for one in rows if one.get("rank"))
+    ranks = tuple(_number(line["rank"], "rank") for line in rows if line.get("rank"))
     positions = sorted(
-        (_number(one["position"], "position"), n) for n, one in enumerate(rows) if one.get("position")
+        (_number(line["position"], "position"), n) for n, line in enumerate(rows) if line.get("position")
     )
     yield ImportedItem(
         messages=fields.prompt(first.get("question"), "question"),
         completions=tuple(
-            ImportedCompletion(text=fields.text(one.get("text"), "text"), source=one.get("source", ""))
-            for one in rows
+            ImportedCompletion(text=fields.text(line.get("text"), "text"), source=line.get("source", ""))
+            for line in rows
         ),
         judgments=(
             ImportedJudgment(
@@ -118,7 +118,7 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
                 comment=first.get("comment", ""),
                 created_at=first.get("created_at", ""),
                 display_order=tuple(n for _, n in positions),
-                ratings=tuple(rating for n, one in enumerate(rows) for rating in _ratings(n, one)),
+                ratings=tuple(rating for n, line in enumerate(rows) for rating in _ratings(n, line)),
                 more={name: first[name] for name in ("judgment", "comparison", "round") if first.get(name)},
             ),
         ),

@@ -85,7 +85,7 @@ def _line(row: Row) -> Iterator[ImportedItem]:
         (f"completions[{number}]", fields.object_of(value, f"completions[{number}]"))
         for number, value in enumerate(fields.items_of(fields.required(row, "completions"), "completions"))
     ]
-    places = {str(one.get("id")): number for number, (_, one) in enumerate(completions)}
+    places = {str(completion.get("id")): number for number, (_, completion) in enumerate(completions)}
     if len(places) != len(completions):
         raise FieldError("completions", "two of them have the same id")
     yield ImportedItem(
@@ -95,8 +95,8 @@ def _line(row: Row) -> Iterator[ImportedItem]:
             fields.text(v, "references") for v in fields.items_of(row.get("references"), "references")
         ],
         tags=[fields.text(value, "tags") for value in fields.items_of(row.get("tags"), "tags")],
-        completions=tuple(_completion(where, one) for where, one in completions),
-        judgments=(_judgment(row, places, [str(one.get("text")) for _, one in completions]),),
+        completions=tuple(_completion(where, completion) for where, completion in completions),
+        judgments=(_judgment(row, places, [str(completion.get("text")) for _, completion in completions]),),
         split=split_of(row),
         turns=turns_of(row, places),
     )
@@ -114,41 +114,41 @@ def _passage(value: Any) -> dict[str, Any]:
     }
 
 
-def _completion(where: str, one: Mapping[str, Any]) -> ImportedCompletion:
-    finish = one.get("finish_reason") or ""
+def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion:
+    finish = completion.get("finish_reason") or ""
     if finish not in ("", "stop", "length"):
         raise FieldError(f"{where}.finish_reason", f"{finish!r} is neither stop nor length")
-    seed = one.get("seed")
+    seed = completion.get("seed")
     return ImportedCompletion(
-        text=fields.text(one.get("text"), f"{where}.text"),
-        source=fields.optional_text(one.get("source"), f"{where}.source"),
-        sampling=fields.object_of(one.get("sampling") or {}, f"{where}.sampling"),
+        text=fields.text(completion.get("text"), f"{where}.text"),
+        source=fields.optional_text(completion.get("source"), f"{where}.source"),
+        sampling=fields.object_of(completion.get("sampling") or {}, f"{where}.sampling"),
         seed=None if seed is None else fields.whole_number(seed, f"{where}.seed"),
         finish_reason=finish,
         steps=tuple(
             _step(fields.object_of(value, f"{where}.steps[{number}]"), f"{where}.steps[{number}]")
-            for number, value in enumerate(fields.items_of(one.get("steps"), f"{where}.steps"))
+            for number, value in enumerate(fields.items_of(completion.get("steps"), f"{where}.steps"))
         ),
     )
 
 
-def _step(one: Mapping[str, Any], where: str) -> PlacedStep:
-    kind, role = one.get("kind"), one.get("role")
+def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
+    kind, role = step.get("kind"), step.get("role")
     if kind not in StepKind.values:
         raise FieldError(f"{where}.kind", f"{kind!r} is not known; known are {', '.join(StepKind.values)}")
     if role not in STEP_ROLES:
         raise FieldError(f"{where}.role", f"{role!r} is not known; known are {', '.join(STEP_ROLES)}")
-    start, body, end = (fields.whole_number(one.get(n), f"{where}.{n}") for n in ("start", "body", "end"))
+    start, body, end = (fields.whole_number(step.get(n), f"{where}.{n}") for n in ("start", "body", "end"))
     return PlacedStep(
         kind=kind,
         role=role,
         start=start,
         body=body,
         end=end,
-        tool=fields.optional_text(one.get("tool"), f"{where}.tool")[:LONGEST_TOOL],
-        call=fields.optional_text(one.get("call"), f"{where}.call")[:LONGEST_CALL],
-        is_error=one.get("is_error") is True,
-        arguments=one.get("arguments"),
+        tool=fields.optional_text(step.get("tool"), f"{where}.tool")[:LONGEST_TOOL],
+        call=fields.optional_text(step.get("call"), f"{where}.call")[:LONGEST_CALL],
+        is_error=step.get("is_error") is True,
+        arguments=step.get("arguments"),
     )
 
 
@@ -171,32 +171,34 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
         is_machine=row.get("machine") is True,
         strength=None if strength is None else fields.whole_number(strength, "strength"),
         comment=fields.optional_text(row.get("comment"), "comment"),
-        spans=tuple(_span(one, place(one.get("completion"), "spans"), texts) for one in parts("spans")),
-        missing=tuple(_missing(one, place(one.get("completion"), "missing")) for one in parts("missing")),
+        spans=tuple(_span(span, place(span.get("completion"), "spans"), texts) for span in parts("spans")),
+        missing=tuple(_missing(info, place(info.get("completion"), "missing")) for info in parts("missing")),
         corrections=tuple(
             (
-                place(one.get("completion"), "corrections"),
-                fields.text(one.get("text"), "corrections", empty=True),
+                place(correction.get("completion"), "corrections"),
+                fields.text(correction.get("text"), "corrections", empty=True),
             )
-            for one in parts("corrections")
+            for correction in parts("corrections")
         ),
         edits=tuple(
             edit
-            for one in parts("corrections")
-            for edit in _edits(one, place(one.get("completion"), "corrections"), texts)
+            for correction in parts("corrections")
+            for edit in _edits(correction, place(correction.get("completion"), "corrections"), texts)
         ),
-        ratings=tuple(_rating(one, place(one.get("completion"), "ratings")) for one in parts("ratings")),
+        ratings=tuple(
+            _rating(rating, place(rating.get("completion"), "ratings")) for rating in parts("ratings")
+        ),
         critiques=tuple(
-            (place(one.get("completion"), "critiques"), fields.text(one.get("text"), "critiques"))
-            for one in parts("critiques")
+            (place(critique.get("completion"), "critiques"), fields.text(critique.get("text"), "critiques"))
+            for critique in parts("critiques")
         ),
         step_labels=tuple(
             ImportedStepLabel(
-                completion=place(one.get("completion"), "step_labels"),
-                step=fields.whole_number(one.get("step"), "step_labels.step"),
-                label=fields.text(one.get("label"), "step_labels.label"),
+                completion=place(label.get("completion"), "step_labels"),
+                step=fields.whole_number(label.get("step"), "step_labels.step"),
+                label=fields.text(label.get("label"), "step_labels.label"),
             )
-            for one in parts("step_labels")
+            for label in parts("step_labels")
         ),
         demonstration=fields.optional_text(row.get("demonstration"), "demonstration"),
         active_seconds=row.get("active_seconds"),
@@ -208,33 +210,33 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
     )
 
 
-def _span(one: Mapping[str, Any], completion: int, texts: list[str]) -> ImportedSpan:
-    severity = one.get("severity")
+def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> ImportedSpan:
+    severity = span.get("severity")
     start, end = placed(
         texts[completion],
-        fields.whole_number(one.get("start"), "spans.start"),
-        fields.whole_number(one.get("end"), "spans.end"),
-        fields.text(one.get("quote"), "spans.quote", empty=True),
+        fields.whole_number(span.get("start"), "spans.start"),
+        fields.whole_number(span.get("end"), "spans.end"),
+        fields.text(span.get("quote"), "spans.quote", empty=True),
         "spans.quote",
     )
     return ImportedSpan(
         completion=completion,
-        category=key_of(fields.text(one.get("category"), "spans.category")),
+        category=key_of(fields.text(span.get("category"), "spans.category")),
         start=start,
         end=end,
         severity=None if severity is None else fields.whole_number(severity, "spans.severity"),
-        note=fields.optional_text(one.get("note"), "spans.note"),
+        note=fields.optional_text(span.get("note"), "spans.note"),
     )
 
 
-def _edits(one: Mapping[str, Any], completion: int, texts: list[str]) -> Iterator[ImportedEdit]:
+def _edits(correction: Mapping[str, Any], completion: int, texts: list[str]) -> Iterator[ImportedEdit]:
     """Yield the edits of a correction, unless a comparison of both texts gives them."""
     where = "corrections.edits"
-    rows = [fields.object_of(value, where) for value in fields.items_of(one.get("edits"), where)]
+    rows = [fields.object_of(value, where) for value in fields.items_of(correction.get("edits"), where)]
     imported_edits = [_edit(row, completion) for row in rows]
     named = any(edit.is_model or edit.span for edit in imported_edits)
     if not named:
-        original, text = texts[completion], str(one.get("text"))
+        original, text = texts[completion], str(correction.get("text"))
         text_edits = as_edits(original, imported_edits)
         if applied(original, text_edits) != text or tuple(text_edits) == edits(original, text):
             return
@@ -265,13 +267,13 @@ def _mended(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
     return category, start, end
 
 
-def _missing(one: Mapping[str, Any], completion: int) -> ImportedMissing:
-    place = one.get("insert_at")
-    evidence = [fields.object_of(value, "missing.evidence") for value in one.get("evidence") or []]
+def _missing(info: Mapping[str, Any], completion: int) -> ImportedMissing:
+    place = info.get("insert_at")
+    evidence = [fields.object_of(value, "missing.evidence") for value in info.get("evidence") or []]
     return ImportedMissing(
         completion=completion,
-        category=key_of(fields.text(one.get("category"), "missing.category")),
-        text=fields.optional_text(one.get("text"), "missing.text"),
+        category=key_of(fields.text(info.get("category"), "missing.category")),
+        text=fields.optional_text(info.get("text"), "missing.text"),
         insert_at=None if place is None else fields.whole_number(place, "missing.insert_at"),
         evidence=tuple(
             (fields.whole_number(pointer.get("passage"), "missing.evidence"), pointer.get("sentence"))
@@ -280,15 +282,15 @@ def _missing(one: Mapping[str, Any], completion: int) -> ImportedMissing:
     )
 
 
-def _rating(one: Mapping[str, Any], completion: int) -> ImportedRating:
-    scale = one.get("scale")
+def _rating(rating: Mapping[str, Any], completion: int) -> ImportedRating:
+    scale = rating.get("scale")
     if scale not in ("five", "seven", "thumbs"):
         raise FieldError("ratings.scale", f"{scale!r} is not known; known are five, seven, thumbs")
     return ImportedRating(
         completion=completion,
-        criterion=key_of(fields.text(one.get("criterion"), "ratings.criterion")),
+        criterion=key_of(fields.text(rating.get("criterion"), "ratings.criterion")),
         scale=scale,
-        value=fields.whole_number(one.get("value"), "ratings.value"),
+        value=fields.whole_number(rating.get("value"), "ratings.value"),
     )
 
 

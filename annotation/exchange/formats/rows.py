@@ -166,7 +166,7 @@ def _as_row(value: Any) -> Row | FieldError:
 
 def _json(stream: IO[str]) -> Iterator[NumberedRow]:
     """The objects of one long list, each as soon as it is whole."""
-    waiting, number, wanted = stream.read(_CHUNK).lstrip().removeprefix("["), 0, _CHUNK
+    waiting, number, size = stream.read(_CHUNK).lstrip().removeprefix("["), 0, _CHUNK
     while True:
         waiting = waiting.lstrip(" \t\r\n,")
         if waiting.startswith("]"):
@@ -174,9 +174,9 @@ def _json(stream: IO[str]) -> Iterator[NumberedRow]:
         try:
             row, end = _first(waiting)
         except (json.JSONDecodeError, RecursionError) as error:
-            more = stream.read(wanted)
+            more = stream.read(size)
             # Twice as much each time: one long row is not read over and over.
-            wanted *= 2
+            size *= 2
             if not more or len(waiting) > LONGEST_ROW:
                 why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise Refusal(
@@ -184,7 +184,7 @@ def _json(stream: IO[str]) -> Iterator[NumberedRow]:
                 ) from None
             waiting += more
             continue
-        number, wanted, waiting = number + 1, _CHUNK, waiting[end:]
+        number, size, waiting = number + 1, _CHUNK, waiting[end:]
         yield number, row
 
 

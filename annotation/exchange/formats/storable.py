@@ -33,17 +33,17 @@ def refuse_unstorable(row: Mapping[str, Any]) -> None:
             if depth == DEEPEST:
                 raise FieldError(None, f"nested too deeply; {DEEPEST} levels are the most")
             inner = list(_inner(value, at))
-            waiting += ((one, path, depth + 1) for one, path in reversed(inner))
+            waiting += ((part, path, depth + 1) for part, path in reversed(inner))
 
 
 def _inner(value: dict[str, Any] | list[Any], at: _At) -> Iterator[tuple[Any, _At]]:
     if isinstance(value, list):
-        yield from ((one, (at, f"[{number}]")) for number, one in enumerate(value))
+        yield from ((part, (at, f"[{number}]")) for number, part in enumerate(value))
         return
-    for name, one in value.items():
+    for name, item in value.items():
         path = (at, f".{name}")
         _refuse_text(name, path)
-        yield one, path
+        yield item, path
 
 
 def _refuse_text(value: str, at: _At) -> None:

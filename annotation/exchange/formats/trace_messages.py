@@ -87,9 +87,9 @@ def _traces(row: Row) -> list[Mapping[str, Any]]:
     if _OTHER_FORMATS & row.keys():
         return []
     listed = row.get("traces", [row])
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(trace, dict) for trace in listed):
         return []
-    return listed if all(_messages(one) for one in listed) else []
+    return listed if all(_messages(trace) for trace in listed) else []
 
 
 def _messages(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -102,7 +102,7 @@ def _messages(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _is_session(row: Row) -> bool:
     """True for a conversation in which the assistant acts; a prompt ends with the user."""
     traces = _traces(row)
-    return bool(traces) and all(_messages(one)[-1].get("role") != "user" for one in traces)
+    return bool(traces) and all(_messages(trace)[-1].get("role") != "user" for trace in traces)
 
 
 def _is_anthropic(row: Row) -> bool:

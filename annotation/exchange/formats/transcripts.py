@@ -15,7 +15,15 @@ from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Reader, Row
 from annotation.exchange.formats.trl import preference
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, pairs, said
+from annotation.exchange.formats.writers import (
+    Dropped,
+    Record,
+    Scene,
+    Writer,
+    Written,
+    answer_messages,
+    pairs,
+)
 
 _TURN = re.compile(r"\n\n(Human|Assistant): ?")
 _ROLE = {"Human": "user", "Assistant": "assistant"}
@@ -67,7 +75,9 @@ def _rows(record: Record, scene: Scene) -> Written:
         if isinstance(pair, Dropped):
             yield pair
             continue
-        chosen, rejected = (_spelled([*messages, *said(one["text"])]) for one in pair)
+        chosen, rejected = (
+            _spelled([*messages, *answer_messages(completion["text"])]) for completion in pair
+        )
         if chosen is None or rejected is None:
             yield Dropped("a message holds the mark of a turn, “Human:” or “Assistant:” after an empty line")
         elif chosen == rejected:

@@ -38,8 +38,8 @@ from annotation.exchange.formats.writers import (
     Scene,
     Writer,
     Written,
+    answer_messages,
     pairs,
-    said,
 )
 
 DESIRABLE = "desirable"
@@ -117,8 +117,8 @@ def _parted(
         raise FieldError("rejected", "does not share all but its last message with 'chosen'")
     shared = fields.messages(chosen[:-1], "chosen")
     system = [m for m in (*prompt, *shared) if m["role"] == "system"][:1]
-    asked, shared = ([m for m in chat if m["role"] != "system"] for chat in (prompt, shared))
-    turns = shared if shared[: len(asked)] == asked else [*asked, *shared]
+    prompt_turns, shared = ([m for m in chat if m["role"] != "system"] for chat in (prompt, shared))
+    turns = shared if shared[: len(prompt_turns)] == prompt_turns else [*prompt_turns, *shared]
     return fields.prompt([*system, *turns], "chosen"), chosen[-1:], rejected[-1:]
 
 
@@ -200,8 +200,8 @@ def preference_rows(record: Record, scene: Scene) -> Written:
             chosen, rejected = pair
             yield {
                 "prompt": record["messages"],
-                "chosen": said(chosen["text"]),
-                "rejected": said(rejected["text"]),
+                "chosen": answer_messages(chosen["text"]),
+                "rejected": answer_messages(rejected["text"]),
             }
 
 
@@ -210,7 +210,11 @@ def _trl_unpaired(record: Record, scene: Scene) -> Written:
         if isinstance(label, str):
             yield Dropped(label, completion["id"])
         else:
-            yield {"prompt": record["messages"], "completion": said(completion["text"]), "label": label}
+            yield {
+                "prompt": record["messages"],
+                "completion": answer_messages(completion["text"]),
+                "label": label,
+            }
 
 
 def _labels(record: Record) -> Iterator[tuple[Mapping[str, Any], bool | str]]:
@@ -236,16 +240,18 @@ def sft_rows(record: Record, scene: Scene) -> Written:
     has_rows = False
     for text in _worth_imitating(record):
         has_rows = True
-        yield {"prompt": record["messages"], "completion": said(text)}
+        yield {"prompt": record["messages"], "completion": answer_messages(text)}
     if not has_rows:
         yield Dropped(NO_ORDER.get(Verdict(record["verdict"]), "no answer to imitate"))
 
 
 def _worth_imitating(record: Record) -> Iterator[str]:
     """Return the text that a person wrote, else the one that they preferred or called good."""
-    own = [text for text in (record["demonstration"], *(c["text"] for c in record["corrections"])) if text]
-    yield from own
-    if own:
+    written_texts = [
+        text for text in (record["demonstration"], *(c["text"] for c in record["corrections"])) if text
+    ]
+    yield from written_texts
+    if written_texts:
         return
     ranks = record["ranks"]
     preferred = record["verdict"] == Verdict.RANKED and len(set(ranks.values())) > 1

@@ -31,17 +31,19 @@ def _ultrafeedback(row: Row) -> Iterator[ImportedItem]:
     completions, ratings, critiques, means = [], [], [], []
     for number, value in enumerate(listed):
         where = f"completions[{number}]"
-        one = fields.object_of(value, where)
+        completion = fields.object_of(value, where)
         completions.append(
             ImportedCompletion(
-                text=fields.text(one.get("response"), f"{where}.response"),
-                source=fields.optional_text(one.get("model"), f"{where}.model"),
+                text=fields.text(completion.get("response"), f"{where}.response"),
+                source=fields.optional_text(completion.get("model"), f"{where}.model"),
             )
         )
-        own = _aspects(number, one, where)
-        ratings += own
-        means.append(sum(rating.value for rating in own) / len(own) if own else None)
-        if critique := fields.optional_text(one.get("critique"), f"{where}.critique").strip():
+        aspect_ratings = _aspects(number, completion, where)
+        ratings += aspect_ratings
+        means.append(
+            sum(rating.value for rating in aspect_ratings) / len(aspect_ratings) if aspect_ratings else None
+        )
+        if critique := fields.optional_text(completion.get("critique"), f"{where}.critique").strip():
             critiques.append((number, critique))
     rated = all(mean is not None for mean in means) and len(completions) > 1
     ranks = dense([-float(mean or 0) for mean in means]) if rated else ()

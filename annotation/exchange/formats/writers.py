@@ -67,7 +67,7 @@ NO_ORDER = {
 }
 
 
-def said(text: str) -> list[dict[str, str]]:
+def answer_messages(text: str) -> list[dict[str, str]]:
     """An answer as a conversation of one message."""
     return [{"role": "assistant", "content": text}]
 
