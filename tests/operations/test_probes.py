@@ -174,7 +174,7 @@ def test_what_never_answers_is_waited_for_so_long_and_costs_one_thread():
         assert active_count() == before + 1
     finally:
         answers.set()
-        deadlines._asked["never"].join()
+        deadlines._threads["never"].join()
     assert within(30, "never", lambda: "again") == "again"
 
 

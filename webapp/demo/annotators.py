@@ -100,7 +100,8 @@ class Annotator:
         completions = shown_in(assignment)
         noise = self.temper.noise + self.temper.drift * (round_number - 1)
         perceived = {
-            one.pk: self._responses[one.text].quality + self._chance.gauss(0, noise) for one in completions
+            completion.pk: self._responses[completion.text].quality + self._chance.gauss(0, noise)
+            for completion in completions
         }
         perceived[completions[0].pk] += self.temper.first_bias
         ranks = _ranks(perceived)
@@ -113,8 +114,10 @@ class Annotator:
         return JudgmentAnswer(
             verdict=verdict,
             ranks=ranks,
-            span_flags=tuple(span for one in completions for span in self._spans(one)),
-            missing_info=tuple(gap for one in completions for gap in self._missing(one, assignment)),
+            span_flags=tuple(span for completion in completions for span in self._spans(completion)),
+            missing_info=tuple(
+                gap for completion in completions for gap in self._missing(completion, assignment)
+            ),
             comment=self._chance.choice(_COMMENTS) if self._chance.random() < 0.08 else "",
             active_seconds=round(seconds),
         )

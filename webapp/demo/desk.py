@@ -61,25 +61,30 @@ class Desk:
         self._retested: set[int] = set()
         self._slots: dict[int, set[int | None]] = defaultdict(set)
         self._look_back(rows)
-        self._tallies = {one.annotator_id: one for one in AnnotatorTally.objects.filter(project=project)}
+        self._tallies = {
+            tally.annotator_id: tally for tally in AnnotatorTally.objects.filter(project=project)
+        }
         self._assignments: list[Assignment] = []
         self._rows: list[tuple[Judgment, JudgmentAnswer]] = []
         self._questions: list[_Question] = []
 
     def _look_back(self, rows: Any) -> None:
         """Remember what each annotator had in earlier rounds."""
-        comparisons = {one.pk: one for one in rows}
-        for one in Assignment.objects.filter(comparison__in=comparisons, state__in=SPENT_STATES).order_by(
-            "closed_at", "pk"
-        ):
-            one.comparison = comparisons[one.comparison_id]
-            self._had[one.annotator_id].add(one.comparison_id)
-            if one.state == AssignmentState.SUBMITTED and one.slot is not None:
-                self._slots[one.comparison_id].add(one.slot)
-            if one.retest_of_id is not None:
-                self._retested.add(one.retest_of_id)
-            elif one.state == AssignmentState.SUBMITTED and one.comparison.purpose == Purpose.WORK:
-                self._done[one.annotator_id].append(one)
+        comparisons = {comparison.pk: comparison for comparison in rows}
+        for assignment in Assignment.objects.filter(
+            comparison__in=comparisons, state__in=SPENT_STATES
+        ).order_by("closed_at", "pk"):
+            assignment.comparison = comparisons[assignment.comparison_id]
+            self._had[assignment.annotator_id].add(assignment.comparison_id)
+            if assignment.state == AssignmentState.SUBMITTED and assignment.slot is not None:
+                self._slots[assignment.comparison_id].add(assignment.slot)
+            if assignment.retest_of_id is not None:
+                self._retested.add(assignment.retest_of_id)
+            elif (
+                assignment.state == AssignmentState.SUBMITTED
+                and assignment.comparison.purpose == Purpose.WORK
+            ):
+                self._done[assignment.annotator_id].append(assignment)
 
     # ── handing out ────────────────────────────────────────────────────────────────────
 
@@ -94,11 +99,14 @@ class Desk:
             order = [*first.display_order[1:], first.display_order[0]]
             return self._lease(first.comparison, annotator, order=order, retest_of=first)
         had = self._had[annotator.pk]
-        work = next((one for one in self._open if one.open_slots and one.pk not in had), None)
+        work = next(
+            (comparison for comparison in self._open if comparison.open_slots and comparison.pk not in had),
+            None,
+        )
         if work is None:
             return None
         drawn: dict[str, Any] = {"project": self._project, "annotator": annotator, "turn": tally.turns}
-        gold = [one for one in self._gold if one.pk not in had]
+        gold = [comparison for comparison in self._gold if comparison.pk not in had]
         if gold and randomness.happens(self._project.gold_share, "gold", **drawn):
             return self._lease(gold[randomness.number_below(len(gold), "gold-item", **drawn)], annotator)
         held = self._slots[work.pk]
@@ -109,8 +117,12 @@ class Desk:
         if not is_retest_due(self._project, tally):
             return None
         lain = self._done[annotator.pk][::-1][drawn_from(self._project)]
-        waiting = [one for one in lain if id(one) not in self._retested]
-        waiting = [one for one in waiting if one.pk is None or one.pk not in self._retested]
+        waiting = [assignment for assignment in lain if id(assignment) not in self._retested]
+        waiting = [
+            assignment
+            for assignment in waiting
+            if assignment.pk is None or assignment.pk not in self._retested
+        ]
         if not waiting:
             return None
         place = randomness.number_below(
@@ -128,11 +140,13 @@ class Desk:
         order: list[int] | None = None,
         retest_of: Assignment | None = None,
     ) -> Assignment:
-        completions = [one.completion for one in comparison.candidates.all()]
+        completions = [candidate.completion for candidate in comparison.candidates.all()]
         if order is None:
             drawn: dict[str, Any] = {"project": self._project, "annotator": annotator}
             number = draw_number(**drawn, size=len(completions))
-            order = display_order(**drawn, completion_ids=[one.pk for one in completions], number=number)
+            order = display_order(
+                **drawn, completion_ids=[completion.pk for completion in completions], number=number
+            )
         now = self._clock.now
         leased = Assignment(
             comparison=comparison,
@@ -197,12 +211,16 @@ class Desk:
     def write(self) -> None:
         """Store all annotations, then what services derive from them. Call it in a transaction."""
         ends = self._clock.now
-        Assignment.objects.bulk_create(one for one in self._assignments if one.retest_of is None)
-        Assignment.objects.bulk_create(one for one in self._assignments if one.retest_of is not None)
+        Assignment.objects.bulk_create(
+            assignment for assignment in self._assignments if assignment.retest_of is None
+        )
+        Assignment.objects.bulk_create(
+            assignment for assignment in self._assignments if assignment.retest_of is not None
+        )
         with _times_as_written():
             Judgment.objects.bulk_create(judgment for judgment, _answer in self._rows)
         self._write_parts()
-        judged = {one.pk: one for one in self._open if len(self._slots[one.pk])}
+        judged = {comparison.pk: comparison for comparison in self._open if len(self._slots[comparison.pk])}
         Comparison.objects.bulk_update(judged.values(), ["open_slots"], batch_size=500)
         AnnotatorTally.objects.bulk_create(
             self._tallies.values(),
@@ -225,7 +243,11 @@ class Desk:
 
     def _last_judgments(self) -> Iterator[Judgment]:
         """Return the last judgment of each comparison that has all; a retest comes after these."""
-        last = {one.comparison_id: one for one, _answer in self._rows if one.assignment.slot is not None}
+        last = {
+            judgment.comparison_id: judgment
+            for judgment, _answer in self._rows
+            if judgment.assignment.slot is not None
+        }
         return (judgment for judgment in last.values() if not judgment.comparison.open_slots)
 
     def _ask(self, assignment: Assignment, flag: str, text: str) -> None:
@@ -267,7 +289,7 @@ class Desk:
 
 def shown_in(assignment: Assignment) -> list[Completion]:
     """Return the completions of an assignment in the order in which its annotator sees them."""
-    known = {one.pk: one for one in assignment.fresh_completions or ()}
+    known = {completion.pk: completion for completion in assignment.fresh_completions or ()}
     shown = known or Completion.objects.in_bulk(assignment.display_order)
     return [shown[pk] for pk in assignment.display_order]
 

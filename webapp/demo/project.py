@@ -239,7 +239,7 @@ def _add_gold(demo: _Demo) -> None:
         by_prompt.setdefault(completion.prompt_id, []).append(completion)
     made = 0
     for completions in by_prompt.values():
-        ordered = sorted(completions, key=lambda one: demo.models.responses[one.text].quality)
+        ordered = sorted(completions, key=lambda candidate: demo.models.responses[candidate.text].quality)
         worst, best = ordered[0], ordered[-1]
         gap = demo.models.responses[best.text].quality - demo.models.responses[worst.text].quality
         if gap < 2.5 or made == _GOLD_ITEMS or len(completions) < 3:
@@ -258,10 +258,10 @@ def _add_gold(demo: _Demo) -> None:
 def _answer_questions(demo: _Demo) -> None:
     """Let the manager answer what annotators asked."""
     answered = Comment.objects.filter(author=demo.manager).values("assignment")
-    asked = Comment.objects.filter(assignment__comparison__project=demo.project).exclude(
+    questions = Comment.objects.filter(assignment__comparison__project=demo.project).exclude(
         assignment__in=answered
     )
-    for comment in asked.select_related("assignment"):
+    for comment in questions.select_related("assignment"):
         demo.clock.forward(minutes=3)
         text = "Yes. The guidelines say so now."
         answer = post_comment(assignment=comment.assignment, author=demo.manager, text=text)

@@ -160,16 +160,16 @@ class Showcase:
     def _add_suggestions(self) -> None:
         """Suggest the flaws and the order that the texts were composed with, for all that is still open."""
         set_help(project=self.project, is_active=True, by=self.manager, control_share=0.2)
-        categories = {one.key: one.pk for one in Category.objects.filter(project=self.project)}
+        categories = {category.key: category.pk for category in Category.objects.filter(project=self.project)}
         open_ = Comparison.objects.filter(
             project=self.project, round_number=ROUND, open_slots__gt=0, turns=None
         ).prefetch_related("completions")
         for comparison in open_:
             completions = list(comparison.completions.all())
-            responses = [self.models.responses.get(one.text) for one in completions]
+            responses = [self.models.responses.get(completion.text) for completion in completions]
             quality = {
-                one.pk: response.quality
-                for one, response in zip(completions, responses, strict=True)
+                completion.pk: response.quality
+                for completion, response in zip(completions, responses, strict=True)
                 if response is not None
             }
             if len(quality) < len(completions):
@@ -177,14 +177,14 @@ class Showcase:
             spans = [
                 SuggestionInput(
                     kind=SuggestionKind.SPAN,
-                    completion_id=one.pk,
+                    completion_id=completion.pk,
                     category_id=categories[flaw.category],
                     start=flaw.start,
                     end=flaw.end,
-                    quote=one.text[flaw.start : flaw.end],
+                    quote=completion.text[flaw.start : flaw.end],
                     confidence=round(self.chance.uniform(0.55, 0.95), 2),
                 )
-                for one, response in zip(completions, responses, strict=True)
+                for completion, response in zip(completions, responses, strict=True)
                 if response is not None
                 for flaw in response.flaws
             ]
@@ -234,13 +234,16 @@ class Showcase:
         """Submit the final pass with a decision on each suggestion."""
         marked = {(span.completion_id, span.start) for span in answer.span_flags}
         decisions = []
-        for one in Suggestion.objects.filter(suggestion_set__comparison=reveal.assignment.comparison):
+        for suggestion in Suggestion.objects.filter(suggestion_set__comparison=reveal.assignment.comparison):
             seconds = self.chance.uniform(1.5, 9)
             self.clock.forward(seconds=seconds)
-            is_new = one.kind == SuggestionKind.SPAN and (one.completion_id, one.start) not in marked
+            is_new = (
+                suggestion.kind == SuggestionKind.SPAN
+                and (suggestion.completion_id, suggestion.start) not in marked
+            )
             accepts = is_new and self.chance.random() < annotator.temper.sees_flaw
             decision = SuggestionDecision.ACCEPTED if accepts else SuggestionDecision.REJECTED
-            decisions.append(DecisionInput(suggestion_id=one.pk, decision=decision, seconds=seconds))
+            decisions.append(DecisionInput(suggestion_id=suggestion.pk, decision=decision, seconds=seconds))
         finish_help(
             reveal=reveal,
             annotator=annotator.user,

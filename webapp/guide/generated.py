@@ -132,7 +132,7 @@ def _default(entry: dataclasses.Field[Any]) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return ", ".join(f"`{one}`" for one in value) or "empty"
+        return ", ".join(f"`{item}`" for item in value) or "empty"
     if isinstance(value, dict):
         return "empty"
     return f"`{value}`" if value != "" else "empty"

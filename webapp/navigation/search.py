@@ -58,11 +58,11 @@ def search(*, user: User, text: str, project: Project | None) -> list[Group]:
 
 
 def _pages(user: User, text: str, project: Project | None) -> Iterator[Result]:
-    wanted = text.casefold()
+    query = text.casefold()
     if project is not None:
         for section in entries(project, user, ""):
             for page in section.pages:
-                if wanted in f"{section.label} {page.label}".casefold():
+                if query in f"{section.label} {page.label}".casefold():
                     yield Result(page.label, page.address, section.icon, project.name)
     pages = [(_("Projects"), "projects", "folder"), (_("Your account"), "account", "user")]
     if user.is_superuser or managed_projects(user).exists():
@@ -72,7 +72,7 @@ def _pages(user: User, text: str, project: Project | None) -> Iterator[Result]:
     if user.is_staff:
         pages.append((_("Administration"), "admin:index", "shield"))
     for label, name, icon in pages:
-        if text and wanted in label.casefold():
+        if text and query in label.casefold():
             yield Result(label, reverse(name), icon)
 
 

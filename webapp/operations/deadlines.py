@@ -6,7 +6,7 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-_asked: dict[str, Thread] = {}
+_threads: dict[str, Thread] = {}
 _guard = Lock()
 
 
@@ -30,11 +30,11 @@ def within(seconds: float, name: str, ask: Callable[[], Answer]) -> Answer:
             problem.append(error)
 
     with _guard:
-        earlier = _asked.get(name)
+        earlier = _threads.get(name)
         if earlier is not None and earlier.is_alive():
             raise OverdueError
         thread = Thread(target=work, name=f"within-{name}", daemon=True)
-        _asked[name] = thread
+        _threads[name] = thread
         thread.start()
     thread.join(seconds)
     if problem:
