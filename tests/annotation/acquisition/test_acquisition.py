@@ -19,39 +19,39 @@ def rewards(*members: list[float]) -> np.ndarray:
 
 def test_a_pair_is_most_uncertain_where_both_rewards_are_equal():
     # H(½) = 1 bit. H(¾) = ¾ log2(4/3) + ¼ log2 4 = 0.8112781244591328.
-    found = acquisition.uncertainty([rewards([0, 0]), rewards([LOG_3, 0]), rewards([0, LOG_3])])
-    assert found == pytest.approx([1, 0.8112781244591328, 0.8112781244591328], abs=1e-12)
+    uncertainties = acquisition.uncertainty([rewards([0, 0]), rewards([LOG_3, 0]), rewards([0, LOG_3])])
+    assert uncertainties == pytest.approx([1, 0.8112781244591328, 0.8112781244591328], abs=1e-12)
 
 
 def test_a_ranking_counts_the_mean_uncertainty_of_its_pairs():
     # Rewards log 3, 0, 0: two pairs at p = ¾ and one at p = ½.
-    (found,) = acquisition.uncertainty([rewards([LOG_3, 0, 0])])
-    assert found == pytest.approx((2 * 0.8112781244591328 + 1) / 3, abs=1e-12)
+    (uncertainty,) = acquisition.uncertainty([rewards([LOG_3, 0, 0])])
+    assert uncertainty == pytest.approx((2 * 0.8112781244591328 + 1) / 3, abs=1e-12)
 
 
 def test_two_sure_members_that_contradict_each_other_are_uncertain_together():
     # Each is at p = ¾ or ¼; their mean is ½.
-    (found,) = acquisition.uncertainty([rewards([LOG_3, 0], [0, LOG_3])])
-    assert found == pytest.approx(1, abs=1e-12)
+    (uncertainty,) = acquisition.uncertainty([rewards([LOG_3, 0], [0, LOG_3])])
+    assert uncertainty == pytest.approx(1, abs=1e-12)
 
 
 def test_a_lead_without_bounds_is_certainty_and_no_error():
-    found = acquisition.uncertainty([rewards([1e6, -1e6]), rewards([-1e6, 1e6])])
-    assert found.tolist() == [0, 0]
+    uncertainties = acquisition.uncertainty([rewards([1e6, -1e6]), rewards([-1e6, 1e6])])
+    assert uncertainties.tolist() == [0, 0]
 
 
 def test_disagreement_is_the_variance_of_what_the_members_expect():
     # p is ¾ and ¼: mean ½, variance (¼)² = 1/16. Members of one mind: 0. One member alone: 0.
-    found = acquisition.disagreement(
+    disagreements = acquisition.disagreement(
         [rewards([LOG_3, 0], [0, LOG_3]), rewards([LOG_3, 0], [LOG_3, 0]), rewards([LOG_3, 0])]
     )
-    assert found == pytest.approx([1 / 16, 0, 0], abs=1e-12)
+    assert disagreements == pytest.approx([1 / 16, 0, 0], abs=1e-12)
 
 
 def test_disagreement_on_a_ranking_is_the_mean_over_its_pairs():
     # Pairs (a, b) and (a, c) at ¾ and ¼, pair (b, c) at ½ twice.
-    (found,) = acquisition.disagreement([rewards([LOG_3, 0, 0], [-LOG_3, 0, 0])])
-    assert found == pytest.approx(2 / 3 / 16, abs=1e-12)
+    (disagreement,) = acquisition.disagreement([rewards([LOG_3, 0, 0], [-LOG_3, 0, 0])])
+    assert disagreement == pytest.approx(2 / 3 / 16, abs=1e-12)
 
 
 def test_members_may_differ_in_the_origin_of_their_rewards():
@@ -114,14 +114,14 @@ def greedy_by_brute_force(
     gains = np.zeros(len(designs))
     while len(chosen) < len(designs):
         before = log_det(*(information[i] for i in chosen), size=size)
-        found = {
+        gain_of = {
             i: log_det(*(information[j] for j in [*chosen, i]), size=size) - before
             for i in range(len(designs))
             if i not in chosen
         }
-        best = max(found, key=lambda i: found[i])
+        best = max(gain_of, key=lambda i: gain_of[i])
         chosen.append(best)
-        gains[best] = found[best]
+        gains[best] = gain_of[best]
     return chosen, gains
 
 
@@ -132,9 +132,9 @@ def test_the_greedy_choice_is_that_of_brute_force(seed: int, count: int, feature
     designs = [chance.normal(size=(k, features)) for k in sizes]
     scored = [chance.normal(size=(2, k)) for k in sizes]
     order, gains = greedy_by_brute_force(designs, scored)
-    found = acquisition.d_optimal(designs, scored, precision=PRECISION)
-    assert found == pytest.approx(gains, abs=1e-9)
-    assert acquisition.in_order(found) == order
+    computed_gains = acquisition.d_optimal(designs, scored, precision=PRECISION)
+    assert computed_gains == pytest.approx(gains, abs=1e-9)
+    assert acquisition.in_order(computed_gains) == order
 
 
 def test_gains_add_up_to_the_whole_determinant():
@@ -142,8 +142,8 @@ def test_gains_add_up_to_the_whole_determinant():
     designs = [chance.normal(size=(3, 3)) for _ in range(6)]
     scored = [chance.normal(size=(1, 3)) for _ in range(6)]
     whole = log_det(*map(information_by_definition, designs, scored), size=3) - log_det(size=3)
-    found = acquisition.d_optimal(designs, scored, precision=PRECISION)
-    assert found.sum() == pytest.approx(whole, abs=1e-9)
+    computed_gains = acquisition.d_optimal(designs, scored, precision=PRECISION)
+    assert computed_gains.sum() == pytest.approx(whole, abs=1e-9)
 
 
 def test_three_models_are_all_compared_before_a_pair_of_them_comes_again():
@@ -175,14 +175,14 @@ def test_only_so_many_are_chosen_and_the_rest_keep_what_they_would_add():
     designs = [chance.normal(size=(2, 3)) for _ in range(8)]
     scored = [chance.normal(size=(1, 2)) for _ in range(8)]
     order, gains = greedy_by_brute_force(designs, scored)
-    found = acquisition.d_optimal(designs, scored, precision=PRECISION, most=3)
-    assert [found[i] for i in order[:3]] == pytest.approx([gains[i] for i in order[:3]], abs=1e-9)
-    assert acquisition.in_order(found)[:3] == order[:3]
+    computed_gains = acquisition.d_optimal(designs, scored, precision=PRECISION, most=3)
+    assert [computed_gains[i] for i in order[:3]] == pytest.approx([gains[i] for i in order[:3]], abs=1e-9)
+    assert acquisition.in_order(computed_gains)[:3] == order[:3]
     information = [information_by_definition(x, r) for x, r in zip(designs, scored, strict=True)]
     chosen = [information[i] for i in order[:3]]
     for i in order[3:]:
         gain = log_det(*chosen, information[i], size=3) - log_det(*chosen, size=3)
-        assert found[i] == pytest.approx(gain, abs=1e-9)
+        assert computed_gains[i] == pytest.approx(gain, abs=1e-9)
 
 
 def test_designs_and_rewards_must_belong_together():

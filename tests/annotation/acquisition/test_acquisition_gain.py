@@ -44,7 +44,7 @@ def test_both_arms_are_told_apart(judged: Project):
 
 
 def test_before_anything_is_judged_there_is_nothing_to_tell(project: Project):
-    assert [(one.judged, one.uncertainty, one.decided) for one in gain_of_strategy(project, 1)] == [
+    assert [(arm.judged, arm.uncertainty, arm.decided) for arm in gain_of_strategy(project, 1)] == [
         (0, None, None),
         (0, None, None),
     ]

@@ -91,8 +91,8 @@ def test_by_chance_the_order_is_that_of_the_numbers_drawn(project: Project):
     for number, comparison in enumerate(comparisons):
         Comparison.objects.filter(pk=comparison.pk).update(shuffle=(number * 5) % 8 * 2**28)
     score_open_comparisons(project=project)
-    found = Comparison.objects.order_by("-acquisition_score").values_list("shuffle", flat=True)
-    assert list(found) == [number * 2**28 for number in range(7, -1, -1)]
+    scores = Comparison.objects.order_by("-acquisition_score").values_list("shuffle", flat=True)
+    assert list(scores) == [number * 2**28 for number in range(7, -1, -1)]
 
 
 def pair_of(project: Project, *sources: str) -> Comparison:
@@ -166,7 +166,7 @@ def test_older_rounds_gold_and_other_projects_are_left_alone(project: Project):
     for comparison in (older, gold, elsewhere, newest):
         score(comparison, 0, 0)
     assert score_open_comparisons(project=project) == 1
-    assert [value_of(one) for one in (older, gold, elsewhere, newest)] == [0, 0, 0, 1]
+    assert [value_of(item) for item in (older, gold, elsewhere, newest)] == [0, 0, 0, 1]
 
 
 def test_what_someone_holds_or_a_manager_looks_at_may_come_back_and_is_scored(project: Project, alice: User):
@@ -218,9 +218,9 @@ def test_imported_comparisons_have_their_places(project: Project):
         for number in range(3)
     ]
     import_prompts(project=project, lines=lines, name="tasks.jsonl")
-    found = list(Comparison.objects.values_list("acquisition_score", "shuffle"))
-    assert len(found) == 3
-    assert all(value == pytest.approx(shuffle / 2**31) for value, shuffle in found)
+    rows = list(Comparison.objects.values_list("acquisition_score", "shuffle"))
+    assert len(rows) == 3
+    assert all(value == pytest.approx(shuffle / 2**31) for value, shuffle in rows)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -23,38 +23,38 @@ def drawn(seed: int, count: int, size: int) -> tuple[np.ndarray, Choices, np.nda
 
 
 def test_a_ranking_is_the_choices_of_plackett_and_luce():
-    found = choices_of([((4, 5, 6), (2, 1, 3)), ((7, 8), (1, 1)), ((9, 3), (2, 1))])
-    assert found.table.tolist() == [[4, 6, NOBODY], [5, 4, 6], [3, 9, NOBODY]]
+    choices = choices_of([((4, 5, 6), (2, 1, 3)), ((7, 8), (1, 1)), ((9, 3), (2, 1))])
+    assert choices.table.tolist() == [[4, 6, NOBODY], [5, 4, 6], [3, 9, NOBODY]]
 
 
 def test_the_posterior_of_one_weight_is_that_of_numerical_integration():
     features, choices, _ = drawn(1, 200, 1)
-    found = fit_at(features, choices, 2.0)
+    posterior = fit_at(features, choices, 2.0)
     grid = np.linspace(-5, 5, 20_001)
     lead = (features[choices.table[:, 0]] - features[choices.table[:, 1]]) @ grid[None]
     log = -np.logaddexp(0, -lead).sum(0) - grid**2 + np.log(2 / (2 * np.pi)) / 2
     weight = np.exp(log - log.max())
     mean = (grid * weight).sum() / weight.sum()
     variance = ((grid - mean) ** 2 * weight).sum() / weight.sum()
-    assert found.mean[0] == pytest.approx(mean, abs=0.03)
-    assert found.covariance[0, 0] == pytest.approx(variance, rel=0.05)
+    assert posterior.mean[0] == pytest.approx(mean, abs=0.03)
+    assert posterior.covariance[0, 0] == pytest.approx(variance, rel=0.05)
     evidence = np.log(weight.sum() * (grid[1] - grid[0])) + log.max()
-    assert found.evidence == pytest.approx(evidence, abs=0.02)
+    assert posterior.evidence == pytest.approx(evidence, abs=0.02)
 
 
 def test_pairs_and_rankings_of_two_give_the_same_posterior():
     features, choices, _ = drawn(2, 60, 3)
     wide = Choices(np.concatenate([choices.table, np.full((60, 1), NOBODY)], axis=1), choices.weight)
-    one, other = fit_at(features, choices, 1.0), fit_at(features, wide, 1.0)
-    np.testing.assert_allclose(one.mean, other.mean, atol=1e-5)
-    np.testing.assert_allclose(one.covariance, other.covariance, atol=1e-6)
+    pair_posterior, ranking_posterior = fit_at(features, choices, 1.0), fit_at(features, wide, 1.0)
+    np.testing.assert_allclose(pair_posterior.mean, ranking_posterior.mean, atol=1e-5)
+    np.testing.assert_allclose(pair_posterior.covariance, ranking_posterior.covariance, atol=1e-6)
 
 
 def test_the_mode_of_rankings_has_no_slope_and_the_hessian_is_the_curvature():
     random = np.random.default_rng(3)
     features = random.standard_normal((40, 3))
     rankings = [(tuple(range(4 * i, 4 * i + 4)), tuple(random.permutation(4) + 1)) for i in range(10)]
-    found = fit_at(features, choices_of(rankings), 0.7)
+    posterior = fit_at(features, choices_of(rankings), 0.7)
 
     def cost(theta: np.ndarray) -> float:
         total = 0.35 * theta @ theta
@@ -66,34 +66,34 @@ def test_the_mode_of_rankings_has_no_slope_and_the_hessian_is_the_curvature():
         return float(total)
 
     step = 1e-4 * np.eye(3)
-    slope = [(cost(found.mean + s) - cost(found.mean - s)) / 2e-4 for s in step]
+    slope = [(cost(posterior.mean + s) - cost(posterior.mean - s)) / 2e-4 for s in step]
     np.testing.assert_allclose(slope, 0, atol=1e-3)
     curvature = [
         [
             (
-                cost(found.mean + a + b)
-                - cost(found.mean + a - b)
-                - cost(found.mean - a + b)
-                + cost(found.mean - a - b)
+                cost(posterior.mean + a + b)
+                - cost(posterior.mean + a - b)
+                - cost(posterior.mean - a + b)
+                + cost(posterior.mean - a - b)
             )
             / 4e-8
             for b in step
         ]
         for a in step
     ]
-    np.testing.assert_allclose(np.linalg.inv(found.covariance), curvature, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.inv(posterior.covariance), curvature, rtol=1e-3, atol=1e-3)
 
 
 def test_before_any_judgment_the_posterior_is_the_prior():
-    found = fit(np.ones((4, 2)), choices_of([]))
-    np.testing.assert_allclose(found.mean, 0)
-    np.testing.assert_allclose(found.covariance, np.eye(2) / found.precision)
+    posterior = fit(np.ones((4, 2)), choices_of([]))
+    np.testing.assert_allclose(posterior.mean, 0)
+    np.testing.assert_allclose(posterior.covariance, np.eye(2) / posterior.precision)
 
 
 def test_more_judgments_find_the_reward():
     features, choices, truth = drawn(4, 3000, 5)
-    found = fit(features, choices)
-    assert np.corrcoef(found.mean, truth)[0, 1] > 0.98
+    posterior = fit(features, choices)
+    assert np.corrcoef(posterior.mean, truth)[0, 1] > 0.98
 
 
 @pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (1.5, 4.0), (-3.0, 0.3)])
@@ -176,14 +176,14 @@ def test_the_targeted_value_is_the_fall_in_mean_variance():
     features, choices, _ = drawn(10, 30, 3)
     posterior = fit_at(features, choices, 1.0)
     pool = pool_of(11, 12, 3)
-    found = values_of("targeted", posterior, pool, np.random.default_rng(0))
+    values = values_of("targeted", posterior, pool, np.random.default_rng(0))
     differences = pool.differences()[:, 0]
     for index, z in enumerate(differences):
         variance = z @ posterior.covariance @ z
         p = 1 / (1 + np.exp(-(z @ posterior.mean) / np.sqrt(1 + np.pi / 8 * variance)))
         after = np.linalg.inv(np.linalg.inv(posterior.covariance) + p * (1 - p) * np.outer(z, z))
         fall = np.einsum("nd,de,ne->n", differences, posterior.covariance - after, differences).mean()
-        assert found[index] == pytest.approx(fall)
+        assert values[index] == pytest.approx(fall)
 
 
 def test_a_strategy_reaches_with_fewer_labels_what_chance_reaches():
@@ -207,22 +207,22 @@ def test_a_strategy_reaches_with_fewer_labels_what_chance_reaches():
         return fit(features, Choices(table, np.ones(len(table))))
 
     by_chance = accuracy(learned(random.choice(pool, 120, replace=False)))
-    asked = [int(one) for one in random.choice(pool, 10, replace=False)]
-    while len(asked) < 60:
-        left = [index for index in pool if index not in asked]
-        chosen = choose("head_uncertainty", learned(asked), Pool(features, pairs[left]), 10, random)
-        asked += [left[place] for place in chosen]
-    assert accuracy(learned(asked)) >= by_chance
+    labelled = [int(index) for index in random.choice(pool, 10, replace=False)]
+    while len(labelled) < 60:
+        left = [index for index in pool if index not in labelled]
+        chosen = choose("head_uncertainty", learned(labelled), Pool(features, pairs[left]), 10, random)
+        labelled += [left[place] for place in chosen]
+    assert accuracy(learned(labelled)) >= by_chance
 
 
 def test_the_outlook_of_something_learnable_rises_and_of_chance_does_not():
     features, choices, _ = drawn(13, 300, 4)
     rankings = [(tuple(row), (1, 2)) for row in choices.table.tolist()]
     prompts = list(range(300))
-    found = outlook_of(features, rankings, prompts, 1.0, np.random.default_rng(0))
-    assert found.rankings == 300
-    assert found.points[0][1] < found.points[-1][1]
-    assert found.next_100[1] <= found.next_100[0] <= found.next_100[2]
+    outlook = outlook_of(features, rankings, prompts, 1.0, np.random.default_rng(0))
+    assert outlook.rankings == 300
+    assert outlook.points[0][1] < outlook.points[-1][1]
+    assert outlook.next_100[1] <= outlook.next_100[0] <= outlook.next_100[2]
     noise = [(row, (1, 2) if index % 2 else (2, 1)) for index, (row, _) in enumerate(rankings)]
     flat = outlook_of(np.zeros_like(features), noise, prompts, 1.0, np.random.default_rng(0))
     assert flat.next_100 == pytest.approx((0, 0, 0), abs=1e-9)

@@ -29,9 +29,9 @@ def test_percent_agreement_counts_agreeing_pairs_of_people():
         [{1: "a", 2: "tie"}],
         [{1: "b"}],
     ]
-    found = percent_agreement(items)
-    assert found.value == pytest.approx(4 / 9, abs=1e-12)
-    assert found.items == 3
+    agreement = percent_agreement(items)
+    assert agreement.value == pytest.approx(4 / 9, abs=1e-12)
+    assert agreement.items == 3
 
 
 def test_fleiss_kappa_gives_the_value_of_his_own_kind_of_table():
@@ -53,8 +53,8 @@ def test_fleiss_kappa_gives_the_value_of_his_own_kind_of_table():
     ]
     items = []
     for row in table:
-        said = [category for category, number in enumerate(row) for _ in range(number)]
-        items.append([dict(enumerate(said))])
+        ratings = [category for category, number in enumerate(row) for _ in range(number)]
+        items.append([dict(enumerate(ratings))])
     assert percent_agreement(items).value == pytest.approx(0.378, abs=0.0005)
     assert fleiss_kappa(items).value == pytest.approx(0.210, abs=0.0005)
 
@@ -74,11 +74,11 @@ def test_cohens_kappa_of_his_kind_of_table():
     Fifty proposals (Wikipedia, "Cohen's kappa"): both yes 20, both no 15, A alone 5, B alone 10.
     p_o = 0.7, p_e = 0.5 · 0.6 + 0.5 · 0.4 = 0.5, κ = 0.4.
     """
-    said = [("y", "y")] * 20 + [("n", "n")] * 15 + [("y", "n")] * 5 + [("n", "y")] * 10
-    found = cohen_kappa([[{1: a, 2: b, 3: "y"}] for a, b in said], 1, 2)
-    assert found.value == pytest.approx(0.4, abs=1e-12)
-    assert found.low < 0.4 < found.high
-    assert found.items == 50
+    label_pairs = [("y", "y")] * 20 + [("n", "n")] * 15 + [("y", "n")] * 5 + [("n", "y")] * 10
+    kappa = cohen_kappa([[{1: a, 2: b, 3: "y"}] for a, b in label_pairs], 1, 2)
+    assert kappa.value == pytest.approx(0.4, abs=1e-12)
+    assert kappa.low < 0.4 < kappa.high
+    assert kappa.items == 50
 
 
 @pytest.mark.parametrize("statistic", [percent_agreement, fleiss_kappa])
@@ -119,12 +119,12 @@ def test_tau_b_is_that_of_scipy_and_of_counting(seed: int):
     size = generator.randint(3, 9)
     first = [generator.randint(1, 4) for _ in range(size)]
     second = [generator.randint(1, 4) for _ in range(size)]
-    found = kendall_tau_b(first, second)
+    tau = kendall_tau_b(first, second)
     if len(set(first)) == 1 or len(set(second)) == 1:
-        assert found is None
+        assert tau is None
     else:
-        assert found == pytest.approx(stats.kendalltau(first, second, variant="b").statistic, abs=1e-12)
-        assert found == pytest.approx(tau_by_counting(first, second), abs=1e-12)
+        assert tau == pytest.approx(stats.kendalltau(first, second, variant="b").statistic, abs=1e-12)
+        assert tau == pytest.approx(tau_by_counting(first, second), abs=1e-12)
 
 
 def test_tau_b_is_averaged_over_pairs_of_people_and_then_over_items():
@@ -133,9 +133,9 @@ def test_tau_b_is_averaged_over_pairs_of_people_and_then_over_items():
     Item 3: all tied with 123: left out. Mean: 0.
     """
     items = [[[1, 2, 3], [1, 2, 3], [3, 2, 1]], [[1, 2, 3], [1, 3, 2]], [[1, 1, 1], [1, 2, 3]]]
-    found = mean_tau_b(items)
-    assert found.value == pytest.approx(0, abs=1e-12)
-    assert found.items == 2
+    tau = mean_tau_b(items)
+    assert tau.value == pytest.approx(0, abs=1e-12)
+    assert tau.items == 2
     assert mean_tau_b([[[1, 1, 1], [1, 2, 3]]]).missing == Missing.ALL_TIED
     assert mean_tau_b([[[1, 2, 3]]]).missing == Missing.NOBODY_SHARED
 
@@ -154,12 +154,12 @@ def test_wilson_and_the_binomial_test_are_those_of_scipy(hits: int, total: int):
 def test_position_bias_counts_decided_pairs_alone():
     """Item 1: the first wins, item 2: a tie, item 3: a ranking, wins 2 of 3 and ties none. 3 of 4."""
     items = [[(0, 1, 1)], [(0, 1, 0)], [(0, 1, 1), (0, 2, 1), (1, 2, -1)]]
-    found = position_bias(items)
-    assert (found.wins, found.decided, found.tied) == (3, 4, 1)
-    assert found.estimate.value == 0.75
+    bias = position_bias(items)
+    assert (bias.wins, bias.decided, bias.tied) == (3, 4, 1)
+    assert bias.estimate.value == 0.75
     # Four coins, three or more alike: 2 · (4 + 1) / 16.
-    assert found.p_value == pytest.approx(10 / 16)
-    assert found.over_items.value == 0.75
+    assert bias.p_value == pytest.approx(10 / 16)
+    assert bias.over_items.value == 0.75
     # Position 0 won 3 of 3, position 1 won 0 of 3, position 2 won 1 of 2.
     assert [place.value for place in win_share_by_position(items)] == [1.0, 0.0, 0.5]
 
@@ -203,9 +203,9 @@ def test_circles_are_found_by_looking_at_every_triple():
             for three in triples
             if any(beats(x, y) and beats(y, z) and beats(z, x) for x, y, z in permutations(three))
         ]
-        found = circles_among(wins)
-        assert found.triples == len(triples)
-        assert list(found.cyclic) == cyclic
+        circles = circles_among(wins)
+        assert circles.triples == len(triples)
+        assert list(circles.cyclic) == cyclic
 
 
 def test_who_tosses_a_coin_has_a_circle_in_every_fourth_triple():
@@ -214,8 +214,8 @@ def test_who_tosses_a_coin_has_a_circle_in_every_fourth_triple():
         circles_among({pair: int(generator.choice([-1, 1])) for pair in combinations("abc", 2)})
         for _ in range(4000)
     ]
-    assert sum(one.triples for one in drawn) == 4000
-    assert sum(len(one.cyclic) for one in drawn) / 4000 == pytest.approx(0.25, abs=0.025)
+    assert sum(circles.triples for circles in drawn) == 4000
+    assert sum(len(circles.cyclic) for circles in drawn) / 4000 == pytest.approx(0.25, abs=0.025)
 
 
 def test_a_triple_of_one_ranking_is_no_test_of_transitivity():
@@ -228,7 +228,7 @@ def test_a_triple_of_one_ranking_is_no_test_of_transitivity():
         ("a", "d"): 3,
         ("b", "d"): 4,
     }
-    found = circles_among(wins, asked_together)
+    circles = circles_among(wins, asked_together)
     # abc stood in one ranking; abd and acd hold; b beats c, c beats d, and d beats b.
-    assert (found.triples, found.of_one_ranking) == (3, 1)
-    assert found.cyclic == (("b", "c", "d"),)
+    assert (circles.triples, circles.of_one_ranking) == (3, 1)
+    assert circles.cyclic == (("b", "c", "d"),)

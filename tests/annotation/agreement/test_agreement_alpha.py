@@ -81,8 +81,8 @@ def test_the_formula_behind_the_interval_is_that_of_the_value(level: Level):
     coincidences = sum(
         (np.outer(row, row) - np.diag(row)) / (row.sum() - 1) for row in counts
     )  # Krippendorff's coincidence matrix, unit by unit
-    found = alpha_of_coincidences(coincidences.reshape(1, -1), domain, level)
-    assert found[0] == pytest.approx(by_definition(units, level), abs=1e-9)
+    alphas = alpha_of_coincidences(coincidences.reshape(1, -1), domain, level)
+    assert alphas[0] == pytest.approx(by_definition(units, level), abs=1e-9)
 
 
 def test_items_that_hold_several_units_give_the_same_value():
@@ -110,14 +110,14 @@ def test_the_interval_holds_the_value_and_narrows_with_more_items():
     ],
 )
 def test_where_alpha_cannot_be_told_there_is_a_reason_and_no_number(items, missing: Missing):
-    found = krippendorff_alpha(items, "interval")
-    assert (found.value, found.low, found.high, found.missing) == (None, None, None, missing)
+    alpha = krippendorff_alpha(items, "interval")
+    assert (alpha.value, alpha.low, alpha.high, alpha.missing) == (None, None, None, missing)
 
 
 def test_one_item_has_a_value_and_no_interval():
-    found = krippendorff_alpha([[[1.0, 1.0], [2.0, 1.0]]], "nominal")
-    assert found.value is not None
-    assert (found.low, found.high) == (None, None)
+    alpha = krippendorff_alpha([[[1.0, 1.0], [2.0, 1.0]]], "nominal")
+    assert alpha.value is not None
+    assert (alpha.low, alpha.high) == (None, None)
 
 
 def test_the_interval_is_the_one_of_plain_resampling():

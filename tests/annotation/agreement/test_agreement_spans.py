@@ -41,14 +41,14 @@ def test_the_published_example_gives_the_published_values():
 def alpha_by_hand(texts: list[MarkedText], category: int) -> float:
     """The formula as it is printed, unit by unit and gap by gap, for one continuum or several."""
     distance, recorded, lengths, gaps = 0.0, 0, [], []
-    for one in texts:
-        m = len(one.marks)
-        recorded += m * one.length
+    for marked_text in texts:
+        m = len(marked_text.marks)
+        recorded += m * marked_text.length
         marked = [
             merged([(s.start, s.end) for s in marks if s.category == category])
-            for marks in one.marks.values()
+            for marks in marked_text.marks.values()
         ]
-        left = [gaps_between(units, one.length) for units in marked]
+        left = [gaps_between(units, marked_text.length) for units in marked]
         lengths += [end - start for units in marked for start, end in units]
         gaps += [end - start for stretches in left for start, end in stretches]
         total = 0
@@ -91,19 +91,19 @@ def test_several_texts_and_several_people_give_the_printed_formula(seed: int):
 
 def test_the_interval_is_the_one_of_resampled_texts():
     texts = [drawn(number, item=number) for number in range(40)]
-    found = unitizing_alpha(texts)
+    alpha = unitizing_alpha(texts)
     generator = np.random.default_rng(0)
     plain = [alpha_by_hand([texts[i] for i in generator.integers(0, 40, 40)], C) for _ in range(600)]
     low, high = np.percentile(plain, [2.5, 97.5])
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.05)
+    assert (alpha.low, alpha.high) == pytest.approx((low, high), abs=0.05)
 
 
 def test_where_nobody_marks_anything_or_nobody_shares_a_text_there_is_a_reason():
     assert unitizing_alpha([text([], [])]).missing == Missing.NO_MARKS
     assert unitizing_alpha([text(OBSERVER_I)]).missing == Missing.NOBODY_SHARED
     assert unitizing_alpha([]).missing == Missing.NOBODY_SHARED
-    found = span_matches([text([], [])])
-    assert found.exact.missing == found.category.missing == Missing.NO_MARKS
+    matches = span_matches([text([], [])])
+    assert matches.exact.missing == matches.category.missing == Missing.NO_MARKS
     # Spans of one person alone: nobody else looked through the text.
     alone = span_matches([text(OBSERVER_I)])
     assert alone.exact.missing == alone.category_alpha.missing == Missing.NOBODY_SHARED
@@ -120,35 +120,35 @@ def test_marks_are_matched_exactly_by_overlap_and_in_category():
     One: 0–5 c, 10–20 c, 30–40 k. Other: 0–5 k, 12–18 c, 50–60 k, 61–70 k.
     Exact: 0–5. F1 = 2 · 1 / 7. Overlap: 0–5 and 10–20 with 12–18: 2 · 2 / 7. Same category: 1 of 2.
     """
-    one = [Span(0, 5, C), Span(10, 20, C), Span(30, 40, K)]
-    other = [Span(0, 5, K), Span(12, 18, C), Span(50, 60, K), Span(61, 70, K)]
-    found = span_matches([text(one, other)])
-    assert found.exact.value == pytest.approx(2 / 7)
-    assert found.overlapping.value == pytest.approx(4 / 7)
-    assert found.category.value == pytest.approx(0.5)
+    first_spans = [Span(0, 5, C), Span(10, 20, C), Span(30, 40, K)]
+    second_spans = [Span(0, 5, K), Span(12, 18, C), Span(50, 60, K), Span(61, 70, K)]
+    matches = span_matches([text(first_spans, second_spans)])
+    assert matches.exact.value == pytest.approx(2 / 7)
+    assert matches.overlapping.value == pytest.approx(4 / 7)
+    assert matches.category.value == pytest.approx(0.5)
 
 
 def test_each_mark_meets_one_other_and_as_many_meet_as_can():
     """
     0–30 and 0–28 overlap most, but 26–28 meets 0–28 or nothing: so 0–30 makes do with 29–40.
     """
-    found = span_matches([text([Span(0, 30, C), Span(26, 28, C)], [Span(0, 28, C), Span(29, 40, C)])])
-    assert found.overlapping.value == 1.0
-    assert found.exact.value == 0.0
+    matches = span_matches([text([Span(0, 30, C), Span(26, 28, C)], [Span(0, 28, C), Span(29, 40, C)])])
+    assert matches.overlapping.value == 1.0
+    assert matches.exact.value == 0.0
 
 
 def test_two_marks_in_one_place_meet_two_marks_in_that_place():
     both = [Span(0, 5, C), Span(0, 5, K)]
-    found = span_matches([text(both, both)])
-    assert found.exact.value == found.overlapping.value == found.category.value == 1.0
+    matches = span_matches([text(both, both)])
+    assert matches.exact.value == matches.overlapping.value == matches.category.value == 1.0
 
 
 def test_of_two_marks_on_one_stretch_the_one_of_the_same_category_is_met():
-    found = span_matches([text([Span(0, 5, K)], [Span(0, 5, C), Span(0, 5, K)])])
-    assert found.category.value == 1.0
+    matches = span_matches([text([Span(0, 5, K)], [Span(0, 5, C), Span(0, 5, K)])])
+    assert matches.category.value == 1.0
 
 
 def test_marks_that_never_meet_have_no_agreement_in_category():
-    found = span_matches([text([Span(0, 5, K)], [Span(6, 9, K)])])
-    assert found.overlapping.value == 0.0
-    assert found.category.missing == Missing.NO_MATCHES
+    matches = span_matches([text([Span(0, 5, K)], [Span(6, 9, K)])])
+    assert matches.overlapping.value == 0.0
+    assert matches.category.missing == Missing.NO_MATCHES

@@ -21,7 +21,7 @@ def simulated(
     """Judgments drawn from the model itself: scores are normal, each item goes to `overlap` people."""
     generator = np.random.default_rng(seed)
     names = list(TRUTH)
-    said = []
+    preferences = []
     for item in range(items):
         scores = generator.normal(0, spread, size)
         for place in generator.choice(len(names), overlap, replace=False):
@@ -30,7 +30,7 @@ def simulated(
                 for right in range(left + 1, size):
                     chance = 1 / (1 + math.exp(scores[right] - scores[left]))
                     chance = TRUTH[name] * chance + (1 - TRUTH[name]) * (1 - chance)
-                    said.append(
+                    preferences.append(
                         Preference(
                             item=item,
                             annotator=name,
@@ -39,34 +39,37 @@ def simulated(
                             outcome=1 if generator.random() < chance else -1,
                         )
                     )
-    return said
+    return preferences
 
 
 @pytest.mark.parametrize(("items", "overlap", "size"), [(2000, 3, 2), (300, 3, 4), (1200, 6, 2)])
 def test_known_reliabilities_are_found_again(items: int, overlap: int, size: int):
-    found = annotator_reliability(simulated(items, overlap=overlap, size=size))
+    reliability = annotator_reliability(simulated(items, overlap=overlap, size=size))
     for name, truth in TRUTH.items():
-        assert found[name].value == pytest.approx(truth, abs=0.11), name
-    order = sorted(found, key=lambda name: -found[name].value)
+        assert reliability[name].value == pytest.approx(truth, abs=0.11), name
+    order = sorted(reliability, key=lambda name: -reliability[name].value)
     assert set(order[:2]) == {"ann", "ben"}
     assert order[2:] == ["cat", "dan", "spammer", "adversary"]
-    assert found["spammer"].low < 0.5 < found["spammer"].high or abs(found["spammer"].value - 0.5) < 0.1
-    assert found["adversary"].high < 0.5
+    assert (
+        reliability["spammer"].low < 0.5 < reliability["spammer"].high
+        or abs(reliability["spammer"].value - 0.5) < 0.1
+    )
+    assert reliability["adversary"].high < 0.5
 
 
 def test_the_interval_holds_the_truth_in_most_of_many_simulations():
     """95 % intervals, 20 simulations of 6 people: 114 of 120 are expected; 100 leaves room for chance."""
     held = 0
     for seed in range(20):
-        found = annotator_reliability(simulated(300, overlap=3, seed=seed))
-        held += sum(found[name].low <= truth <= found[name].high for name, truth in TRUTH.items())
+        reliability = annotator_reliability(simulated(300, overlap=3, seed=seed))
+        held += sum(reliability[name].low <= truth <= reliability[name].high for name, truth in TRUTH.items())
     assert held >= 100
 
 
 def votes_of_few() -> _Votes:
-    said = simulated(12, overlap=3, size=3)
-    said[0] = Preference(item=0, annotator="ann", left=(0, 0), right=(0, 1), outcome=0)
-    return _Votes(said)
+    preferences = simulated(12, overlap=3, size=3)
+    preferences[0] = Preference(item=0, annotator="ann", left=(0, 0), right=(0, 1), outcome=0)
+    return _Votes(preferences)
 
 
 def test_the_gradient_is_that_of_the_loss():
@@ -101,11 +104,11 @@ def by_hand(votes: Sequence[tuple[float, int]], spread: float) -> float:
 
 def test_the_loss_is_the_integral_that_the_model_states():
     """Three votes on one pair: ann and ben for the first, cat for the second. η and spread are given."""
-    said = [
+    preferences = [
         Preference(item=0, annotator=name, left="a", right="b", outcome=outcome)
         for name, outcome in (("ann", 1), ("ben", 1), ("cat", -1))
     ]
-    votes = _Votes(said)
+    votes = _Votes(preferences)
     abilities = np.array([0.9, 0.7, 0.6])
     at = np.append(np.log(abilities / (1 - abilities)), math.log(2.0))
     likelihood = math.log(by_hand([(0.9, 1), (0.7, 1), (0.6, -1)], 2.0))
@@ -115,15 +118,15 @@ def test_the_loss_is_the_integral_that_the_model_states():
 
 
 def test_what_one_person_alone_judged_tells_nothing():
-    said = [
+    preferences = [
         Preference(item=item, annotator="ann", left=(item, 0), right=(item, 1), outcome=1)
         for item in range(50)
     ]
-    found = annotator_reliability(said)["ann"]
-    assert found.value == pytest.approx(0.8, abs=1e-6)  # the prior: 4 hits, 1 miss
-    assert (found.pairs, found.shared_pairs) == (50, 0)
-    assert found.low < 0.4
-    assert found.high > 0.95
+    reliability = annotator_reliability(preferences)["ann"]
+    assert reliability.value == pytest.approx(0.8, abs=1e-6)  # the prior: 4 hits, 1 miss
+    assert (reliability.pairs, reliability.shared_pairs) == (50, 0)
+    assert reliability.low < 0.4
+    assert reliability.high > 0.95
 
 
 def test_nothing_judged_gives_nobody():
@@ -131,12 +134,12 @@ def test_nothing_judged_gives_nobody():
 
 
 def test_which_completion_is_called_left_plays_no_part():
-    said = simulated(60, overlap=3)
+    preferences = simulated(60, overlap=3)
     turned = [
         Preference(item=p.item, annotator=p.annotator, left=p.right, right=p.left, outcome=-p.outcome)
-        for p in said
+        for p in preferences
     ]
-    straight, mirrored = annotator_reliability(said), annotator_reliability(turned)
+    straight, mirrored = annotator_reliability(preferences), annotator_reliability(turned)
     for name in straight:
         assert mirrored[name].value == pytest.approx(straight[name].value, abs=1e-4)
 

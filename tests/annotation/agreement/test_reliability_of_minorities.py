@@ -19,16 +19,16 @@ CARE = 0.9
 def preferences() -> list[Preference]:
     """Of every pair, four annotators' answers; the majority wants the first text, the minority the second."""
     draw = random.Random(7)
-    found = []
+    votes = []
     for item in range(160):
         for name in [*draw.sample(MAJORITY, 3), *draw.sample([*MINORITY, "coin"], 2)]:
             taste = 1 if name in MAJORITY else -1
             careful = name != "coin" and draw.random() < CARE
             outcome = taste if careful else draw.choice([1, -1])
-            found.append(
+            votes.append(
                 Preference(item=item, annotator=name, left=f"a{item}", right=f"b{item}", outcome=outcome)
             )
-    return found
+    return votes
 
 
 GROUPS: dict[Hashable, str] = {
@@ -38,18 +38,18 @@ GROUPS: dict[Hashable, str] = {
 
 
 def test_by_agreement_with_all_alone_a_consistent_minority_would_weigh_nothing(preferences: list[Preference]):
-    found = annotator_reliability(preferences)
-    assert all(found[name].value < 0.5 for name in MINORITY)
+    reliability = annotator_reliability(preferences)
+    assert all(reliability[name].value < 0.5 for name in MINORITY)
 
 
 def test_within_its_group_a_consistent_minority_is_as_reliable_as_the_majority(preferences: list[Preference]):
-    found = reliability_in_groups(preferences, GROUPS)
-    assert all(found[name].value > 0.8 for name in [*MAJORITY, *MINORITY])
+    reliability = reliability_in_groups(preferences, GROUPS)
+    assert all(reliability[name].value > 0.8 for name in [*MAJORITY, *MINORITY])
 
 
 def test_a_group_protects_nobody_who_answers_at_random(preferences: list[Preference]):
-    found = reliability_in_groups(preferences, GROUPS | {"coin": "minority"})
-    assert found["coin"].value < 0.7
+    reliability = reliability_in_groups(preferences, GROUPS | {"coin": "minority"})
+    assert reliability["coin"].value < 0.7
 
 
 def test_without_groups_nothing_changes(preferences: list[Preference]):

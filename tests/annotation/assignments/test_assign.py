@@ -251,9 +251,9 @@ def test_tokens_name_completions_on_one_assignment_only(project: Project, alice:
     project.overlap = 2
     project.save()
     factories.make_comparison(project)
-    one, other = lease(project, alice), lease(project, bob)
-    tokens = tokens_of(one)
-    assert list(tokens.values()) == one.display_order
-    assert tokens == {candidate_token(one, pk): pk for pk in one.display_order}
-    assert not set(tokens) & set(tokens_of(other))
+    assignment, other_assignment = lease(project, alice), lease(project, bob)
+    tokens = tokens_of(assignment)
+    assert list(tokens.values()) == assignment.display_order
+    assert tokens == {candidate_token(assignment, pk): pk for pk in assignment.display_order}
+    assert not set(tokens) & set(tokens_of(other_assignment))
     assert not any(str(pk) == token for token, pk in tokens.items())

@@ -122,7 +122,7 @@ def check_muddle(project: Project) -> None:
     held: dict[int, list[int | None]] = {pk: [] for pk in slots}
     for pk, slot in of_work.values_list("comparison_id", "slot"):
         held[pk].append(slot)
-    assert {pk: sorted(taken, key=str) for pk, taken in held.items()} == {
+    assert {pk: sorted(held_slots, key=str) for pk, held_slots in held.items()} == {
         pk: sorted(places, key=str) for pk, places in slots.items()
     }
     assert set(project.comparisons.values_list("open_slots", flat=True)) == {0}
@@ -226,12 +226,12 @@ class TestOnPostgres:
     def test_two_managers_who_decide_at_once_decide_once(self):
         managers = [factories.make_user(f"manager-{number}") for number in range(4)]
         project = factories.make_project(managers=managers, overlap=2)
-        found = factories.make_comparison(project, ["As SmolLM, I say two.", "Two."]).withholding
+        withholding = factories.make_comparison(project, ["As SmolLM, I say two.", "Two."]).withholding
         got = at_once(
             *(
                 partial(
                     decide_withholding,
-                    withholding=Withholding.objects.get(pk=found.pk),
+                    withholding=Withholding.objects.get(pk=withholding.pk),
                     decided_by=manager,
                     release=bool(number % 2),
                 )
@@ -240,7 +240,7 @@ class TestOnPostgres:
         )
         assert sum(isinstance(result, Withholding) for result in got) == 1, got
         assert sum(isinstance(result, Refusal) for result in got) == 3, got
-        released = Withholding.objects.get(pk=found.pk).state == WithholdingState.RELEASED
+        released = Withholding.objects.get(pk=withholding.pk).state == WithholdingState.RELEASED
         assert Comparison.objects.get().open_slots == (2 if released else 0)
 
     def test_a_submit_waits_for_nobody_to_get_the_next(self):

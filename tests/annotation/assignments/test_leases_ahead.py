@@ -114,7 +114,7 @@ def test_both_come_back_when_nobody_is_at_work(project: Project, alice: User, bo
     both = comparisons(project, 2)
     ahead(project, alice, lease(project, alice))
     Assignment.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-    assert {one.comparison for one in work(project, bob, 2)} == set(both)
+    assert {assignment.comparison for assignment in work(project, bob, 2)} == set(both)
 
 
 def test_the_days_limit_ends_the_day_and_the_next_day_begins_anew(project: Project, alice: User):

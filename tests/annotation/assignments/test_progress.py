@@ -76,8 +76,8 @@ def test_rounds_are_counted_apart_also_when_one_goes_back(project: Project, alic
 
 def test_two_projects_are_counted_apart(project: Project, alice: User):
     other = factories.make_project(slug="coffee", annotators=[alice])
-    for one in (project, project, other):
-        factories.make_comparison(one)
+    for target_project in (project, project, other):
+        factories.make_comparison(target_project)
     work(project, alice, 2)
     work(other, alice, 1)
     assert (standing(project, alice), standing(other, alice)) == ((2, 2), (1, 1))

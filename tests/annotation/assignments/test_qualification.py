@@ -29,17 +29,17 @@ def membership(project: Project, user: User) -> Membership:
 
 def test_the_items_come_in_order_and_before_all_work(project: Project, alice: User, items: list[Comparison]):
     met = work(project, alice, 4)
-    assert [one.comparison for one in met] == items
-    assert {one.slot for one in met} == {None}
+    assert [assignment.comparison for assignment in met] == items
+    assert {assignment.slot for assignment in met} == {None}
     assert lease(project, alice).comparison.purpose == Purpose.WORK
 
 
 def test_who_passes_is_let_in_with_their_last_answer(project: Project, alice: User, items: list[Comparison]):
     answer(lease(project, alice), reversed_order)  # one wrong is allowed
     work(project, alice, 2)
-    found = qualification_of(project, alice)
-    assert (found.state, found.done, found.total) == (QualificationState.OPEN, 3, 4)
-    assert (found.right, found.needed) == (2, 3)
+    qualification = qualification_of(project, alice)
+    assert (qualification.state, qualification.done, qualification.total) == (QualificationState.OPEN, 3, 4)
+    assert (qualification.right, qualification.needed) == (2, 3)
     assert membership(project, alice).qualified_at is None
     work(project, alice, 1)
     assert membership(project, alice).qualified_at is not None
@@ -54,8 +54,12 @@ def test_who_fails_gets_no_work_and_is_told_why(project: Project, alice: User, i
         answer(lease(project, alice), reversed_order)
     work(project, alice, 2)
     assert assign_next(project=project, annotator=alice) is None
-    found = qualification_of(project, alice)
-    assert (found.state, found.right, found.needed) == (QualificationState.FAILED, 2, 3)
+    qualification = qualification_of(project, alice)
+    assert (qualification.state, qualification.right, qualification.needed) == (
+        QualificationState.FAILED,
+        2,
+        3,
+    )
     assert why_nothing(project, alice) == WhyNothing.NOT_QUALIFIED
     assert membership(project, alice).qualified_at is None
 
@@ -76,8 +80,8 @@ def test_a_second_answer_to_an_item_does_not_count(project: Project, alice: User
 def test_a_skipped_item_is_done_and_not_right(project: Project, alice: User, items: list[Comparison]):
     work(project, alice, 3)
     skip_assignment(assignment=lease(project, alice), annotator=alice, reason="I do not know.")
-    found = qualification_of(project, alice)
-    assert (found.done, found.right, found.state) == (4, 3, QualificationState.PASSED)
+    qualification = qualification_of(project, alice)
+    assert (qualification.done, qualification.right, qualification.state) == (4, 3, QualificationState.PASSED)
     assert membership(project, alice).qualified_at is not None
     assert lease(project, alice).comparison.purpose == Purpose.WORK
 
@@ -145,8 +149,8 @@ def test_so_many_right_answers_pass(project: Project, alice: User, share: float,
         )
         for number in range(total - 1)
     )
-    found = eligibility.qualification_of(project, alice)
-    assert (found.total, found.needed) == (total, needed)
+    qualification = eligibility.qualification_of(project, alice)
+    assert (qualification.total, qualification.needed) == (total, needed)
 
 
 def test_qualification_is_never_among_the_judgments_nor_in_anyones_progress(

@@ -84,8 +84,14 @@ def test_the_strategys_score_decides_within_round_and_priority(project: Project,
         Comparison.objects.filter(pk=comparison.pk).update(acquisition_score=score)
     urgent = factories.make_comparison(project, priority=1)
     met = work(project, alice, 5)
-    assert [one.comparison for one in met] == [urgent, scored[1], scored[3], scored[0], scored[2]]
-    assert {one.arm for one in met} == {AcquisitionArm.STRATEGY}
+    assert [assignment.comparison for assignment in met] == [
+        urgent,
+        scored[1],
+        scored[3],
+        scored[0],
+        scored[2],
+    ]
+    assert {assignment.arm for assignment in met} == {AcquisitionArm.STRATEGY}
 
 
 def test_by_age_there_is_no_arm(project: Project, alice: User):
@@ -93,27 +99,29 @@ def test_by_age_there_is_no_arm(project: Project, alice: User):
     project.save()
     oldest, newer = factories.make_comparison(project), factories.make_comparison(project)
     met = work(project, alice, 2)
-    assert [one.comparison for one in met] == [oldest, newer]
-    assert {one.arm for one in met} == {""}
+    assert [assignment.comparison for assignment in met] == [oldest, newer]
+    assert {assignment.arm for assignment in met} == {""}
 
 
 def test_the_control_arm_is_drawn_at_random_from_the_newest_round(project: Project, alice: User):
     strategy(project, 1.0)
     many(project, 20, round_number=1)
     newest = many(project, 200, round_number=2)
-    Comparison.objects.filter(pk__in=[one.pk for one in newest[:100]]).update(acquisition_score=1.0)
+    Comparison.objects.filter(pk__in=[comparison.pk for comparison in newest[:100]]).update(
+        acquisition_score=1.0
+    )
     met = work(project, alice, 60)
-    assert {one.arm for one in met} == {AcquisitionArm.CONTROL}
-    assert {one.comparison.round_number for one in met} == {2}
+    assert {assignment.arm for assignment in met} == {AcquisitionArm.CONTROL}
+    assert {assignment.comparison.round_number for assignment in met} == {2}
     # Of 60 from two halves: outside of 15 to 45 with a chance below 1 in 5,000. By score it would be 60.
-    low = sum(one.comparison.acquisition_score == 0 for one in met)
+    low = sum(assignment.comparison.acquisition_score == 0 for assignment in met)
     assert 15 <= low <= 45
 
 
 def test_the_share_of_control_is_about_what_the_project_says(project: Project, alice: User):
     strategy(project, 0.3)
     many(project, 110)
-    arms = Counter(one.arm for one in work(project, alice, 100))
+    arms = Counter(assignment.arm for assignment in work(project, alice, 100))
     # Binomial with n = 100, p = 0.3: outside of 12 to 48 with a chance below 1 in 10,000.
     assert 12 <= arms[AcquisitionArm.CONTROL] <= 48
     assert arms.total() == 100
@@ -125,7 +133,7 @@ def test_control_wraps_around_and_leaves_nothing_behind(project: Project, alice:
     # All shuffle numbers but one lie at the very beginning: nearly every draw starts behind them.
     Comparison.objects.filter(project=project).update(shuffle=0)
     Comparison.objects.filter(pk=made[0].pk).update(shuffle=2**31 - 1)
-    assert len({one.comparison_id for one in work(project, alice, 11)}) == 11
+    assert len({assignment.comparison_id for assignment in work(project, alice, 11)}) == 11
     assert assign_next(project=project, annotator=alice) is None
 
 
@@ -135,11 +143,13 @@ def test_control_wraps_around_and_leaves_nothing_behind(project: Project, alice:
 def test_a_share_of_comparisons_gets_more_annotators_and_always_the_same(project: Project):
     project.overlap, project.extra_overlap, project.extra_overlap_share = 2, 3, 0.25
     sets = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(2000)]
-    drawn = Counter(overlap_of(project, one) for one in sets)
+    drawn = Counter(overlap_of(project, completion_set) for completion_set in sets)
     # Binomial with n = 2000, p = 0.25: 500 ± 5 standard deviations of 19.4.
     assert set(drawn) == {2, 5}
     assert 403 <= drawn[5] <= 597
-    assert [overlap_of(project, one) for one in sets] == [overlap_of(project, one) for one in sets[:]]
+    assert [overlap_of(project, completion_set) for completion_set in sets] == [
+        overlap_of(project, completion_set) for completion_set in sets[:]
+    ]
 
 
 @pytest.mark.parametrize(("share", "overlap"), [(0.0, 2), (1.0, 5)])

@@ -57,4 +57,4 @@ def test_who_waits_for_work_does_so_in_a_transaction_that_passed_over_nothing(lo
     asking.join(SECONDS)
     assert [name for name, _ in made] == ["first_open", "first_open_waiting"]
     assert len({transaction_number for _, transaction_number in made}) == 2
-    assert [type(one) for one in got] == [Assignment]
+    assert [type(assignment) for assignment in got] == [Assignment]

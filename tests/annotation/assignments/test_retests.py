@@ -37,7 +37,7 @@ def work_through(project: Project, annotator: User) -> list[Assignment]:
 def first_retest(project: Project, annotator: User) -> Assignment:
     """With a share of 1 the twelfth thing is a retest: eleven were submitted, one lies ten back."""
     retesting(project, 1.0, comparisons=12)
-    assert all(one.retest_of_id is None for one in work(project, annotator, 11))
+    assert all(assignment.retest_of_id is None for assignment in work(project, annotator, 11))
     retest = lease(project, annotator)
     assert retest.retest_of is not None
     return retest
@@ -48,7 +48,7 @@ def test_the_share_is_kept_and_never_exceeded(project: Project, alice: User):
     met = work_through(project, alice)
     # Thirty of work, of which a tenth comes back: one after the 11th, when the first has lain long
     # enough, one after the 20th, one after the 30th.
-    kinds = [one.retest_of_id is not None for one in met]
+    kinds = [assignment.retest_of_id is not None for assignment in met]
     assert sum(kinds) == 3
     for place in range(len(met)):
         done = kinds[:place].count(False)
@@ -58,18 +58,20 @@ def test_the_share_is_kept_and_never_exceeded(project: Project, alice: User):
 def test_at_least_ten_submissions_lie_between(project: Project, alice: User):
     retesting(project, 1.0, comparisons=25)
     met = work_through(project, alice)
-    of_work = [one.pk for one in met if one.retest_of_id is None]
-    for place, one in enumerate(met):
-        if one.retest_of_id is not None:
+    of_work = [met_work.pk for met_work in met if met_work.retest_of_id is None]
+    for place, assignment in enumerate(met):
+        if assignment.retest_of_id is not None:
             done = [earlier.pk for earlier in met[:place] if earlier.retest_of_id is None]
-            assert len(done) - done.index(one.retest_of_id) - 1 >= 10
+            assert len(done) - done.index(assignment.retest_of_id) - 1 >= 10
     assert len(of_work) == 25
 
 
 def test_nothing_comes_back_twice_and_no_retest_comes_back(project: Project, alice: User):
     retesting(project, 1.0, comparisons=25)
-    retests = [one for one in work_through(project, alice) if one.retest_of_id is not None]
-    firsts = [one.retest_of_id for one in retests]
+    retests = [
+        assignment for assignment in work_through(project, alice) if assignment.retest_of_id is not None
+    ]
+    firsts = [retest.retest_of_id for retest in retests]
     assert len(firsts) == len(set(firsts)) == 15  # all but the last ten
     assert not Assignment.objects.filter(retest_of__retest_of__isnull=False).exists()
 

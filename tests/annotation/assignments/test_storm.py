@@ -45,11 +45,11 @@ def test_postgres_loses_and_doubles_nothing_when_all_web_processes_are_killed(tm
 
     named = os.environ["DATABASE_URL"]
     parts = urlsplit(named)
-    own = parts._replace(path="/rondo_storm").geturl()
+    storm_url = parts._replace(path="/rondo_storm").geturl()
     with psycopg.connect(parts._replace(path="/postgres").geturl(), autocommit=True) as server:
         server.execute("drop database if exists rondo_storm with (force)")
         server.execute("create database rondo_storm")
         try:
-            check(tmp_path, database_url=own, annotators=32, workers=3)
+            check(tmp_path, database_url=storm_url, annotators=32, workers=3)
         finally:
             server.execute("drop database if exists rondo_storm with (force)")

@@ -58,7 +58,7 @@ def test_a_comparison_shows_everything_that_was_said_of_it(
     project: Project, alice: User, bob: User, carol: User, client_of: ClientOf
 ):
     comparison = item(project, ["Two **minutes**.", "Ten hours.", "<b>No</b> idea."])
-    said = say(
+    judgment = say(
         comparison,
         alice,
         [2, 1, 2],
@@ -68,7 +68,7 @@ def test_a_comparison_shows_everything_that_was_said_of_it(
         active_seconds=75,
     )
     say(comparison, bob, [])
-    ItemFlag.objects.create(assignment=said.assignment, reason="Odd question", details="It has no end.")
+    ItemFlag.objects.create(assignment=judgment.assignment, reason="Odd question", details="It has no end.")
     text = (
         client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk])).content.decode()
     )
@@ -134,7 +134,7 @@ def test_each_judgment_is_shown_in_the_letters_that_its_annotator_saw(
     page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
     said_alice, said_bob = page.context["page"].judgments
     assert (said_alice.preference, said_bob.preference) == ("A > B", "B > A")
-    assert [(one.about, one.quote) for one in said_alice.remarks if one.quote] == [("B", "Two")]
+    assert [(remark.about, remark.quote) for remark in said_alice.remarks if remark.quote] == [("B", "Two")]
     first, second = page.context["page"].responses
     assert [(first.number, first.seen_as), (second.number, second.seen_as)] == [
         (1, [("A", "bob"), ("B", "alice")]),
@@ -150,9 +150,9 @@ def test_an_imported_judgment_without_a_displayed_order_counts_letters_as_record
     project: Project, alice: User, carol: User, client_of: ClientOf
 ):
     comparison = item(project, ["Two minutes.", "Ten hours."])
-    said = say(comparison, alice, [2, 1])
-    said.assignment.display_order = []
-    said.assignment.save()
+    judgment = say(comparison, alice, [2, 1])
+    judgment.assignment.display_order = []
+    judgment.assignment.save()
     page = client_of(carol).get(reverse("statistics-item", args=[project.slug, comparison.pk]))
     assert page.context["page"].judgments[0].preference == "B > A"
 
@@ -194,12 +194,12 @@ def test_the_switch_shows_the_responses_as_one_annotator_saw_them(
 ):
     comparison = item(project, ["Two minutes.", "Ten hours.", "No idea."])
     # Alice saw the third response as A, the first as B, the second as C; the second is best to her.
-    said = say(comparison, alice, [2, 1, 3], order=[2, 0, 1], marks=[(1, 0, 3, "untruthful")])
+    judgment = say(comparison, alice, [2, 1, 3], order=[2, 0, 1], marks=[(1, 0, 3, "untruthful")])
     say(comparison, bob, [1, 2, 3], marks=[(1, 4, 9, "irrelevant")])
     helpful = Criterion.objects.create(project=project, key="helpful", label="Helpful")
     second = ids_of(comparison)[1]
-    Rating.objects.create(judgment=said, completion_id=second, criterion=helpful, value=4)
-    Critique.objects.create(judgment=said, completion_id=second, text="Far too long.")
+    Rating.objects.create(judgment=judgment, completion_id=second, criterion=helpful, value=4)
+    Critique.objects.create(judgment=judgment, completion_id=second, text="Far too long.")
     client = client_of(carol)
     page = page_of(client, comparison, view=f"a{alice.pk}").context["page"]
     assert [(view.label, view.current) for view in page.views] == [
@@ -209,7 +209,7 @@ def test_the_switch_shows_the_responses_as_one_annotator_saw_them(
         ("Side by side", False),
     ]
     (column,) = page.columns
-    assert [(one.letter, one.number, one.rank) for one in column.responses] == [
+    assert [(response.letter, response.number, response.rank) for response in column.responses] == [
         ("A", 3, 3),
         ("B", 1, 2),
         ("C", 2, 1),
@@ -236,7 +236,7 @@ def test_side_by_side_has_a_column_for_each_annotator_in_their_own_letters(
         (
             column.judgment.name,
             column.judgment.preference,
-            [(one.letter, one.number) for one in column.responses],
+            [(response.letter, response.number) for response in column.responses],
         )
         for column in page.columns
     ] == [
@@ -306,7 +306,7 @@ def test_superseded_versions_stand_below_the_one_that_counts(
     (thread,) = answer.context["page"].threads
     # First she preferred the first response, which she saw as B; then neither; now the second, her A.
     assert thread.shown.preference == "A > B"
-    assert [one.preference for one in thread.earlier] == ["equal", "B > A"]
+    assert [version.preference for version in thread.earlier] == ["equal", "B > A"]
     assert "2 earlier versions" in answer.content.decode()
 
 
@@ -425,8 +425,8 @@ def test_a_reviewer_does_not_open_what_they_judged_themselves_nor_what_nobody_se
     comparison, other = item(project), item(project)
     say(comparison, rita, [1, 2])
     open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
-    for one, user in ((comparison, rita), (other, rita), (comparison, alice)):
-        address = reverse("statistics-item", args=[project.slug, one.pk])
+    for opened, user in ((comparison, rita), (other, rita), (comparison, alice)):
+        address = reverse("statistics-item", args=[project.slug, opened.pk])
         assert client_of(user).get(address).status_code == 403
 
 
@@ -439,7 +439,9 @@ def test_the_numbers_of_an_open_review_follow_its_own_order(
     review = open_review(comparison=comparison, reason=ReviewReason.RANDOM)
     blind = page_of(client_of(rita), comparison).context["page"]
     shown = client_of(rita).get(reverse("review", args=[project.slug, review.pk])).context["page"]
-    assert [response.markup for response in blind.responses] == [one.markup for one in shown.completions]
+    assert [response.markup for response in blind.responses] == [
+        completion.markup for completion in shown.completions
+    ]
     assert list(page_of(client_of(carol), comparison).context["page"].numbers) == ids_of(comparison)
 
 

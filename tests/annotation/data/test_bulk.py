@@ -257,18 +257,18 @@ def test_annotated_comparisons_are_sent_to_review_once(project: Project, alice: 
 
 
 def test_quarantined_comparisons_are_released_into_the_queue(project: Project, alice: User, carol: User):
-    kept, plain = factories.make_comparison(project), factories.make_comparison(project)
+    quarantined, plain = factories.make_comparison(project), factories.make_comparison(project)
     Withholding.objects.create(
-        comparison=kept, completion=kept.completions.first(), start=0, end=3, quote="Two"
+        comparison=quarantined, completion=quarantined.completions.first(), start=0, end=3, quote="Two"
     )
-    Comparison.objects.filter(pk=kept.pk).update(open_slots=0)
-    effect = bulk.release(project=project, actor=carol, chosen=[kept.pk, plain.pk])
+    Comparison.objects.filter(pk=quarantined.pk).update(open_slots=0)
+    effect = bulk.release(project=project, actor=carol, chosen=[quarantined.pk, plain.pk])
     assert (effect.changed, effect.chosen) == (1, 2)
-    kept.refresh_from_db()
-    assert kept.open_slots == kept.overlap
-    assert kept.withholding.decided_by == carol
-    factories.make_judgment(kept, alice)
-    assert bulk.release(project=project, actor=carol, chosen=[kept.pk]).changed == 0
+    quarantined.refresh_from_db()
+    assert quarantined.open_slots == quarantined.overlap
+    assert quarantined.withholding.decided_by == carol
+    factories.make_judgment(quarantined, alice)
+    assert bulk.release(project=project, actor=carol, chosen=[quarantined.pk]).changed == 0
 
 
 def test_the_new_actions_are_for_managers(project: Project, alice: User):
@@ -288,4 +288,7 @@ def test_the_api_carries_out_several_actions_at_once(
         {"comparisons": [comparison.pk], "review": True, "requeue": True},
         content_type="application/json",
     )
-    assert [(one["action"], one["changed"]) for one in answer.json()] == [("requeue", 1), ("review", 1)]
+    assert [(result["action"], result["changed"]) for result in answer.json()] == [
+        ("requeue", 1),
+        ("review", 1),
+    ]

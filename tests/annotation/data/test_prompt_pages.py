@@ -13,7 +13,7 @@ from tests import factories
 ClientOf = Callable[[User], Client]
 
 
-def asked(text: str) -> list[dict[str, str]]:
+def user_turn(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
@@ -31,10 +31,15 @@ def test_similar_prompts_are_found_the_most_similar_first(project: Project):
     same = factories.make_prompt(project, "how long should black tea steep")
     longer = factories.make_prompt(project, "How long should black tea steep in summer?")
     factories.make_prompt(project, "Is coffee a fruit?")
-    found = near_duplicates(project, asked("How long should black tea steep?"))
+    duplicates = near_duplicates(project, user_turn("How long should black tea steep?"))
     # 4 of 4 shingles; and 4 of the 6 that both have together.
-    assert [(one.prompt, one.similarity) for one in found] == [(same, 1.0), (longer, pytest.approx(4 / 6))]
-    assert [one.prompt for one in near_duplicates(project, same.messages, besides=same)] == [longer]
+    assert [(duplicate.prompt, duplicate.similarity) for duplicate in duplicates] == [
+        (same, 1.0),
+        (longer, pytest.approx(4 / 6)),
+    ]
+    assert [duplicate.prompt for duplicate in near_duplicates(project, same.messages, besides=same)] == [
+        longer
+    ]
 
 
 def test_a_manager_writes_a_prompt_with_tags_and_a_reference(
@@ -51,7 +56,7 @@ def test_a_manager_writes_a_prompt_with_tags_and_a_reference(
     )
     prompt = Prompt.objects.get()
     assert answer["Location"] == reverse("prompt", args=[project.slug, prompt.pk])
-    assert prompt.messages == [{"role": "system", "content": "Be brief."}, *asked("Why is tea green?")]
+    assert prompt.messages == [{"role": "system", "content": "Be brief."}, *user_turn("Why is tea green?")]
     assert (prompt.references, prompt.tags) == (["It is not oxidised."], ["tea", "colour"])
     assert AuditEntry.objects.filter(action="data.prompt", actor=carol).exists()
 
@@ -95,14 +100,14 @@ def test_an_edited_prompt_is_a_new_one_with_turns_and_passages_of_the_old(
 ):
     old = factories.make_prompt(project, "And green tea?")
     turns = [{"role": "user", "content": "Black tea?"}, {"role": "assistant", "content": "Four minutes."}]
-    Prompt.objects.filter(pk=old.pk).update(messages=[*turns, *asked("And green tea?")])
+    Prompt.objects.filter(pk=old.pk).update(messages=[*turns, *user_turn("And green tea?")])
     client, address = client_of(carol), f"{reverse('prompt-new', args=[project.slug])}?from={old.pk}"
     form = client.get(address).content.decode()
     assert "And green tea?" in form
     assert "Four minutes." in form
     client.post(address, {"question": "And white tea?"})
     new = Prompt.objects.latest("pk")
-    assert new.messages == [*turns, *asked("And white tea?")]
+    assert new.messages == [*turns, *user_turn("And white tea?")]
     old.refresh_from_db()
     assert old.last_question == "And green tea?"
 

@@ -226,7 +226,7 @@ def test_the_api_quarantines_and_assigns(project: Project, alice: User, carol: U
     def act(**body: object) -> list[tuple[str, int]]:
         answer = browser.post(address, body, content_type="application/json")
         assert answer.status_code == 200, answer.content
-        return [(one["action"], one["changed"]) for one in answer.json()]
+        return [(result["action"], result["changed"]) for result in answer.json()]
 
     assert act(comparisons=[first.pk], quarantine=True) == [("quarantine", 1)]
     assert act(comparisons=[second.pk], assign=["alice"]) == [("assign", 1)]

@@ -25,12 +25,12 @@ def triggers() -> set[str]:
 
 
 def test_a_text_that_was_changed_or_deleted_is_found_by_its_new_words_alone(project: Project):
-    kept, gone = (factories.make_prompt(project, text) for text in ("Green tea?", "Green apples?"))
-    assert rows(project, "prompts", "text=green") == [gone.pk, kept.pk]
-    Prompt.objects.filter(pk=kept.pk).update(messages=[{"role": "user", "content": "Weißer Tee?"}])
-    gone.delete()
+    remaining, deleted = (factories.make_prompt(project, text) for text in ("Green tea?", "Green apples?"))
+    assert rows(project, "prompts", "text=green") == [deleted.pk, remaining.pk]
+    Prompt.objects.filter(pk=remaining.pk).update(messages=[{"role": "user", "content": "Weißer Tee?"}])
+    deleted.delete()
     assert rows(project, "prompts", "text=green") == []
-    assert rows(project, "prompts", "text=weißer") == [kept.pk]
+    assert rows(project, "prompts", "text=weißer") == [remaining.pk]
 
 
 def test_accents_count_and_words_are_letters_digits_and_underscores(project: Project):

@@ -68,11 +68,17 @@ def described(project: Project) -> list[Any]:
     """The conversations of a project with all that they hold, but for ids and annotators."""
     return [
         (
-            *(one.system, one.seed, one.rating, one.attack_success, one.comment),
-            *(one.created_at, one.ended_at),
-            [described_turn(turn) for turn in one.turns.order_by("index")],
+            *(
+                conversation.system,
+                conversation.seed,
+                conversation.rating,
+                conversation.attack_success,
+                conversation.comment,
+            ),
+            *(conversation.created_at, conversation.ended_at),
+            [described_turn(turn) for turn in conversation.turns.order_by("index")],
         )
-        for one in Conversation.objects.filter(project=project).order_by("created_at")
+        for conversation in Conversation.objects.filter(project=project).order_by("created_at")
     ]
 
 
@@ -83,12 +89,12 @@ def described_turn(turn: ConversationTurn) -> Any:
         *(turn.index, turn.prompt.messages, turn.prompt.tags, turn.prompt.split),
         [
             (
-                one.completion.text,
-                one.completion.source.name,
-                one.completion.seed,
-                one.completion.finish_reason,
+                candidate.completion.text,
+                candidate.completion.source.name,
+                candidate.completion.seed,
+                candidate.completion.finish_reason,
             )
-            for one in candidates
+            for candidate in candidates
         ],
         [
             (judgment.verdict, [(place.completion.text, place.rank) for place in judgment.ranks.all()])
@@ -102,9 +108,11 @@ def described_turn(turn: ConversationTurn) -> Any:
 def plain(rows: list[dict[str, Any]]) -> str:
     """Rows without what belongs to one database; a completion's id becomes its text, a pseudonym "ann"."""
     text = json.dumps([{k: v for k, v in row.items() if k not in OWN} for row in rows])
-    unjudged = [turn for row in rows for one in row["conversations"] for turn in one["unjudged"]]
-    for one in (completion for row in (*rows, *unjudged) for completion in row["completions"]):
-        text = text.replace(f'"{one["id"]}"', json.dumps(one["text"]))
+    unjudged = [
+        turn for row in rows for conversation in row["conversations"] for turn in conversation["unjudged"]
+    ]
+    for sampled in (completion for row in (*rows, *unjudged) for completion in row["completions"]):
+        text = text.replace(f'"{sampled["id"]}"', json.dumps(sampled["text"]))
     for pseudonym in {row["annotator"] for row in rows}:
         text = text.replace(pseudonym, "ann")
     return json.dumps(json.loads(text), sort_keys=True)
@@ -119,7 +127,7 @@ def test_a_project_exported_and_imported_into_an_empty_one_has_equal_conversatio
     talk(project, bob)
     rows = exported(project, tmp_path / "a.jsonl")
     assert [len(row["conversations"]) for row in rows] == [1, 1]
-    assert [one["turn"] for one in rows[0]["conversations"][0]["unjudged"]] == [2, 3]
+    assert [turn["turn"] for turn in rows[0]["conversations"][0]["unjudged"]] == [2, 3]
 
     second = factories.make_project(slug="second")
     ConversationTask.objects.create(project=second, name="Refund")
@@ -127,7 +135,7 @@ def test_a_project_exported_and_imported_into_an_empty_one_has_equal_conversatio
     assert (record.format, record.errors, record.counts["judgments"]) == ("jsonl", [], 2)
     assert described(second) == described(project)
     named = Conversation.objects.filter(project=second).order_by("created_at")
-    assert [one.task and one.task.name for one in named] == ["Refund", None]
+    assert [conversation.task and conversation.task.name for conversation in named] == ["Refund", None]
     again = exported(second, tmp_path / "b.jsonl")
     third = factories.make_project(slug="third")
     import_file(project=third, path=tmp_path / "b.jsonl")
@@ -157,7 +165,7 @@ def test_a_line_of_no_conversation_has_no_field_for_one(project: Project, alice:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("id", "one", r"conversations\[0\].id: 'one' is no UUID"),
         ("turn", 0, r"conversations\[0\].turn: 0 is not from 1 to 40"),
@@ -171,13 +179,13 @@ def test_a_line_of_no_conversation_has_no_field_for_one(project: Project, alice:
     ],
 )
 def test_a_bad_conversation_is_refused_with_row_field_and_remedy(
-    project: Project, alice: User, tmp_path: Path, name: str, value: Any, told: str
+    project: Project, alice: User, tmp_path: Path, name: str, value: Any, message: str
 ):
     talk(project, alice)
     (row,) = exported(project, tmp_path / "a.jsonl")
     row["conversations"][0][name] = value
     (tmp_path / "b.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(ImportErrors, match=f"row 1, field .*{told}"):
+    with pytest.raises(ImportErrors, match=f"row 1, field .*{message}"):
         import_file(project=factories.make_project(slug="second"), path=tmp_path / "b.jsonl")
     assert not Conversation.objects.filter(project__slug="second").exists()
 
@@ -202,9 +210,9 @@ def test_all_turns_of_a_conversation_are_on_one_side_whichever_file_they_come_in
     for messages, side in Prompt.objects.filter(project=project).values_list("messages", "split"):
         sides.setdefault(messages[0]["content"], set()).add(side)
     assert Prompt.objects.filter(project=project).count() == 100
-    assert [len(found) for found in sides.values()] == [1] * 20
+    assert [len(splits) for splits in sides.values()] == [1] * 20
     # 20 openings in the first batch, of two prompts each: 30 % of what a project of 20 has.
-    assert sum(found == {Split.HELD_OUT} for found in sides.values()) == 6
+    assert sum(splits == {Split.HELD_OUT} for splits in sides.values()) == 6
 
 
 SIDES = ("chosen", "rejected")

@@ -97,8 +97,8 @@ def test_page_and_command_export_what_passes_all_filters(
     arguments = [
         part
         for name, value in query.items()
-        for one in ([value] if isinstance(value, str) else value)
-        for part in (f"--{name}", one)
+        for filter_value in ([value] if isinstance(value, str) else value)
+        for part in (f"--{name}", filter_value)
     ]
     assert by_command(*arguments) == expected
 
@@ -133,12 +133,12 @@ def test_the_split_and_the_filters_stand_in_the_manifest(project: Project):
     plain = export_of(project=project, format_name="jsonl", filters=ExportFilters()).manifest()["filters"]
     assert {"annotator", "since", "until", "tag", "category"}.isdisjoint(plain)
     filters = ExportFilters(tag="tea", split="train", rounds=[1])
-    told = export_of(project=project, format_name="jsonl", filters=filters).manifest()["filters"]
-    assert (told["tag"], told["split"], told["rounds"]) == ("tea", "train", [1])
+    stored_filters = export_of(project=project, format_name="jsonl", filters=filters).manifest()["filters"]
+    assert (stored_filters["tag"], stored_filters["split"], stored_filters["rounds"]) == ("tea", "train", [1])
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ({"round": "7"}, "7 is not one of the available choices"),
         ({"since": "2026-03-05", "until": "2026-03-01"}, "The first day is after the last day"),
@@ -150,11 +150,11 @@ def test_the_split_and_the_filters_stand_in_the_manifest(project: Project):
     ],
 )
 def test_a_filter_that_is_not_offered_is_an_error_beside_its_field(
-    four: list[str], manager: Client, query: dict[str, str], told: str
+    four: list[str], manager: Client, query: dict[str, str], message: str
 ):
     page = manager.get(reverse("export-choose", args=["tea"]), query)
     assert page.status_code == 422
-    assert told in page.content.decode()
+    assert message in page.content.decode()
     assert "download>" not in page.content.decode()
 
 
@@ -165,7 +165,7 @@ def test_a_download_with_a_bad_filter_leads_to_the_page_that_says_so(four: list[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--category", "nonsense"], "The project has no category nonsense. Categories: irrelevant"),
         (["--annotator", "alice"], "alice is no pseudonym"),
@@ -174,8 +174,8 @@ def test_a_download_with_a_bad_filter_leads_to_the_page_that_says_so(four: list[
         (["--since", "yesterday"], "yesterday is no date"),
     ],
 )
-def test_the_command_refuses_what_is_not_there(four: list[str], arguments: list[str], told: str):
-    with pytest.raises(CommandError, match=told):
+def test_the_command_refuses_what_is_not_there(four: list[str], arguments: list[str], message: str):
+    with pytest.raises(CommandError, match=message):
         by_command(*arguments)
 
 

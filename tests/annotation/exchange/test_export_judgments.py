@@ -29,9 +29,9 @@ pytestmark = pytest.mark.django_db
 
 
 def export(*arguments: str) -> list[dict[str, Any]]:
-    told = StringIO()
-    call_command("export_judgments", "--format", "jsonl", *arguments, stdout=told, stderr=StringIO())
-    return [json.loads(line) for line in told.getvalue().splitlines()]
+    output = StringIO()
+    call_command("export_judgments", "--format", "jsonl", *arguments, stdout=output, stderr=StringIO())
+    return [json.loads(line) for line in output.getvalue().splitlines()]
 
 
 def test_what_programs_judged_leaves_only_where_it_is_asked_for(project: Project, alice: User):
@@ -46,9 +46,11 @@ def test_what_programs_judged_leaves_only_where_it_is_asked_for(project: Project
         answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, (2, 1), strict=True))),
         guideline=None,
     )
-    told = StringIO()
-    call_command("export_judgments", "--format", "jsonl", "--with-machines", stdout=StringIO(), stderr=told)
-    assert told.getvalue().strip() == "2 judgments written, 1 of them by programs."
+    error_output = StringIO()
+    call_command(
+        "export_judgments", "--format", "jsonl", "--with-machines", stdout=StringIO(), stderr=error_output
+    )
+    assert error_output.getvalue().strip() == "2 judgments written, 1 of them by programs."
     assert [line["judgment"] for line in export()] == [str(by_alice.pk)]
     assert {(line["judgment"], line["annotator"]) for line in export("--with-machines")} == {
         (str(by_alice.pk), str(alice.pseudonym)),
@@ -236,7 +238,7 @@ def test_a_file_appears_whole_and_only_then(project: Project, alice: User, tmp_p
     before = path.read_bytes()
     assert before.endswith(b"}\n")
 
-    beside = sorted(tmp_path.iterdir())
+    files_before = sorted(tmp_path.iterdir())
 
     def breaks(record: object) -> str:
         raise OSError(28, "No space left on device")
@@ -248,7 +250,7 @@ def test_a_file_appears_whole_and_only_then(project: Project, alice: User, tmp_p
     assert path.read_bytes() == before
     assert (
         sorted(tmp_path.iterdir())
-        == beside
+        == files_before
         == [
             path,
             tmp_path / "out.jsonl.dropped.jsonl",

@@ -95,8 +95,8 @@ def evidence_of_raw(item: dict[str, Any], missing: dict[str, Any]) -> list[str]:
 
 def test_the_real_file_comes_in_whole_and_exact():
     raw = json.loads(FEEDBACK.read_text(encoding="utf-8"))
-    told = StringIO()
-    call_command("import_judgments", str(FEEDBACK), "--format", "qa-feedback", stdout=told)
+    output = StringIO()
+    call_command("import_judgments", str(FEEDBACK), "--format", "qa-feedback", stdout=output)
     judgments = {
         judgment.comparison.prompt.messages[0]["content"]: judgment
         for judgment in Judgment.objects.select_related("comparison__prompt")
@@ -106,8 +106,8 @@ def test_the_real_file_comes_in_whole_and_exact():
     for item in raw:
         check_item(item, judgments[item["question"]])
     check_totals(raw)
-    assert "350 judgments added" in told.getvalue()
-    assert "16 rankings have ties that are not transitive" in told.getvalue()
+    assert "350 judgments added" in output.getvalue()
+    assert "16 rankings have ties that are not transitive" in output.getvalue()
 
 
 def check_item(item: dict[str, Any], judgment: Judgment) -> None:
@@ -126,11 +126,11 @@ def check_item(item: dict[str, Any], judgment: Judgment) -> None:
     for span in spans:
         assert span.completion_id == first.pk
         assert span.quote == first.text[span.start : span.end] != ""
-    found = [
+    stored = [
         (m.category.key, [m.quote, *(more["quote"] for more in m.further_evidence)])
         for m in judgment.missing_info.select_related("category").order_by("id")
     ]
-    assert found == [
+    assert stored == [
         (m["error type"].lower(), evidence_of_raw(item, m)) for m in item["feedback"]["missing-info"]
     ]
     assert judgment.corrections.get().text == item["feedback"]["corrected-prediction"]
@@ -154,13 +154,13 @@ def check_totals(raw: list[dict[str, Any]]) -> None:
     assert RankedCompletion.objects.count() == 1400
     # Weak orders by brute force: of all rank vectors, one says exactly what the six pairs say.
     vectors = list(itertools.product(range(1, 5), repeat=4))
-    said = {
+    weak_orders = {
         tuple((v[a] > v[b]) - (v[a] < v[b]) for a, b in PAIRS) for v in vectors
     }  # 1: the second is better
     as_signs = [tuple({0: 0, 1: -1, 2: 1}[choice] for choice in item["preference"]) for item in raw]
-    not_weak = sum(signs not in said for signs in as_signs)
-    kept = Judgment.objects.values_list("imported_from", flat=True)
-    broken = [(imported_from or {})["more"]["broken_ties"] for imported_from in kept]
+    not_weak = sum(signs not in weak_orders for signs in as_signs)
+    origins = Judgment.objects.values_list("imported_from", flat=True)
+    broken = [(imported_from or {})["more"]["broken_ties"] for imported_from in origins]
     assert sum(bool(ties) for ties in broken) == not_weak == 16
     assert sum(len(ties) for ties in broken) == 19
 
@@ -267,7 +267,7 @@ def test_every_weak_order_comes_back_from_its_own_pairs():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda i: i.pop("question"), "row 2, field question: is missing"),
         (lambda i: i.update(extra=1), "row 2, field extra: is not known"),
@@ -302,18 +302,18 @@ def test_every_weak_order_comes_back_from_its_own_pairs():
     ],
 )
 def test_a_faulty_item_is_told_by_item_and_field_and_nothing_comes_in(
-    change: Callable[[dict[str, Any]], object], told: str
+    change: Callable[[dict[str, Any]], object], message: str
 ):
-    with pytest.raises(ImportErrors, match=told):
+    with pytest.raises(ImportErrors, match=message):
         bring_in(ITEM, changed(change))
     assert not Prompt.objects.exists()
     assert not Judgment.objects.exists()
 
 
 def test_a_dry_run_recognises_the_real_file_and_writes_nothing():
-    told = StringIO()
-    call_command("import_judgments", str(FEEDBACK), "--dry-run", stdout=told)
-    assert told.getvalue() == "Read as qa-feedback. The JSON of github.com/allenai/FineGrainedRLHF.\n"
+    output = StringIO()
+    call_command("import_judgments", str(FEEDBACK), "--dry-run", stdout=output)
+    assert output.getvalue() == "Read as qa-feedback. The JSON of github.com/allenai/FineGrainedRLHF.\n"
     assert not Project.objects.exists()
 
 
@@ -327,13 +327,13 @@ def test_a_recognised_file_comes_in_as_with_its_format_named(tmp_path: Path):
 
 def test_the_command_tells_what_is_wrong_with_the_file(tmp_path: Path):
     path = tmp_path / "feedback.json"
-    for content, told in (
+    for content, message in (
         (b"{", "not JSON"),
         (b"{}", "prediction 1: is missing"),
         (b'["\xff"]', "not UTF-8"),
     ):
         path.write_bytes(content)
-        with pytest.raises(CommandError, match=told):
+        with pytest.raises(CommandError, match=message):
             call_command("import_judgments", str(path), "--format", "qa-feedback")
     with pytest.raises(CommandError, match="cannot be read"):
         call_command("import_judgments", str(tmp_path / "absent"), "--format", "qa-feedback")

@@ -58,7 +58,7 @@ def test_a_chat_comes_in_as_it_is_with_all_optional_fields(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"),
+    ("context", "stored"),
     [
         (None, []),
         ([], []),
@@ -69,8 +69,8 @@ def test_a_chat_comes_in_as_it_is_with_all_optional_fields(project: Project):
         ([{"sentences": ["Hot."]}], [("", ["Hot."])]),
     ],
 )
-def test_context_has_one_form_once_it_is_stored(project: Project, given: Any, stored: Any):
-    bring_in(project, {"prompt": "Tea?", "context": given})
+def test_context_has_one_form_once_it_is_stored(project: Project, context: Any, stored: Any):
+    bring_in(project, {"prompt": "Tea?", "context": context})
     assert Prompt.objects.get().context == [{"title": title, "sentences": texts} for title, texts in stored]
 
 
@@ -136,7 +136,7 @@ def test_a_long_file_is_read_as_it_comes_in_few_queries(project: Project, django
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("{not json", "line 1, not JSON at column 2"),
         ('"just a text"', 'line 1, an object like {"prompt": "…"} is expected, not a text'),
@@ -194,15 +194,15 @@ def test_a_long_file_is_read_as_it_comes_in_few_queries(project: Project, django
         ('{"prompt": "caf\udce9"}', "byte 0xe9 at column 16 is not UTF-8"),
     ],
 )
-def test_a_faulty_line_is_told_by_line_field_and_remedy(project: Project, row: Any, told: str):
+def test_a_faulty_line_is_told_by_line_field_and_remedy(project: Project, row: Any, message: str):
     (fault,) = faults(project, row)
     assert fault.startswith("line 1, ")
-    assert told in fault
+    assert message in fault
 
 
 def test_all_faults_are_told_at_once_by_the_numbers_of_their_lines(project: Project):
-    found = faults(project, {"prompt": "good"}, {"prompt": 1}, "", {"prompt": "good too"}, {"promt": "x"})
-    assert [fault.split(",")[0] for fault in found] == ["line 2", "line 5"]
+    messages = faults(project, {"prompt": "good"}, {"prompt": 1}, "", {"prompt": "good too"}, {"promt": "x"})
+    assert [fault.split(",")[0] for fault in messages] == ["line 2", "line 5"]
 
 
 def test_nothing_comes_in_when_the_last_of_many_lines_is_faulty(project: Project):
@@ -228,9 +228,9 @@ def test_the_list_of_faults_is_bounded_and_says_so(project: Project):
 def test_the_command_imports_a_file(project: Project, tmp_path: Path):
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "\xc3\xa9t\xc3\xa9?"}\r\n{"prompt": "b"}\r\n')
-    told = StringIO()
-    call_command("import_prompts", str(path), "--project", project.slug, stdout=told)
-    assert "2 prompts added to Tea, 0 were there already." in told.getvalue()
+    output = StringIO()
+    call_command("import_prompts", str(path), "--project", project.slug, stdout=output)
+    assert "2 prompts added to Tea, 0 were there already." in output.getvalue()
     assert Prompt.objects.order_by("id")[0].messages[0]["content"] == "été?"
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def bring(project: Project, *objects: dict[str, Any]):
-    return import_prompts(project=project, lines=[json.dumps(one) for one in objects], name="tasks.jsonl")
+    return import_prompts(project=project, lines=[json.dumps(task) for task in objects], name="tasks.jsonl")
 
 
 TEA = {
@@ -40,11 +40,11 @@ def test_answers_come_in_as_they_stand_in_the_file(project: Project):
     assert (prompt.tags, prompt.references) == (["easy"], [])
     digest = content_hash(prompt.messages, prompt.context)
     assert prompt.content_hash == digest
-    found = [
-        (one.completion.text, one.completion.source.name, one.completion.text_hash)
-        for one in comparison.candidates.order_by("index")
+    stored = [
+        (candidate.completion.text, candidate.completion.source.name, candidate.completion.text_hash)
+        for candidate in comparison.candidates.order_by("index")
     ]
-    assert found == [
+    assert stored == [
         ("A drink. 👩‍👩‍👧", "model-1", text_hash("A drink. 👩‍👩‍👧")),
         ('A "leaf"\t\\N\nor two', "imported answers", text_hash('A "leaf"\t\\N\nor two')),
     ]
@@ -58,9 +58,9 @@ def test_an_imported_row_is_the_row_that_the_model_would_have_saved(project: Pro
     saved = create_comparison(
         prompt=prompt, completions=factories.make_completions(prompt, ["Yes.", "No."]), round_number=1
     )
-    own = {"id", "prompt_id", "completion_set", "shuffle", "created_at"}
+    varying_fields = {"id", "prompt_id", "completion_set", "shuffle", "created_at"}
     for ours, theirs, left_out in (
-        (imported, saved, own),
+        (imported, saved, varying_fields),
         (
             imported.candidates.first().completion,
             saved.candidates.first().completion,

@@ -35,7 +35,7 @@ def upload(client: Client, project: Project, content: str | bytes, name: str = "
     return client.post(reverse("transfers", args=[project.slug]), {"file": file})
 
 
-def kept() -> list[Path]:
+def stored_files() -> list[Path]:
     folder = Path(settings.RONDO_IMPORTS)
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
@@ -68,7 +68,7 @@ def test_a_file_is_looked_through_corrected_and_brought_in(
     record.refresh_from_db()
     assert (record.state, record.errors) == (ImportState.FINISHED, [])
     assert Judgment.objects.count() == 2
-    assert kept() == []
+    assert stored_files() == []
     after = manager.get(page, headers={"HX-Request": "true"}).content.decode()
     assert "2 annotations and 2 prompts were added" in after
     assert "hx-trigger" not in after
@@ -91,7 +91,7 @@ def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"\x1f\x8b\x08\x00more", "is compressed"),
         (b"PAR1more", "is compressed"),
@@ -100,12 +100,12 @@ def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
     ],
 )
 def test_what_is_compressed_or_empty_is_refused_and_not_kept(
-    manager: Client, project: Project, content: bytes, told: str
+    manager: Client, project: Project, content: bytes, message: str
 ):
     answer = upload(manager, project, content, name="../../votes.jsonl")
     assert answer.status_code == 422
-    assert told in answer.content.decode()
-    assert (kept(), FileImport.objects.count()) == ([], 0)
+    assert message in answer.content.decode()
+    assert (stored_files(), FileImport.objects.count()) == ([], 0)
 
 
 GOOD = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}
@@ -122,14 +122,14 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("row", "told"), BAD_ROWS)
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
 @pytest.mark.parametrize("as_list", [False, True])
 def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
     manager: Client,
     project: Project,
     carol: User,
     row: str | bytes,
-    told: str,
+    message: str,
     as_list: bool,
 ):
     bad = row.encode() if isinstance(row, str) else row
@@ -140,7 +140,7 @@ def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
     answer = upload(manager, project, alone, name="votes.json")
     assert answer.status_code == 422
     page = unescape(answer.content.decode())
-    assert f"row 1, {told}" in page or f"row 1: {told}" in page
+    assert f"row 1, {message}" in page or f"row 1: {message}" in page
     assert "votes.json: nothing was imported, 1 error." in page
     assert not FileImport.objects.exists()
 
@@ -151,12 +151,12 @@ def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
     tasks.do_import(record.pk)
     record.refresh_from_db()
     assert record.state == ImportState.FAILED
-    assert record.errors[0].startswith((f"row 2, {told}", f"row 2: {told}"))
+    assert record.errors[0].startswith((f"row 2, {message}", f"row 2: {message}"))
     assert record.stored_as not in record.errors[0]
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "told"),
+    ("content", "name", "message"),
     [
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00", "votes.png", "The file is binary (PNG), not text"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00", "votes.csv", "The file is binary (PNG), not text"),
@@ -171,24 +171,24 @@ def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
     ],
 )
 def test_a_file_that_is_no_text_with_rows_is_refused_as_what_it_is(
-    manager: Client, project: Project, content: bytes, name: str, told: str
+    manager: Client, project: Project, content: bytes, name: str, message: str
 ):
     answer = upload(manager, project, content, name=name)
     assert answer.status_code == 422
-    assert told in unescape(answer.content.decode())
-    assert (kept(), FileImport.objects.count()) == ([], 0)
+    assert message in unescape(answer.content.decode())
+    assert (stored_files(), FileImport.objects.count()) == ([], 0)
 
 
 def test_a_file_that_can_no_longer_be_read_is_told_on_its_page(manager: Client, project: Project):
     upload(manager, project, VOTES)
-    kept()[0].write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00")
+    stored_files()[0].write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00")
     page = manager.get(reverse("transfer", args=[project.slug, FileImport.objects.get().pk]))
     assert page.status_code == 422
     assert "The file is binary (PNG)" in page.content.decode()
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (KeyError("x"), "The import stopped because of an error in Rondo (KeyError). Start it again"),
         (MemoryError(), "The server ran out of memory while it read the file."),
@@ -201,7 +201,7 @@ def test_an_import_that_stops_for_no_fault_of_the_file_tells_the_manager_what_to
     carol: User,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
-    told: str,
+    message: str,
 ):
     upload(manager, project, VOTES.replace("asked", "prompt"))
     record = FileImport.objects.get()
@@ -214,8 +214,8 @@ def test_an_import_that_stops_for_no_fault_of_the_file_tells_the_manager_what_to
     tasks.do_import(record.pk)
     record.refresh_from_db()
     assert record.state == ImportState.FAILED
-    assert told in record.errors[0]
-    assert told in manager.get(reverse("transfer", args=[project.slug, record.pk])).content.decode()
+    assert message in record.errors[0]
+    assert message in manager.get(reverse("transfer", args=[project.slug, record.pk])).content.decode()
 
 
 def test_a_broken_row_is_named_before_the_import_and_a_sound_file_has_none(manager: Client, project: Project):
@@ -255,7 +255,7 @@ def test_a_file_is_no_larger_than_the_settings_say(
 
 def test_a_name_is_shown_and_never_a_path(manager: Client, project: Project):
     upload(manager, project, VOTES, name="../<b>x</b>.csv")
-    (path,) = kept()
+    (path,) = stored_files()
     assert path.parent == Path(settings.RONDO_IMPORTS)
     assert path.name == FileImport.objects.get().stored_as
     assert "<b>x</b>" not in manager.get(reverse("transfers", args=[project.slug])).content.decode()
@@ -270,7 +270,7 @@ def test_a_file_that_is_not_wanted_is_deleted(
     page = reverse("transfer", args=[project.slug, FileImport.objects.get().pk])
     with django_capture_on_commit_callbacks(execute=True):
         assert manager.post(page, {"action": "discard"}).status_code == 302
-    assert (kept(), FileImport.objects.count()) == ([], 0)
+    assert (stored_files(), FileImport.objects.count()) == ([], 0)
 
 
 def test_every_format_is_a_download(manager: Client, project: Project, alice: User):

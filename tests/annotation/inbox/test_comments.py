@@ -42,7 +42,7 @@ def of_bob(comparison: Comparison, bob: User, of_alice: Assignment) -> Assignmen
     return factories.lease_to(comparison, bob)
 
 
-def told(user: User) -> list[tuple[str, str]]:
+def notifications_of(user: User) -> list[tuple[str, str]]:
     rows = Notification.objects.filter(user=user).order_by("pk")
     return [(row.kind, row.excerpt) for row in rows]
 
@@ -77,19 +77,19 @@ def test_an_annotator_gets_nothing_of_the_other_thread_by_any_address(
     carol: User,
     client_of: ClientOf,
 ):
-    asked = post_comment(assignment=of_bob, author=bob, text="SECRET-OF-BOB")
+    question = post_comment(assignment=of_bob, author=bob, text="SECRET-OF-BOB")
     post_comment(assignment=of_bob, author=carol, text="SECRET-TO-BOB, see @alice")
     client = client_of(alice)
-    own = client.get(reverse("ask", args=[project.slug, of_alice.pk]))
+    ask_page = client.get(reverse("ask", args=[project.slug, of_alice.pk]))
     screen = client.get(reverse("label", args=[project.slug]))
-    assert own.status_code == screen.status_code == 200
-    assert b"SECRET" not in own.content + screen.content
+    assert ask_page.status_code == screen.status_code == 200
+    assert b"SECRET" not in ask_page.content + screen.content
     assert client.get(reverse("ask", args=[project.slug, of_bob.pk])).status_code == 404
     assert client.post(reverse("ask", args=[project.slug, of_bob.pk]), {"text": "x"}).status_code == 404
     assert client.get(reverse("comments", args=[project.slug, comparison.pk])).status_code == 403
-    assert client.get(reverse("comment-edit", args=[project.slug, asked.pk])).status_code == 404
+    assert client.get(reverse("comment-edit", args=[project.slug, question.pk])).status_code == 404
     # A mention of another annotator reaches nobody: she may not see that thread.
-    assert told(alice) == []
+    assert notifications_of(alice) == []
 
 
 def test_a_thread_names_no_model(
@@ -148,14 +148,14 @@ def test_a_question_reaches_managers_and_the_reply_its_annotator_once(
     of_alice: Assignment, alice: User, bob: User, carol: User
 ):
     post_comment(assignment=of_alice, author=alice, text="Is cold tea tea?")
-    assert told(carol) == [(NotificationKind.QUESTION, "Is cold tea tea?")]
+    assert notifications_of(carol) == [(NotificationKind.QUESTION, "Is cold tea tea?")]
     answer = post_comment(assignment=of_alice, author=carol, text="@alice Yes.")
-    assert told(alice) == [(NotificationKind.MENTION, "@alice Yes.")]
+    assert notifications_of(alice) == [(NotificationKind.MENTION, "@alice Yes.")]
     edit_comment(comment=answer, author=carol, text="@alice Yes, @alice.")
-    assert len(told(alice)) == 1
+    assert len(notifications_of(alice)) == 1
     post_comment(assignment=of_alice, author=carol, text="See the guidelines.")
-    assert told(alice)[1:] == [(NotificationKind.REPLY, "See the guidelines.")]
-    assert told(bob) == []
+    assert notifications_of(alice)[1:] == [(NotificationKind.REPLY, "See the guidelines.")]
+    assert notifications_of(bob) == []
 
 
 def open_questions(assignment: Assignment) -> QuerySet[Comment]:

@@ -181,10 +181,10 @@ def test_an_invitation_is_sent_with_a_link_that_no_page_and_no_table_holds(
 def test_a_new_password_is_set_by_the_link_and_the_page_tells_nothing_of_accounts(
     carol: User, sent: Sent, django_capture_on_commit_callbacks: Any
 ):
-    asked = reverse("account_reset_password")
+    reset_address = reverse("account_reset_password")
     with django_capture_on_commit_callbacks(execute=True):
-        known = Client().post(asked, {"email": "carol@example.org"})
-        unknown = Client().post(asked, {"email": "nobody@example.org"})
+        known = Client().post(reset_address, {"email": "carol@example.org"})
+        unknown = Client().post(reset_address, {"email": "nobody@example.org"})
     assert (known.status_code, known["Location"]) == (unknown.status_code, unknown["Location"])
     assert sent == [(TaskName.SEND_PASSWORD_RESET, [carol.pk]), (TaskName.SEND_PASSWORD_RESET, [0])]
     assert not send_password_reset(0)
@@ -205,7 +205,7 @@ def test_switches_are_kept_and_another_address_needs_a_recent_sign_in(carol: Use
     client.post(address, {"email": carol.email, "digest": "on"})
     choice = MailChoice.objects.get(user=carol)
     assert (choice.mentions, choice.failures, choice.digest) == (False, False, True)
-    asked = client.post(address, {"email": "thief@example.org"})
-    assert "reauthenticate" in asked["Location"]
+    response = client.post(address, {"email": "thief@example.org"})
+    assert "reauthenticate" in response["Location"]
     carol.refresh_from_db()
     assert carol.email == "carol@example.org"

@@ -52,12 +52,12 @@ def span(
     )
 
 
-def missing(comparison: Comparison, **said: Any) -> MissingInfoInput:
+def missing(comparison: Comparison, **fields: Any) -> MissingInfoInput:
     return MissingInfoInput(
         **{
             "completion_id": completions_of(comparison)[0].pk,
             "category_id": comparison.project.categories.get(key="missing").pk,
-            **said,
+            **fields,
         }
     )
 

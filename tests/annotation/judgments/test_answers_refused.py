@@ -124,9 +124,9 @@ def test_a_category_of_another_scope_or_project_is_refused(pair: Comparison, ass
         with pytest.raises(InvalidAnswer, match="category"):
             submit(assignment, prefer_first(pair, span_flags=(wrong,)))
     about_spans = pair.project.categories.get(key="untruthful")
-    said = missing(pair, text="x", category_id=about_spans.pk)
+    missing_info = missing(pair, text="x", category_id=about_spans.pk)
     with pytest.raises(InvalidAnswer, match="category"):
-        submit(assignment, prefer_first(pair, missing_info=(said,)))
+        submit(assignment, prefer_first(pair, missing_info=(missing_info,)))
 
 
 def test_the_same_mark_twice_is_refused(pair: Comparison, assignment: Assignment):
@@ -136,7 +136,7 @@ def test_the_same_mark_twice_is_refused(pair: Comparison, assignment: Assignment
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {},
         {"text": "  "},
@@ -149,10 +149,10 @@ def test_the_same_mark_twice_is_refused(pair: Comparison, assignment: Assignment
     ],
 )
 def test_missing_info_must_say_something_that_is_there(
-    pair: Comparison, assignment: Assignment, said: dict[str, Any]
+    pair: Comparison, assignment: Assignment, fields: dict[str, Any]
 ):
     with pytest.raises(InvalidAnswer, match="Missing info 1") as refusal:
-        submit(assignment, prefer_first(pair, missing_info=(missing(pair, **said),)))
+        submit(assignment, prefer_first(pair, missing_info=(missing(pair, **fields),)))
     assert refusal.value.field == "missing_info"
     assert nothing_was_written(assignment)
 

@@ -235,11 +235,11 @@ def test_two_pages_that_submit_different_answers_are_told(
     browser: Client, pair: Comparison, assignment: Assignment
 ):
     address = reverse("submit", args=[pair.project.slug, assignment.pk])
-    said = {"choice": "both_bad", "stands_on": "0", "idempotency_key": str(ONE_PAGE)}
-    assert browser.post(address, said, headers={"HX-Request": "true"}).status_code == 200
+    form = {"choice": "both_bad", "stands_on": "0", "idempotency_key": str(ONE_PAGE)}
+    assert browser.post(address, form, headers={"HX-Request": "true"}).status_code == 200
     # The same page once more is the same answer; another page is asked.
-    assert browser.post(address, said, headers={"HX-Request": "true"}).status_code == 200
-    other = {**said, "choice": "both_good", "idempotency_key": str(OTHER_PAGE)}
+    assert browser.post(address, form, headers={"HX-Request": "true"}).status_code == 200
+    other = {**form, "choice": "both_good", "idempotency_key": str(OTHER_PAGE)}
     assert browser.post(address, other, headers={"HX-Request": "true"}).status_code == 409
     without_script = browser.post(address, other)
     assert without_script.status_code == 422

@@ -44,11 +44,11 @@ def test_who_does_not_have_it_cannot_flag_it(assignment: Assignment, alice: User
 
 
 @pytest.mark.parametrize(
-    ("said", "field"), [({"reason": " "}, "reason"), ({"reason": "x", "details": "\x00"}, "details")]
+    ("report", "field"), [({"reason": " "}, "reason"), ({"reason": "x", "details": "\x00"}, "details")]
 )
 def test_a_flag_needs_a_reason_that_can_be_stored(
-    said: dict[str, str], field: str, assignment: Assignment, alice: User
+    report: dict[str, str], field: str, assignment: Assignment, alice: User
 ):
     with pytest.raises(InvalidAnswer) as refusal:
-        flag_item(assignment=assignment, annotator=alice, **said)
+        flag_item(assignment=assignment, annotator=alice, **report)
     assert refusal.value.field == field

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.django_db
 
 def ask(project: Project, **questions: bool) -> Project:
     """Turn questions on or off."""
-    for name, asked in questions.items():
-        setattr(project, name, asked)
+    for name, is_on in questions.items():
+        setattr(project, name, is_on)
     project.save()
     return project
 
@@ -175,8 +175,8 @@ def test_blank_and_unstorable_words_are_refused(
 def test_two_critiques_of_one_answer_are_refused(
     pair: Comparison, assignment: Assignment, everything: Project
 ):
-    one = CritiqueInput(completion_id=completions_of(pair)[0].pk, text="x")
-    refused(assignment, prefer_first(pair, critiques=(one, one)), "critiques", "there twice")
+    critique = CritiqueInput(completion_id=completions_of(pair)[0].pk, text="x")
+    refused(assignment, prefer_first(pair, critiques=(critique, critique)), "critiques", "there twice")
 
 
 @pytest.mark.parametrize(("steps", "severity"), [(3, None), (3, 0), (3, 4), (0, 1), (3, True)])

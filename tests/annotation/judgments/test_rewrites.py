@@ -179,8 +179,8 @@ def test_the_page_gets_the_text_and_nothing_that_tells_the_model(
     assert page.get(address("continuation", assignment)).json() == {"offered": True, "message": ""}
     token = candidate_token(assignment, completions_of(pair)[0].pk)
     sent = {"candidate": token, "prefix": PREFIX}
-    told = page.post(address("continuation", assignment), sent).json()
-    assert told == {"id": Continuation.objects.get().pk, "text": " gestern 👍🏽."}
+    continuation = page.post(address("continuation", assignment), sent).json()
+    assert continuation == {"id": Continuation.objects.get().pk, "text": " gestern 👍🏽."}
     again = page.post(address("continuation", assignment), sent).json()
     first, second = Continuation.objects.order_by("pk")
     assert (again["id"], first.seed == second.seed) == (second.pk, False)
@@ -251,14 +251,14 @@ def test_the_api_takes_edits_and_tells_managers_how_the_model_was_sampled(
         "span_flags": [{"answer": token, "quote": "ist", "text_hash": first.text_hash, **place}],
         "corrections": [{"answer": token, "text": good.text, "edits": edits}],
     }
-    told = client_of(alice).post(
+    response = client_of(alice).post(
         f"/api/v1/projects/tea/assignments/{assignment.pk}/judgment/",
         json.dumps(body),
         content_type="application/json",
         headers={"Idempotency-Key": str(uuid.uuid4())},
     )
-    assert told.status_code == 201
-    [correction] = told.json()["judgment"]["corrections"]
+    assert response.status_code == 201
+    [correction] = response.json()["judgment"]["corrections"]
     assert [{name: edit[name] for name in edits[0]} for edit in correction["edits"]] == edits
     assert not any({"seed", "sampling"} & edit.keys() for edit in correction["edits"])
     [listed] = client_of(carol).get("/api/v1/projects/tea/judgments/").json()["results"]

@@ -90,13 +90,13 @@ def test_dense_ranks_close_gaps_and_keep_ties():
 
 
 @pytest.mark.parametrize("verdict", [Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD])
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("is_ranked", [True, False])
 def test_a_pair_without_a_winner_is_tied_and_says_how(
-    pair: Comparison, assignment: Assignment, verdict: Verdict, given: bool
+    pair: Comparison, assignment: Assignment, verdict: Verdict, is_ranked: bool
 ):
     ids = [completion.pk for completion in completions_of(pair)]
     judgment = submit(
-        assignment, JudgmentAnswer(verdict=verdict, ranks=dict.fromkeys(ids, 1) if given else {})
+        assignment, JudgmentAnswer(verdict=verdict, ranks=dict.fromkeys(ids, 1) if is_ranked else {})
     )
     assert judgment.verdict == verdict
     assert dict(judgment.ranks.values_list("completion_id", "rank")) == dict.fromkeys(ids, 1)
@@ -114,10 +114,10 @@ def test_a_single_answer_can_be_marked_up(project: Project, alice: User):
 
 
 def test_evidence_may_be_a_title_and_more_than_one_sentence(pair: Comparison, assignment: Assignment):
-    said = missing(
+    missing_info = missing(
         pair, passage=1, further_evidence=(EvidencePointer(passage=0, sentence=0), EvidencePointer(passage=0))
     )
-    gap = submit(assignment, prefer_first(pair, missing_info=(said,))).missing_info.get()
+    gap = submit(assignment, prefer_first(pair, missing_info=(missing_info,))).missing_info.get()
     assert (gap.passage, gap.sentence, gap.quote) == (1, None, "Water")
     assert gap.further_evidence == [
         {"passage": 0, "sentence": 0, "quote": "Tea is a drink."},
@@ -180,8 +180,8 @@ def test_a_change_of_mind_supersedes_and_leaves_the_first_as_it_was(pair: Compar
     second = submit(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks={a.pk: 2, b.pk: 1}))
     third = submit(assignment, JudgmentAnswer(verdict=Verdict.BOTH_BAD))
     assert (second.supersedes, third.supersedes) == (first, second)
-    kept = Judgment.objects.get(pk=first.pk)
-    assert (kept.comment, kept.ranks.get(completion=a).rank) == ("first", 1)
+    stored = Judgment.objects.get(pk=first.pk)
+    assert (stored.comment, stored.ranks.get(completion=a).rank) == ("first", 1)
     assert list(access.judgments_current(pair.project)) == [third]
     assert access.current_judgment(assignment) == third
     assert Comparison.objects.get(pk=pair.pk).open_slots == 0
@@ -212,10 +212,10 @@ def test_a_late_answer_is_refused_when_another_has_the_place(
     pair: Comparison, assignment: Assignment, bob: User, bob_answers: bool
 ):
     end_lease(assignment)
-    taken = assign_next(project=pair.project, annotator=bob)
-    assert taken is not None
+    next_assignment = assign_next(project=pair.project, annotator=bob)
+    assert next_assignment is not None
     if bob_answers:
-        submit(taken, prefer_first(pair))
+        submit(next_assignment, prefer_first(pair))
     with pytest.raises(LeaseLost):
         submit(assignment, prefer_first(pair))
     assert Judgment.objects.filter(annotator=assignment.annotator).count() == 0

@@ -90,8 +90,8 @@ def test_creating_it_again_withholds_it_once(project: Project, withholding: With
 
 
 def test_what_the_prompt_or_its_passages_name_is_not_withheld(project: Project):
-    asked = factories.make_prompt(project, "Are you SmolLM?")
-    assert factories.make_comparison(project, TELLING, prompt=asked).open_slots == 1
+    prompt = factories.make_prompt(project, "Are you SmolLM?")
+    assert factories.make_comparison(project, TELLING, prompt=prompt).open_slots == 1
     passage = factories.make_prompt(
         project, "Who are you?", context=[("Models", ["There are SmolLM and others."])]
     )
@@ -103,8 +103,8 @@ def test_the_name_of_the_source_itself_is_found(project: Project):
     prompt = factories.make_prompt(project)
     source = factories.make_source("Steeper7-2B")
     completions = factories.make_completions(prompt, ["Two minutes.", "Steeper7 says so."], source=source)
-    found = create_comparison(prompt=prompt, completions=completions, round_number=1).withholding
-    assert found.quote == "Steeper7"
+    quarantine = create_comparison(prompt=prompt, completions=completions, round_number=1).withholding
+    assert quarantine.quote == "Steeper7"
 
 
 def test_ordinary_comparisons_are_not_withheld(project: Project, alice: User):

@@ -28,8 +28,8 @@ def bar_in(page: str) -> tuple[int, int]:
 
 def left_in(page: str) -> int:
     """What a page says after “Continue”; 0 where it says nothing."""
-    found = re.search(r"Continue: (\d+) left", page)
-    return int(found[1]) if found else 0
+    match = re.search(r"Continue: (\d+) left", page)
+    return int(match[1]) if match else 0
 
 
 def shown(client: Client, project: Project) -> tuple[int, tuple[int, int], int]:

@@ -125,11 +125,11 @@ def test_only_members_say_that_they_have_read_the_rules_and_no_link_says_it_for_
     project: Project, alice: User, oscar: User, admin: User, client: Client, client_of: ClientOf
 ):
     address = reverse("guidelines-read", args=[project.slug])
-    said = {"version": "1"}
-    assert client.post(address, said)["Location"].startswith("/login/")
-    assert client_of(oscar).post(address, said).status_code == 404
+    form = {"version": "1"}
+    assert client.post(address, form)["Location"].startswith("/login/")
+    assert client_of(oscar).post(address, form).status_code == 404
     assert client_of(alice).get(address).status_code == 405
     assert not Membership.objects.filter(guideline_seen__isnull=False).exists()
     for user in (alice, admin):
-        assert client_of(user).post(address, said).status_code == 302
+        assert client_of(user).post(address, form).status_code == 302
     assert list(Membership.objects.filter(guideline_seen=1)) == [alice.memberships.get()]

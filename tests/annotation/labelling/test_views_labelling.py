@@ -203,9 +203,9 @@ def test_missing_info_is_read_row_by_row_and_empty_rows_say_nothing(project, ali
     prompt = factories.make_prompt(project, "Tea?", context=[("Water", ["It is wet.", "It is hot."])])
     factories.make_comparison(project, ["one", "two"], prompt=prompt)
     assignment = held(project, alice)
-    one, two = token_of(assignment, "one"), token_of(assignment, "two")
+    first, second = token_of(assignment, "one"), token_of(assignment, "two")
     rows_sent: dict[str, Any] = {
-        "missing-candidate": [one, two, two],
+        "missing-candidate": [first, second, second],
         "missing-category": ["missing", "missing", "missing"],
         "missing-text": ["", "the heat", ""],
         "missing-evidence": ["", "", "0:1"],

@@ -160,8 +160,8 @@ def test_an_emptied_text_says_that_nothing_of_it_should_stand(held: Assignment, 
 
 
 def test_critiques_and_the_own_answer_are_stored_and_come_back(held: Assignment, browser: Client):
-    said = {f"critique-{token_of(held, 'No.')}": " Too\r\nshort. ", "demonstration": "\r\n  Two\r\nminutes."}
-    send(browser, held, **ratings(held), **said)
+    texts = {f"critique-{token_of(held, 'No.')}": " Too\r\nshort. ", "demonstration": "\r\n  Two\r\nminutes."}
+    send(browser, held, **ratings(held), **texts)
     judgment = Judgment.objects.get()
     assert [(c.completion.text, c.text) for c in judgment.critiques.all()] == [("No.", "Too\nshort.")]
     assert judgment.demonstration.text == "\n  Two\nminutes."
@@ -242,7 +242,7 @@ def test_a_change_of_an_answer_with_all_its_evidence_loses_nothing(
 ):
     first = held.comparison.completions.get(text="No.")
     category = held.comparison.project.categories.get(key="missing")
-    said = MissingInfoInput(
+    missing_info = MissingInfoInput(
         completion_id=first.pk,
         category_id=category.pk,
         insert_at=1,
@@ -250,7 +250,7 @@ def test_a_change_of_an_answer_with_all_its_evidence_loses_nothing(
         sentence=1,
         further_evidence=(EvidencePointer(passage=1), EvidencePointer(passage=0, sentence=0)),
     )
-    factories.make_judgment(held.comparison, alice, missing_info=(said,))
+    factories.make_judgment(held.comparison, alice, missing_info=(missing_info,))
     page = shown(browser.get(address("revise", held)))
     names = ("candidate", "category", "text", "evidence", "further", "insert")
     form: dict[str, Any] = {f"missing-{name}": [] for name in names}
@@ -271,9 +271,9 @@ def test_a_change_of_an_answer_with_all_its_evidence_loses_nothing(
 
 
 def confirmed(response: Any) -> str:
-    found = re.search(r'name="confirmed" value="([^"]*)"', shown(response))
-    assert found
-    return found.group(1)
+    match = re.search(r'name="confirmed" value="([^"]*)"', shown(response))
+    assert match
+    return match.group(1)
 
 
 @pytest.fixture
@@ -290,17 +290,17 @@ def ranks(assignment: Assignment, *numbers: str) -> dict[str, str]:
 
 def test_the_order_as_shown_is_asked_about_once(three: Assignment, browser: Client):
     as_shown = {"choice": "", **ranks(three, "1", "2", "3")}
-    asked = send(browser, three, **as_shown)
-    assert asked.status_code == 422
-    assert re.search(r'role="alert"[^>]*>.*exactly the order shown', shown(asked), re.S)
+    response = send(browser, three, **as_shown)
+    assert response.status_code == 422
+    assert re.search(r'role="alert"[^>]*>.*exactly the order shown', shown(response), re.S)
     assert not Judgment.objects.exists()
-    assert len(re.findall(r"<option[^>]* selected", shown(asked))) == 3
-    send(browser, three, **as_shown, confirmed=confirmed(asked))
+    assert len(re.findall(r"<option[^>]* selected", shown(response))) == 3
+    send(browser, three, **as_shown, confirmed=confirmed(response))
     assert Judgment.objects.get().ranks.count() == 3
 
 
 def test_another_doubt_asks_again_and_what_was_asked_is_not_forgotten(three: Assignment, browser: Client):
-    asked = send(browser, three, choice="", **ranks(three, "1", "2", "3"))
+    response = send(browser, three, choice="", **ranks(three, "1", "2", "3"))
     token = list(tokens_of(three))[1]
     completion = three.comparison.completions.get(pk=tokens_of(three)[token])
     mark = {
@@ -312,7 +312,7 @@ def test_another_doubt_asks_again_and_what_was_asked_is_not_forgotten(three: Ass
         "text_hash": completion.text_hash,
     }
     marked = {"choice": "", "span_flags": json.dumps([mark]), **ranks(three, "2", "1", "3")}
-    again = send(browser, three, **marked, confirmed=confirmed(asked))
+    again = send(browser, three, **marked, confirmed=confirmed(response))
     assert again.status_code == 422
     assert "B is ranked above A, but has more or more severe error spans." in shown(again)
     assert confirmed(again) == "as-shown against-marks-B-A"

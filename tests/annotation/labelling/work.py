@@ -31,12 +31,12 @@ def reversed_order(assignment: Assignment) -> JudgmentAnswer:
     return JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
 
 
-def answer(assignment: Assignment, said: Answering | JudgmentAnswer = in_candidate_order) -> Judgment:
+def answer(assignment: Assignment, answering: Answering | JudgmentAnswer = in_candidate_order) -> Judgment:
     """Submit this, or what the function says of it."""
     return submit_judgment(
         assignment=assignment,
         annotator=assignment.annotator,
-        answer=said if isinstance(said, JudgmentAnswer) else said(assignment),
+        answer=answering if isinstance(answering, JudgmentAnswer) else answering(assignment),
         idempotency_key=uuid.uuid4(),
     )
 

@@ -52,8 +52,8 @@ def test_that_words_were_replaced_is_said_and_not_taken_back(entry: AuditEntry):
 
 def test_an_entry_outlives_its_project(entry: AuditEntry, project: Project):
     project.delete()
-    found = AuditEntry.objects.get()
-    assert (found.project, found.subject) == (None, "Tea")
+    stored_entry = AuditEntry.objects.get()
+    assert (stored_entry.project, stored_entry.subject) == (None, "Tea")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -76,8 +76,8 @@ def log(entry: AuditEntry, project: Project, carol: User, admin: User) -> None:
     record(action="round.start", subject="Coffee", actor=admin, project=factories.make_project(slug="coffee"))
 
 
-def rows(client, address: str, **asked: str) -> list[str]:
-    answer = client.get(address, asked)
+def rows(client, address: str, **filters: str) -> list[str]:
+    answer = client.get(address, filters)
     assert answer.status_code == 200
     return [entry.subject for entry in answer.context["page"]]
 
@@ -93,7 +93,7 @@ def test_an_administrator_sees_everything(log, admin: User, client_of):
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("filters", "subjects"),
     [
         ({"person": "CAR"}, ["Tea"]),
         ({"action": "checkpoint."}, ["reward-8", "reward-7"]),
@@ -106,8 +106,8 @@ def test_an_administrator_sees_everything(log, admin: User, client_of):
         ({"since": "yesterday"}, []),
     ],
 )
-def test_the_log_is_searched_by_person_action_words_and_time(log, admin: User, client_of, asked, found):
-    assert rows(client_of(admin), reverse("audit"), **asked) == found
+def test_the_log_is_searched_by_person_action_words_and_time(log, admin: User, client_of, filters, subjects):
+    assert rows(client_of(admin), reverse("audit"), **filters) == subjects
 
 
 def test_a_search_of_the_log_for_nul_is_refused(log, admin: User, client_of):
@@ -121,5 +121,5 @@ def test_a_page_of_the_log_costs_the_same_however_long_it_is(
         record(action="note", subject=str(number), actor=admin, project=project)
     client = client_of(admin)
     with django_assert_max_num_queries(5):
-        found = rows(client, reverse("audit"), page="2")
-    assert (len(found), found[0]) == (50, "69")
+        subjects = rows(client, reverse("audit"), page="2")
+    assert (len(subjects), subjects[0]) == (50, "69")

@@ -120,7 +120,7 @@ def test_nobody_is_made_less_than_they_are(project: Project, carol: User, alice:
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("changes", "field"),
     [
         ({"role": "owner"}, "role"),
         ({"days": 0}, "days"),
@@ -129,9 +129,11 @@ def test_nobody_is_made_less_than_they_are(project: Project, carol: User, alice:
         ({"most_uses": 1001}, "most_uses"),
     ],
 )
-def test_an_invitation_out_of_bounds_is_refused(project: Project, carol: User, said, field: str):
+def test_an_invitation_out_of_bounds_is_refused(project: Project, carol: User, changes, field: str):
     with pytest.raises(Refusal) as refused:
-        create_invitation(**{"project": project, "created_by": carol, "role": "annotator", "days": 7, **said})
+        create_invitation(
+            **{"project": project, "created_by": carol, "role": "annotator", "days": 7, **changes}
+        )
     assert refused.value.field == field
     assert not Invitation.objects.exists()
 

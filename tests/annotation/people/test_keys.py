@@ -45,7 +45,7 @@ def test_two_actions_may_exchange_their_keys(alice: User):
 
 
 @pytest.mark.parametrize(
-    ("keys", "field", "told"),
+    ("keys", "field", "message"),
     [
         ({"undo": "s"}, "undo", "is the key of “Skip” already"),
         ({"mark_note": "Delete"}, "mark_note", "is the key of “Remove the span” already"),
@@ -59,11 +59,11 @@ def test_two_actions_may_exchange_their_keys(alice: User):
         ({"dance": "d"}, "dance", "There is no action “dance”"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused_by_name(alice: User, keys: dict[str, str], field: str, told: str):
+def test_a_key_that_cannot_be_is_refused_by_name(alice: User, keys: dict[str, str], field: str, message: str):
     with pytest.raises(InvalidKey) as refused:
         change_keys(user=alice, keys=keys)
     assert refused.value.field == field
-    assert told in refused.value.message
+    assert message in refused.value.message
     alice.refresh_from_db()
     assert alice.keys == {}
 

@@ -128,7 +128,9 @@ class TestRules:
         gold.prompt.save()
         # Work comes from another prompt: gold stands in its place.
         free = [comparison_with(project) for _ in range(2)]
-        Comparison.objects.filter(pk__in=[one.pk for one in free]).update(overlap=2, open_slots=2)
+        Comparison.objects.filter(pk__in=[comparison.pk for comparison in free]).update(
+            overlap=2, open_slots=2
+        )
         has(project, bob, "German")
         assert gold.pk not in work_of(project, alice)
         assert gold.pk in work_of(project, bob)

@@ -198,8 +198,8 @@ def test_criteria_are_added_and_changed_but_for_their_scale(
 
 
 def test_an_unticked_question_is_no_longer_asked(project: Project, carol: User, client_of: ClientOf):
-    asked = {"ask_verdict": "on", "ask_critique": "on", "rate_side_by_side": "on", "show_context": "open"}
-    assert client_of(carol).post(page(project, "project-questions"), asked).status_code == 302
+    form = {"ask_verdict": "on", "ask_critique": "on", "rate_side_by_side": "on", "show_context": "open"}
+    assert client_of(carol).post(page(project, "project-questions"), form).status_code == 302
     project.refresh_from_db()
     assert (project.ask_verdict, project.ask_critique, project.ask_strength) == (True, True, False)
     assert project.show_context == "open"

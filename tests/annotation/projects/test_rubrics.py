@@ -38,7 +38,7 @@ def use(version: RubricVersion, by: User) -> Rubric:
     return ask_rubric(rubric=publish_rubric(version=version, published_by=by), is_asked=True, by=by)
 
 
-def asked(project: Project) -> list[tuple[str, str]]:
+def criteria_of(project: Project) -> list[tuple[str, str]]:
     project.refresh_from_db()
     return [(row.key, row.description) for row in configuration_of(project).asked_criteria]
 
@@ -99,7 +99,7 @@ def test_the_difference_of_two_versions_names_what_came_what_went_and_what_chang
     accuracy, tone, came, went = changes_between(first, second)
     assert (accuracy.facts_differ, accuracy.texts) == (True, ())
     [pieces] = tone.texts
-    assert [(one.kind, one.text) for one in pieces if one.kind != "same"] == [
+    assert [(piece.kind, piece.text) for piece in pieces if piece.kind != "same"] == [
         ("deleted", "kind"),
         ("inserted", "polite"),
     ]
@@ -165,7 +165,7 @@ def test_nothing_is_in_use_before_a_version_is_published(project: Project, carol
     publish_rubric(version=version, published_by=carol)
     assert list(published_versions(project)) == [version]
     # Published is not asked yet.
-    assert asked(project) == []
+    assert criteria_of(project) == []
 
 
 def test_annotators_rate_by_the_asked_rubric_in_its_order_and_by_a_new_version_once_published(
@@ -175,17 +175,17 @@ def test_annotators_rate_by_the_asked_rubric_in_its_order_and_by_a_new_version_o
     version = save(project, carol)
     use(version, carol)
     rated = [("own", ""), ("accuracy", "Is it true?"), ("tone", "Is it kind?\n1: rude")]
-    assert asked(project) == rated
+    assert criteria_of(project) == rated
     second = save(project, carol, RubricCriterionInput(name="Short"), ACCURACY, rubric=version.rubric)
-    assert asked(project) == rated
+    assert criteria_of(project) == rated
     publish_rubric(version=second, published_by=carol)
-    assert asked(project) == [("own", ""), ("short", ""), ("accuracy", "Is it true?")]
+    assert criteria_of(project) == [("own", ""), ("short", ""), ("accuracy", "Is it true?")]
     other = save_rubric(project=project, name="Other", criteria=[TONE], saved_by=carol)
     use(other, carol)
-    assert [key for key, _ in asked(project)] == ["own", "tone-2"]
+    assert [key for key, _ in criteria_of(project)] == ["own", "tone-2"]
     assert list(Rubric.objects.filter(is_asked=True)) == [other.rubric]
     ask_rubric(rubric=other.rubric, is_asked=False, by=carol)
-    assert asked(project) == [("own", "")]
+    assert criteria_of(project) == [("own", "")]
 
 
 def rate(

@@ -53,10 +53,10 @@ def known(project: Project, alice: User, carol: User) -> Comparison:
 
 def outcomes(project: Project) -> dict[str, list[bool]]:
     """First answers to known items that count, by annotator."""
-    found: dict[str, list[bool]] = {}
-    for one in gold_answered_in(project):
-        found.setdefault(User.objects.get(pk=one.annotator).username, []).append(one.right)
-    return found
+    rights_by_name: dict[str, list[bool]] = {}
+    for outcome in gold_answered_in(project):
+        rights_by_name.setdefault(User.objects.get(pk=outcome.annotator).username, []).append(outcome.right)
+    return rights_by_name
 
 
 def test_a_group_that_answers_otherwise_as_one_is_neither_wrong_nor_kept_out(
@@ -77,7 +77,9 @@ def test_a_group_that_answers_otherwise_as_one_is_neither_wrong_nor_kept_out(
     answer_known(project, clerks[0], known, SECOND)
     answer_known(project, clerks[1], known, FIRST)
     assert outcomes(project) == {"dan": [False], "eve": [True]}
-    states = {one.username: qualification_of(project, one).state for one in (*poets[:2], *clerks[:2])}
+    states = {
+        person.username: qualification_of(project, person).state for person in (*poets[:2], *clerks[:2])
+    }
     passed, failed = QualificationState.PASSED, QualificationState.FAILED
     assert states == {"ann": passed, "ben": passed, "dan": failed, "eve": passed}
     [item] = known_items(project)

@@ -89,7 +89,7 @@ def test_the_share_of_gold_is_about_what_the_project_says(project: Project, alic
     for _ in range(100):
         factories.make_gold_item(project)
         factories.make_comparison(project)
-    drawn = Counter(one.comparison.purpose for one in work(project, alice, 100))
+    drawn = Counter(assignment.comparison.purpose for assignment in work(project, alice, 100))
     # Binomial with n = 100, p = 0.3: outside of 12 to 48 with a chance below 1 in 10,000.
     assert 12 <= drawn[Purpose.GOLD] <= 48
     assert drawn[Purpose.GOLD] + drawn[Purpose.WORK] == 100
@@ -100,7 +100,7 @@ def test_without_a_share_there_is_no_gold(project: Project, alice: User):
     for _ in range(5):
         factories.make_gold_item(project)
         factories.make_comparison(project)
-    assert {one.comparison.purpose for one in work(project, alice, 5)} == {Purpose.WORK}
+    assert {assignment.comparison.purpose for assignment in work(project, alice, 5)} == {Purpose.WORK}
 
 
 def test_two_people_do_not_get_gold_on_the_same_turns(project: Project, alice: User, bob: User):
@@ -109,14 +109,14 @@ def test_two_people_do_not_get_gold_on_the_same_turns(project: Project, alice: U
         factories.make_gold_item(project)
         factories.make_comparison(project)
     turns = [
-        [one.comparison.purpose == Purpose.GOLD for one in work(project, annotator, 25)]
+        [assignment.comparison.purpose == Purpose.GOLD for assignment in work(project, annotator, 25)]
         for annotator in (alice, bob)
     ]
     assert turns[0] != turns[1]  # alike with a chance of 2 ** -25
 
 
 @pytest.mark.parametrize(
-    ("known", "said", "right"),
+    ("known", "answer_ranks", "right"),
     [
         ((1, 2), (1, 2), True),
         ((1, 2), (2, 1), False),
@@ -130,25 +130,27 @@ def test_two_people_do_not_get_gold_on_the_same_turns(project: Project, alice: U
     ],
 )
 def test_right_is_who_decides_every_known_pair_the_same_way(
-    project: Project, alice: User, known: tuple[int, ...], said: tuple[int, ...], right: bool
+    project: Project, alice: User, known: tuple[int, ...], answer_ranks: tuple[int, ...], right: bool
 ):
     gold = factories.make_gold_item(project, known)
     assignment = leased_gold(project, alice, gold)
-    ranks = dict(zip(ids_of(gold), said, strict=True))
+    ranks = dict(zip(ids_of(gold), answer_ranks, strict=True))
     judgment = answer(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks))
     assert gold_outcome(judgment).right is right
     assert gold_outcome(judgment).explanation == "Two minutes are enough."
 
 
 @pytest.mark.parametrize("known", [Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE])
-@pytest.mark.parametrize("said", [Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE])
+@pytest.mark.parametrize(
+    "verdict", [Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE]
+)
 def test_a_known_verdict_without_a_winner_is_met_by_itself_alone(
-    project: Project, alice: User, known: Verdict, said: Verdict
+    project: Project, alice: User, known: Verdict, verdict: Verdict
 ):
     gold = factories.make_gold_item(project, (), verdict=known)
     assignment = leased_gold(project, alice, gold)
-    judgment = answer(assignment, JudgmentAnswer(verdict=said, ranks={}))
-    assert gold_outcome(judgment).right is (known == said)
+    judgment = answer(assignment, JudgmentAnswer(verdict=verdict, ranks={}))
+    assert gold_outcome(judgment).right is (known == verdict)
 
 
 def test_a_winner_is_wrong_where_none_is_known_and_the_other_way_round(
@@ -157,8 +159,8 @@ def test_a_winner_is_wrong_where_none_is_known_and_the_other_way_round(
     equal = factories.make_gold_item(project, (1, 1), verdict=Verdict.EQUAL)
     assert not gold_outcome(answer(leased_gold(project, alice, equal))).right
     ranked = factories.make_gold_item(project, (1, 2))
-    said = JudgmentAnswer(verdict=Verdict.EQUAL, ranks={})
-    assert not gold_outcome(answer(leased_gold(project, alice, ranked), said)).right
+    equal_answer = JudgmentAnswer(verdict=Verdict.EQUAL, ranks={})
+    assert not gold_outcome(answer(leased_gold(project, alice, ranked), equal_answer)).right
 
 
 def test_feedback_names_the_letters_of_the_page(project: Project, alice: User):
@@ -230,19 +232,19 @@ def test_gold_opens_no_round_of_its_own_and_the_page_names_the_round_of_the_work
 
 def test_a_known_answer_needs_a_manager_and_must_decide_something(project: Project, alice: User, carol: User):
     prompt = factories.make_prompt(project)
-    one, two = completions = factories.make_completions(prompt, ["Two minutes.", "Ten hours."])
+    first, second = completions = factories.make_completions(prompt, ["Two minutes.", "Ten hours."])
     ranked: dict[str, Any] = {"prompt": prompt, "completions": completions, "verdict": Verdict.RANKED}
     with pytest.raises(NotAllowed):
-        create_gold_item(**ranked, ranks={one.pk: 1, two.pk: 2}, created_by=alice)
+        create_gold_item(**ranked, ranks={first.pk: 1, second.pk: 2}, created_by=alice)
     with pytest.raises(InvalidAnswer):
-        create_gold_item(**ranked, ranks={one.pk: 1, two.pk: 1}, created_by=carol)
+        create_gold_item(**ranked, ranks={first.pk: 1, second.pk: 1}, created_by=carol)
     with pytest.raises(InvalidAnswer):
-        create_gold_item(**ranked, ranks={one.pk: 1}, created_by=carol)
+        create_gold_item(**ranked, ranks={first.pk: 1}, created_by=carol)
     with pytest.raises(Refusal) as undecided:
         create_gold_item(**{**ranked, "verdict": Verdict.NOT_ASKED}, ranks={}, created_by=carol)
     assert undecided.value.field == "verdict"
     with pytest.raises(Refusal) as queued:
-        create_gold_item(**ranked, ranks={one.pk: 1, two.pk: 2}, created_by=carol, purpose=Purpose.WORK)
+        create_gold_item(**ranked, ranks={first.pk: 1, second.pk: 2}, created_by=carol, purpose=Purpose.WORK)
     assert queued.value.field == "purpose"
     assert not GoldAnswer.objects.exists()
     assert not Comparison.objects.exists()

@@ -166,13 +166,17 @@ def test_what_reviewers_decided_or_two_said_alike_can_become_gold(
     factories.make_judgment(disputed, alice, (1, 2))
     factories.make_judgment(disputed, bob, (2, 1))
     factories.make_judgment(factories.make_comparison(doubled), alice)
-    assert [(one.comparison, one.answer, one.by_reviewer) for one in gold_candidates(doubled)] == [
-        (alike, "2 > 1", False)
-    ]
+    assert [
+        (candidate.comparison, candidate.answer, candidate.by_reviewer)
+        for candidate in gold_candidates(doubled)
+    ] == [(alike, "2 > 1", False)]
     review = open_review(comparison=disputed, reason=ReviewReason.DISAGREEMENT)
     a, b = completions_of(disputed)
     decide_review(review=review, reviewer=carol, verdict=Verdict.RANKED, ranks={a.pk: 1, b.pk: 2})
-    assert [(one.comparison, one.answer, one.by_reviewer) for one in gold_candidates(doubled)] == [
+    assert [
+        (candidate.comparison, candidate.answer, candidate.by_reviewer)
+        for candidate in gold_candidates(doubled)
+    ] == [
         (disputed, "1 > 2", True),
         (alike, "2 > 1", False),
     ]
@@ -274,5 +278,5 @@ def test_the_projects_page_leads_managers_to_their_queues(
     addresses = [reverse(name, args=[project.slug]) for name in ("withheld", "gold", "reviews")]
     home, quality = (reverse(name, args=[project.slug]) for name in ("project", "statistics"))
     assert quality in client_of(carol).get(home).content.decode()
-    assert all(f'href="{one}"' in client_of(carol).get(quality).content.decode() for one in addresses)
-    assert not any(one in client_of(alice).get(home).content.decode() for one in addresses)
+    assert all(f'href="{address}"' in client_of(carol).get(quality).content.decode() for address in addresses)
+    assert not any(address in client_of(alice).get(home).content.decode() for address in addresses)

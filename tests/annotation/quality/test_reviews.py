@@ -86,31 +86,31 @@ def ranked(**ranks: int) -> tuple[str, Mapping[int, int]]:
     return Verdict.RANKED, {{"a": A, "b": B, "c": C}[name]: rank for name, rank in ranks.items()}
 
 
-def said(verdict: Verdict) -> tuple[str, Mapping[int, int]]:
+def unranked(verdict: Verdict) -> tuple[str, Mapping[int, int]]:
     return verdict, {} if verdict == Verdict.CANNOT_JUDGE else {A: 1, B: 1}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "second", "expected"),
     [
         (ranked(a=1, b=2), ranked(a=2, b=1), True),
         (ranked(a=1, b=2), ranked(a=1, b=2), False),
         # c is placed otherwise, but no pair is turned round: the second ties what the first tells apart.
         (ranked(a=1, b=2, c=3), ranked(a=1, b=2, c=2), False),
         (ranked(a=1, b=2, c=3), ranked(a=1, b=3, c=2), True),
-        (ranked(a=1, b=2), said(Verdict.EQUAL), False),
-        (ranked(a=1, b=2), said(Verdict.BOTH_BAD), False),
-        (said(Verdict.EQUAL), said(Verdict.BOTH_GOOD), False),
-        (said(Verdict.BOTH_BAD), said(Verdict.BOTH_GOOD), True),
-        (said(Verdict.CANNOT_JUDGE), ranked(a=1, b=2), True),
-        (said(Verdict.CANNOT_JUDGE), said(Verdict.EQUAL), True),
-        (said(Verdict.CANNOT_JUDGE), said(Verdict.CANNOT_JUDGE), False),
+        (ranked(a=1, b=2), unranked(Verdict.EQUAL), False),
+        (ranked(a=1, b=2), unranked(Verdict.BOTH_BAD), False),
+        (unranked(Verdict.EQUAL), unranked(Verdict.BOTH_GOOD), False),
+        (unranked(Verdict.BOTH_BAD), unranked(Verdict.BOTH_GOOD), True),
+        (unranked(Verdict.CANNOT_JUDGE), ranked(a=1, b=2), True),
+        (unranked(Verdict.CANNOT_JUDGE), unranked(Verdict.EQUAL), True),
+        (unranked(Verdict.CANNOT_JUDGE), unranked(Verdict.CANNOT_JUDGE), False),
         ((Verdict.NOT_ASKED, {}), ranked(a=1, b=2), False),
     ],
 )
-def test_two_answers_disagree_when_they_contradict_each_other(one, other, expected: bool):
-    assert disagree(one, other) is expected
-    assert disagree(other, one) is expected
+def test_two_answers_disagree_when_they_contradict_each_other(first, second, expected: bool):
+    assert disagree(first, second) is expected
+    assert disagree(second, first) is expected
 
 
 # ── What goes to reviewers ────────────────────────────────────────────────────────────
@@ -331,8 +331,8 @@ def test_of_reviewers_who_decide_at_once_one_does(disputed: Comparison, project:
             for review, user in zip(reviews, reviewers, strict=True)
         )
     )
-    (decided,) = (found for found in outcomes if isinstance(found, Review))
-    refused = [found for found in outcomes if isinstance(found, AlreadyDecided)]
+    (decided,) = (outcome for outcome in outcomes if isinstance(outcome, Review))
+    refused = [outcome for outcome in outcomes if isinstance(outcome, AlreadyDecided)]
     assert len(refused) == 5
     assert {refusal.review.reviewer_id for refusal in refused} == {decided.reviewer_id}
 
@@ -360,7 +360,7 @@ def test_the_last_two_judgments_at_once_still_open_the_review(doubled: Project, 
                 for assignment, answer in zip(assignments, answers, strict=True)
             )
         )
-        assert all(isinstance(found, Judgment) for found in outcomes)
+        assert all(isinstance(outcome, Judgment) for outcome in outcomes)
         assert Review.objects.get(comparison=comparison).reason == ReviewReason.DISAGREEMENT
 
 
@@ -431,15 +431,22 @@ def test_until_the_decision_no_name_of_a_person_or_model_is_anywhere(
     factories.make_judgment(comparison, alice, (1, 2))
     factories.make_judgment(comparison, bob, (2, 1))
     review = Review.objects.get()
-    told = ["secret-policy-7", "hidden-rival-9", "alice", "bob", str(alice.pseudonym), str(bob.pseudonym)]
-    told += [completion.text_hash for completion in completions] + ["90917", "90918", "424242"]
+    hidden_words = [
+        "secret-policy-7",
+        "hidden-rival-9",
+        "alice",
+        "bob",
+        str(alice.pseudonym),
+        str(bob.pseudonym),
+    ]
+    hidden_words += [completion.text_hash for completion in completions] + ["90917", "90918", "424242"]
     for address in (
         reverse("review", args=[project.slug, review.pk]),
         reverse("reviews", args=[project.slug]),
     ):
         answer = client_of(rita).get(address)
         everything = answer.content.decode() + repr(dict(answer.headers)) + repr(dict(answer.cookies))
-        assert [word for word in told if word in everything] == []
+        assert [word for word in hidden_words if word in everything] == []
 
 
 def test_after_the_decision_the_voters_are_named_and_the_models_still_are_not(
@@ -520,7 +527,9 @@ def test_a_pair_is_decided_with_a_plain_form(
         reverse("review", args=[project.slug, review.pk]),
     )
     review.refresh_from_db()
-    other = next(found for found in completion_ids_by_name(review).values() if found != pk)
+    other = next(
+        completion_id for completion_id in completion_ids_by_name(review).values() if completion_id != pk
+    )
     assert review.verdict == Verdict.RANKED
     assert review.ranks == {str(pk): 1, str(other): 2}
     assert review.comment == "because\nof that"

@@ -44,11 +44,11 @@ def item(
     known: Sequence[int] | None = None,
 ) -> Comparison:
     """A comparison that nobody has judged; `known` are the ranks of a gold answer."""
-    asked = prompt or factories.make_prompt(project, f"Question {uuid.uuid4()}")
-    answers = list(completions or factories.make_completions(asked, texts))
+    item_prompt = prompt or factories.make_prompt(project, f"Question {uuid.uuid4()}")
+    answers = list(completions or factories.make_completions(item_prompt, texts))
     comparison = Comparison.objects.create(
         project=project,
-        prompt=asked,
+        prompt=item_prompt,
         size=len(answers),
         overlap=SLOTS,
         open_slots=SLOTS if purpose == Purpose.WORK else 0,
@@ -93,11 +93,11 @@ def say(
     """
     completions = ids_of(comparison)
     now = timezone.now()
-    taken = comparison.assignments.filter(slot__isnull=False).count()
+    occupied_slots = comparison.assignments.filter(slot__isnull=False).count()
     assignment = Assignment.objects.create(
         comparison=comparison,
         annotator=annotator,
-        slot=None if again or comparison.purpose != Purpose.WORK else taken,
+        slot=None if again or comparison.purpose != Purpose.WORK else occupied_slots,
         retest_of=again.assignment if again else None,
         state=AssignmentState.SUBMITTED,
         display_order=[completions[place] for place in order or range(len(completions))],
@@ -185,8 +185,8 @@ def _judge(
     quality = generator.sample(range(size), size)
     for annotator in annotators:
         noise = 0.2 + 0.5 * list(people).index(annotator)
-        felt = [one + generator.gauss(0, noise) for one in quality]
-        ranks = [1 + sorted(felt).index(one) for one in felt]
+        felt = [value + generator.gauss(0, noise) for value in quality]
+        ranks = [1 + sorted(felt).index(value) for value in felt]
         if generator.random() < 0.1:
             ranks = [1] * size
         decided = size == 2 and len(set(ranks)) > 1

@@ -331,9 +331,9 @@ def test_the_api_tells_the_same(project: Project, alice: User, bob: User, carol:
         comparison = item(project)
         say(comparison, alice, [1, 2], active_seconds=30)
         say(comparison, bob, [1, 2] if agree else [2, 1])
-    told = Asker(carol).get(f"/projects/{project.slug}/statistics/").json()
-    assert told["shared"] == [{"first": "alice", "second": "bob", "share": 0.5, "comparisons": 2}]
-    by_name = {person["annotator"]: person for person in told["people"]}
+    report = Asker(carol).get(f"/projects/{project.slug}/statistics/").json()
+    assert report["shared"] == [{"first": "alice", "second": "bob", "share": 0.5, "comparisons": 2}]
+    by_name = {person["annotator"]: person for person in report["people"]}
     assert (by_name["alice"]["active_seconds"], by_name["alice"]["active_days"]) == (60, 1)
     assert by_name["bob"]["active_seconds"] == 0
 

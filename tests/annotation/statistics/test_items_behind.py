@@ -30,8 +30,8 @@ def worked_in(project: Project, alice: User, bob: User) -> tuple[Project, list[U
         for left, right in ((0, 1), (1, 2), (2, 0)):
             pair = item(project, prompt=prompt, completions=[answers[left], answers[right]])
             for annotator in people:
-                said = generator.choice(([1, 2], [2, 1], [1, 1], []))
-                say(pair, annotator, [1, 2] if number == 0 and annotator == alice else said)
+                pair_ranks = generator.choice(([1, 2], [2, 1], [1, 1], []))
+                say(pair, annotator, [1, 2] if number == 0 and annotator == alice else pair_ranks)
     once = Assignment.objects.filter(annotator=alice, slot__isnull=False, retests__isnull=True)
     for assignment in once.order_by("pk")[:8]:
         size = assignment.comparison.size
@@ -41,37 +41,41 @@ def worked_in(project: Project, alice: User, bob: User) -> tuple[Project, list[U
     return project, people
 
 
-def best(one: Judged) -> set[int]:
-    if len(set(one.ranks.values())) < 2:
+def best(row: Judged) -> set[int]:
+    if len(set(row.ranks.values())) < 2:
         return set()
-    return {place for place, completion in enumerate(one.shown) if one.ranks.get(completion) == 1}
+    return {place for place, completion in enumerate(row.shown) if row.ranks.get(completion) == 1}
 
 
-def circles(own: Sequence[Judged]) -> set[int]:
-    found = set()
-    for said in readings.preferences_by_prompt(own):
-        for three in circles_among(said.wins, said.asked_together).cyclic:
-            judgments = {said.asked_together[pair] for pair in said.asked_together if set(pair) <= set(three)}
-            found |= {one.comparison for one in own if one.pk in judgments}
-    return found
+def circles(rows: Sequence[Judged]) -> set[int]:
+    comparisons = set()
+    for preferences in readings.preferences_by_prompt(rows):
+        for three in circles_among(preferences.wins, preferences.asked_together).cyclic:
+            judgments = {
+                preferences.asked_together[pair]
+                for pair in preferences.asked_together
+                if set(pair) <= set(three)
+            }
+            comparisons |= {row.comparison for row in rows if row.pk in judgments}
+    return comparisons
 
 
-def retests(own: Sequence[Judged], *, same: bool) -> set[int]:
-    matches = readings.retest_matches(own)
+def retests(rows: Sequence[Judged], *, same: bool) -> set[int]:
+    matches = readings.retest_matches(rows)
     return {again.comparison for again, alike, pairs in matches if pairs and (alike == pairs) == same}
 
 
 def wins(test: Callable[[Judged], bool]) -> Callable[[Sequence[Judged]], set[int]]:
-    return lambda own: {one.comparison for one in own if one.is_first_work and test(one)}
+    return lambda rows: {row.comparison for row in rows if row.is_first_work and test(row)}
 
 
 PLAINLY: dict[Shown, Callable[[Sequence[Judged]], set[int]]] = {
-    Shown.JUDGED: lambda own: {one.comparison for one in own},
-    Shown.FIRST_WON: wins(lambda one: best(one) == {0}),
-    Shown.LATER_WON: wins(lambda one: bool(best(one)) and 0 not in best(one)),
-    Shown.NO_WINNER: wins(lambda one: bool(one.ranks) and not best(one)),
-    Shown.RETEST_SAME: lambda own: retests(own, same=True),
-    Shown.RETEST_CHANGED: lambda own: retests(own, same=False),
+    Shown.JUDGED: lambda rows: {row.comparison for row in rows},
+    Shown.FIRST_WON: wins(lambda row: best(row) == {0}),
+    Shown.LATER_WON: wins(lambda row: bool(best(row)) and 0 not in best(row)),
+    Shown.NO_WINNER: wins(lambda row: bool(row.ranks) and not best(row)),
+    Shown.RETEST_SAME: lambda rows: retests(rows, same=True),
+    Shown.RETEST_CHANGED: lambda rows: retests(rows, same=False),
     Shown.CIRCLES: circles,
 }
 
@@ -88,13 +92,13 @@ def test_a_figures_comparisons_are_those_that_every_judgment_read_plainly_gives(
         Selection(annotator_id=alice.pk, other_id=bob.pk),
     ):
         everyone = judged_in(project, selection.rounds)
-        own = [one for one in everyone if selection.is_of(one.annotator)]
+        selected = [row for row in everyone if selection.is_of(row.annotator)]
         for shown, plain in PLAINLY.items():
-            assert items_behind(project, selection, shown) == sorted(plain(own), reverse=True), shown
+            assert items_behind(project, selection, shown) == sorted(plain(selected), reverse=True), shown
         for differ, shown in ((True, Shown.DISAGREE), (False, Shown.AGREE)):
             expected = set()
-            for pk, said in readings.together(everyone, selection).items():
-                shared = [set(unit.values()) for unit in readings.pair_units(said) if len(unit) > 1]
+            for pk, judgments in readings.together(everyone, selection).items():
+                shared = [set(unit.values()) for unit in readings.pair_units(judgments) if len(unit) > 1]
                 if shared and any(len(values) > 1 for values in shared) == differ:
                     expected.add(pk)
             assert items_behind(project, selection, shown) == sorted(expected, reverse=True), shown
@@ -119,4 +123,4 @@ def test_who_judged_are_those_with_a_judgment_in_the_project(project: Project, a
     assert not who_judged(project).exists()
     for _ in range(2):
         factories.make_judgment(factories.make_comparison(project), alice)
-    assert [list(who_judged(one)) for one in (project, other)] == [[alice], [bob]]
+    assert [list(who_judged(judged_project)) for judged_project in (project, other)] == [[alice], [bob]]

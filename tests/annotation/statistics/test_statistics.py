@@ -19,7 +19,7 @@ from tests.annotation.statistics.statistics_scene import ids_of, item, say
 
 
 def figure(report: Report, key: str):
-    return next(one.estimate for one in report.figures if one.key == key)
+    return next(row.estimate for row in report.figures if row.key == key)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_circle_spans_comparisons_of_one_prompt_and_one_person(project: Projec
     assert (report.circles, report.triples) == (1, 2)
     assert figure(report, "circles").value == 0.5
     assert items_behind(project, Selection(), Shown.CIRCLES) == sorted(
-        (one.pk for one in items), reverse=True
+        (cyclic.pk for cyclic in items), reverse=True
     )
     assert items_behind(project, Selection(annotator_id=bob.pk), Shown.CIRCLES) == []
 
@@ -228,7 +228,7 @@ def test_marks_agree_where_two_people_looked(project: Project, alice: User, bob:
     untruthful = project.categories.get(key="untruthful")
     one_category = compute_report(project, Selection(category_id=untruthful.pk))
     assert figure(one_category, "span-exact").value == 0
-    assert "span-category" not in {one.key for one in one_category.spans}
+    assert "span-category" not in {row.key for row in one_category.spans}
     assert len(items_behind(project, Selection(category_id=untruthful.pk), Shown.FLAGGED)) == 2
     irrelevant = project.categories.get(key="irrelevant")
     assert items_behind(project, Selection(category_id=irrelevant.pk), Shown.FLAGGED) == [shared.pk]
@@ -244,7 +244,7 @@ def test_ratings_agree_by_criterion(project: Project, alice: User, bob: User):
     report = compute_report(project, Selection())
     # Units {1, 2} and {5, 5}: D_o = 2/4; D_e = 2 (1 + 16 + 16 + 9 + 9 + 0) / 12; α = 1 − 0.5 / 8.5.
     assert figure(report, "rating-interval").value == pytest.approx(1 - 0.5 / 8.5, abs=1e-9)
-    assert {one.criterion for one in report.agreement} == {"", "Helpful"}
+    assert {row.criterion for row in report.agreement} == {"", "Helpful"}
 
 
 def test_a_selection_narrows_to_a_round_and_to_annotators(
@@ -258,16 +258,16 @@ def test_a_selection_narrows_to_a_round_and_to_annotators(
     say(second, bob, [2, 1])
     everything = compute_report(project, Selection())
     assert figure(everything, "pair-percent").value == pytest.approx((1 / 3 + 0) / 2)
-    assert [one.round_number for one in everything.rounds] == [1, 2]
-    assert [one.percent.value for one in everything.rounds] == [pytest.approx(1 / 3), 0]
+    assert [row.round_number for row in everything.rounds] == [1, 2]
+    assert [row.percent.value for row in everything.rounds] == [pytest.approx(1 / 3), 0]
     of_round = compute_report(project, Selection(round_number=1))
     assert figure(of_round, "pair-percent").value == pytest.approx(1 / 3)
     two = compute_report(project, Selection(round_number=1, annotator_id=alice.pk, other_id=bob.pk))
     assert figure(two, "pair-percent").value == 1
     assert two.judgments == 2
     assert figure(two, "pair-cohen").missing == Missing.ONE_VALUE
-    one = compute_report(project, Selection(annotator_id=dora.pk))
-    assert figure(one, "pair-percent").value == pytest.approx(1 / 3)
+    report_of_dora = compute_report(project, Selection(annotator_id=dora.pk))
+    assert figure(report_of_dora, "pair-percent").value == pytest.approx(1 / 3)
     pairs = {frozenset((p.first, p.second)): p.percent.value for p in everything.people_pairs}
     assert pairs == {
         frozenset((alice.pk, bob.pk)): 0.5,
@@ -305,16 +305,16 @@ def test_progress_counts_places_of_real_work(project: Project, alice: User, bob:
     factories.make_judgment(first, alice)
     factories.lease_to(second, bob)
     item(project, purpose=Purpose.GOLD, known=[1, 2])
-    told = [
-        (one.number, one.comparisons, one.wanted, one.done, one.held, one.open)
-        for one in progress_by_round(project)
+    rows = [
+        (row.number, row.comparisons, row.wanted, row.done, row.held, row.open)
+        for row in progress_by_round(project)
     ]
-    assert told == [(1, 1, 2, 1, 0, 1), (2, 1, 2, 0, 1, 1)]
+    assert rows == [(1, 1, 2, 1, 0, 1), (2, 1, 2, 0, 1, 1)]
     assert items_behind(project, Selection(round_number=1), Shown.OPEN) == [first.pk]
 
 
 def test_an_empty_project_has_reasons_and_no_numbers(project: Project):
     report = compute_report(project, Selection())
-    assert all(one.estimate.value is None and one.estimate.missing for one in report.figures)
+    assert all(row.estimate.value is None and row.estimate.missing for row in report.figures)
     assert report.people == ()
     assert report.by_position == ()

@@ -176,11 +176,11 @@ def test_the_command_prints_what_the_page_shows(busy: Project, carol: User, clie
 def test_the_command_gives_json_of_one_round(busy: Project):
     out = StringIO()
     call_command("agreement", busy.slug, round=2, json=True, stdout=out)
-    told = json.loads(out.getvalue())
+    report = json.loads(out.getvalue())
     of_round = Comparison.objects.filter(project=busy, round_number=2, judgments__isnull=False).distinct()
-    assert told["comparisons"] == of_round.count()
-    assert told["selection"]["round_number"] == 2
-    assert {"key", "estimate", "show", "criterion"} == set(told["agreement"][0])
+    assert report["comparisons"] == of_round.count()
+    assert report["selection"]["round_number"] == 2
+    assert {"key", "estimate", "show", "criterion"} == set(report["agreement"][0])
 
 
 @pytest.fixture
@@ -192,16 +192,16 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """The reports that a worker is asked to compute; calling one does it."""
-    asked: list[Callable[[], None]] = []
+    computations: list[Callable[[], None]] = []
 
     def send(task: str, *arguments: Any) -> bool:
         assert task == TaskName.COMPUTE_REPORT
         # A message carries nothing but what JSON does.
-        asked.append(partial(compute_report, *json.loads(json.dumps(arguments))))
+        computations.append(partial(compute_report, *json.loads(json.dumps(arguments))))
         return True
 
     monkeypatch.setattr("annotation.services.quality.reports.send", send)
-    return asked
+    return computations
 
 
 @pytest.mark.parametrize("page", ["statistics", "annotators"])
@@ -226,13 +226,13 @@ def test_nobody_waits_for_the_report_of_a_large_project(
     assert "Computing figures of many annotations…" in text
     assert f'hx-get="{address}"' in text
     # The page asks for itself until a worker has computed the figures, once: then everybody has them.
-    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
-    assert "Computing figures" in asked
+    fragment = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "Computing figures" in fragment
     [compute] = worker
     compute()
-    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
-    assert "alice" in asked
-    assert asked.lstrip().startswith('<div class="page')
+    fragment = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "alice" in fragment
+    assert fragment.lstrip().startswith('<div class="page')
     assert "Computing figures" not in client.get(address).content.decode()
     # Older figures are shown, with their time, while a worker computes newer ones.
     say(item(project), alice, [1, 2])
@@ -250,14 +250,14 @@ def test_figures_that_no_worker_was_asked_for_are_asked_for_again(
 ):
     for _ in range(3):
         say(item(project), alice, [1, 2])
-    asked: list[str] = []
+    tasks: list[str] = []
     # The broker takes no message.
-    monkeypatch.setattr("annotation.services.quality.reports.send", lambda task, *_: asked.append(task))
+    monkeypatch.setattr("annotation.services.quality.reports.send", lambda task, *_: tasks.append(task))
     for _ in range(2):
         assert (
             "Computing" in client_of(carol).get(reverse("statistics", args=[project.slug])).content.decode()
         )
-    assert len(asked) == 2
+    assert len(tasks) == 2
 
 
 @pytest.mark.django_db
@@ -273,8 +273,8 @@ def test_the_comparisons_behind_a_figure_of_a_large_project_come_after_the_page(
     for _ in range(3):
         say(item(project), alice, [1, 2])
     assert f'hx-get="{address}"' in client.get(address).content.decode()
-    asked = client.get(address, headers={"HX-Request": "true"}).content.decode()
-    assert "alice" in asked
+    fragment = client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "alice" in fragment
     assert "Computing figures" not in client.get(address).content.decode()
 
 

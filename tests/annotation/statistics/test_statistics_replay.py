@@ -37,7 +37,7 @@ def test_the_released_pairs_prefer_the_lower_numbered_output():
     the higher, 260 are ties. 1,144 of 1,840 decided are 62.2 %. (The full set is reported with 60.3 %.)
     """
     released = json.loads(QA_FEEDBACK.read_text(encoding="utf-8"))
-    lower, higher, tied = ([x for one in released for x in one["preference"]].count(x) for x in (1, 2, 0))
+    lower, higher, tied = ([x for row in released for x in row["preference"]].count(x) for x in (1, 2, 0))
     assert (lower, higher, tied) == (1144, 696, 260)
 
     project = Project.objects.create(name="QA", slug="qa")
@@ -45,16 +45,18 @@ def test_the_released_pairs_prefer_the_lower_numbered_output():
     report = compute_report(project, Selection())
 
     # The import records the file's order as the order of display: output 1 first.
-    found = report.position
-    assert (found.wins, found.decided, found.tied) == (lower, lower + higher, tied)
-    assert found.estimate.value == pytest.approx(0.62174, abs=5e-6)
+    position = report.position
+    assert (position.wins, position.decided, position.tied) == (lower, lower + higher, tied)
+    assert position.estimate.value == pytest.approx(0.62174, abs=5e-6)
     oracle = stats.binomtest(lower, lower + higher)
     wilson = oracle.proportion_ci(method="wilson")
-    assert (found.estimate.low, found.estimate.high) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
-    assert found.p_value == pytest.approx(oracle.pvalue, rel=1e-6)
+    assert (position.estimate.low, position.estimate.high) == pytest.approx(
+        (wilson.low, wilson.high), abs=1e-12
+    )
+    assert position.p_value == pytest.approx(oracle.pvalue, rel=1e-6)
     # What one question holds stays together, so this interval is wider; it holds the reported 60.3 %.
-    assert found.over_items.low < 0.603 < found.estimate.value < found.over_items.high
-    assert found.over_items.high - found.over_items.low > wilson.high - wilson.low
+    assert position.over_items.low < 0.603 < position.estimate.value < position.over_items.high
+    assert position.over_items.high - position.over_items.low > wilson.high - wilson.low
 
     by_place = [place.value for place in report.by_position]
     expected = [share_won(released, place) for place in range(4)]
@@ -64,16 +66,16 @@ def test_the_released_pairs_prefer_the_lower_numbered_output():
     # One annotator: nothing to agree with, and rankings have no circles.
     assert report.agreement[0].estimate.value is None
     assert report.triples == 0
-    flagged = [number for number, one in enumerate(released) if one["feedback"]["errors"]]
-    missing = [number for number, one in enumerate(released) if one["feedback"]["missing-info"]]
+    flagged = [number for number, row in enumerate(released) if row["feedback"]["errors"]]
+    missing = [number for number, row in enumerate(released) if row["feedback"]["missing-info"]]
     assert len(items_behind(project, Selection(), Shown.FLAGGED)) == len({*flagged, *missing})
 
 
 def share_won(released: list[dict[str, Any]], place: int) -> float:
     """Of the decided pairs with that output: how many it won. By counting in the file."""
     won = decided = 0
-    for one in released:
-        for (left, right), preference in zip(combinations(range(4), 2), one["preference"], strict=True):
+    for row in released:
+        for (left, right), preference in zip(combinations(range(4), 2), row["preference"], strict=True):
             if place in (left, right) and preference:
                 decided += 1
                 won += (left, right)[preference - 1] == place
@@ -95,24 +97,24 @@ def replayed() -> list[dict[str, int]]:
     assert all(pair["chosen"] != pair["rejected"] for pair in pairs[:100])
     generator = np.random.default_rng(11)
     # Which of both is called the left one must play no part: it is drawn, as a display order is.
-    said = []
+    units = []
     for _ in pairs:
         left_is_chosen = 1 if generator.random() < 0.5 else -1
-        said.append(
+        units.append(
             {
                 name: left_is_chosen if generator.random() < care else -left_is_chosen
                 for name, care in CARE.items()
             }
         )
-    return said
+    return units
 
 
 def test_alpha_on_real_pairs_is_that_of_the_package(replayed: list[dict[str, int]]):
     table = np.array([[unit[name] for unit in replayed] for name in CARE], dtype=float)
-    found = krippendorff_alpha([[[float(v) for v in unit.values()]] for unit in replayed], "nominal")
-    assert found.value == pytest.approx(krippendorff.alpha(table, level_of_measurement="nominal"), abs=1e-9)
-    assert found.low < found.value < found.high
-    assert found.items == 1500
+    alpha = krippendorff_alpha([[[float(v) for v in unit.values()]] for unit in replayed], "nominal")
+    assert alpha.value == pytest.approx(krippendorff.alpha(table, level_of_measurement="nominal"), abs=1e-9)
+    assert alpha.low < alpha.value < alpha.high
+    assert alpha.items == 1500
 
 
 def test_two_annotators_agree_as_often_as_their_care_says(replayed: list[dict[str, int]]):
@@ -139,14 +141,17 @@ def test_the_spammer_and_the_adversary_are_found_on_real_pairs(replayed: list[di
     """Each pair goes to three of the five, as overlap 3 would have it."""
     generator = np.random.default_rng(12)
     names = list(CARE)
-    said = [
+    preferences = [
         Preference(item=number, annotator=name, left=(number, 0), right=(number, 1), outcome=unit[name])
         for number, unit in enumerate(replayed)
         for name in generator.choice(names, 3, replace=False).tolist()
     ]
-    found = annotator_reliability(said)
-    assert sorted(found, key=lambda name: -found[name].value) == names
-    assert found["spammer"].value == pytest.approx(0.5, abs=0.07)
-    assert found["adversary"].high < 0.4
-    assert found["cat"].low > 0.6
-    assert all(math.isfinite(one.value) and one.low < one.value < one.high for one in found.values())
+    reliability = annotator_reliability(preferences)
+    assert sorted(reliability, key=lambda name: -reliability[name].value) == names
+    assert reliability["spammer"].value == pytest.approx(0.5, abs=0.07)
+    assert reliability["adversary"].high < 0.4
+    assert reliability["cat"].low > 0.6
+    assert all(
+        math.isfinite(estimate.value) and estimate.low < estimate.value < estimate.high
+        for estimate in reliability.values()
+    )

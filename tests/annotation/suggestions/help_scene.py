@@ -65,7 +65,7 @@ def finish(
         reveal=reveal,
         annotator=annotator,
         answer=answer,
-        decisions=[DecisionInput(suggestion_id=pk, decision=one) for pk, one in decisions.items()],
+        decisions=[DecisionInput(suggestion_id=pk, decision=decision) for pk, decision in decisions.items()],
         **{"idempotency_key": uuid.uuid4(), **more},
     )
 

@@ -53,10 +53,10 @@ def test_an_export_has_the_final_pass_with_the_first_and_the_decisions(project: 
         for pk in final.comparison.candidates.order_by("index").values_list("completion_id", flat=True)
     ]
     assert (row["judgment"], row["ranks"]) == (str(final.pk), {ids[0]: 2, ids[1]: 1})
-    assert [one["quote"] for one in row["spans"]] == ["Never boil it."]
-    told = row["help"]
-    assert (told["arm"], told["final"]) == ("helped", str(final.pk))
-    first = told["first"]
+    assert [flag["quote"] for flag in row["spans"]] == ["Never boil it."]
+    help_record = row["help"]
+    assert (help_record["arm"], help_record["final"]) == ("helped", str(final.pk))
+    first = help_record["first"]
     assert (first["judgment"], first["ranks"]) == (str(final.supersedes_id), {ids[0]: 1, ids[1]: 2})
     assert (first["strength"], first["comment"], first["active_seconds"], first["spans"]) == (
         3,
@@ -64,13 +64,16 @@ def test_an_export_has_the_final_pass_with_the_first_and_the_decisions(project: 
         30,
         [],
     )
-    assert [(one["kind"], one["quote"], one["planted"], one["decision"]) for one in told["decisions"]] == [
+    assert [
+        (decision["kind"], decision["quote"], decision["planted"], decision["decision"])
+        for decision in help_record["decisions"]
+    ] == [
         ("span", "Two minutes.", True, "rejected"),
         ("span", "Never boil it.", False, "accepted"),
         ("preference", "", False, "accepted"),
     ]
-    assert told["decisions"][1]["confidence"] == 0.9
-    assert told["decisions"][2]["ranks"] == {ids[0]: 2, ids[1]: 1}
+    assert help_record["decisions"][1]["confidence"] == 0.9
+    assert help_record["decisions"][2]["ranks"] == {ids[0]: 2, ids[1]: 1}
     # It is JSON, and read back the help stays with the judgment.
     [item] = READERS["jsonl"].read(json.loads(json.dumps(row)))
     assert item.judgments[0].more["help"]["first"]["judgment"] == str(final.supersedes_id)

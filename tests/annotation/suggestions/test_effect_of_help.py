@@ -57,7 +57,7 @@ def test_the_interval_covers_the_true_effect_as_often_as_it_says(planted: float,
     covered, estimates = 0, []
     for _ in range(200):
         drawn = simulate(rng, comparisons=80, annotators=4, planted=planted, yields=yields)
-        effect = effect_of([one for one, _decided in drawn], lambda one: one.gold, resamples=200).difference
+        effect = effect_of([row for row, _decided in drawn], lambda row: row.gold, resamples=200).difference
         assert None not in (effect.value, effect.low, effect.high)
         estimates.append(effect.value)
         covered += effect.low <= truth <= effect.high
@@ -70,7 +70,7 @@ def test_the_interval_covers_the_true_effect_as_often_as_it_says(planted: float,
 def test_the_report_recovers_what_annotators_do_with_planted_errors():
     drawn = list(simulate(random.Random(3), comparisons=600, annotators=6, planted=0.5, yields=0.9))
     report = report_on(
-        [one for one, _ in drawn], [one for _, one in drawn if one], unread_seconds=2.0, resamples=200
+        [row for row, _ in drawn], [row for _, row in drawn if row], unread_seconds=2.0, resamples=200
     )
     # A planted error is rejected by who is right and does not give way: 0.7 · 0.1.
     assert report.planted_rejected.low < 0.07 < report.planted_rejected.high
@@ -84,12 +84,12 @@ def test_the_report_recovers_what_annotators_do_with_planted_errors():
     assert report.gold_change.low < -0.18 < report.gold_change.high
     assert report.lowers == ("gold",)
     assert report.helped + report.control == 3600
-    assert report.helped == len([one for _, one in drawn if one])
+    assert report.helped == len([row for _, row in drawn if row])
 
 
 def test_help_that_does_good_warns_of_nothing():
     drawn = list(simulate(random.Random(5), comparisons=300, annotators=6, planted=0.1, yields=0.9))
-    report = report_on([one for one, _ in drawn], [], unread_seconds=2.0, resamples=200)
+    report = report_on([row for row, _ in drawn], [], unread_seconds=2.0, resamples=200)
     # 0.3 · 0.9 · 0.9 − 0.7 · 0.1 · 0.9 = 0.18
     assert report.gold.difference.low > 0
     assert report.lowers == ()
@@ -109,7 +109,7 @@ def test_means_and_difference_by_hand():
     # With help 20 s and 40 s by turns, without 60 s: means of 30 s and 60 s, a difference of −30 s.
     passes = [Passes(comparison=pk, helped=True, seconds=20.0 + 20 * (pk % 2)) for pk in range(20)]
     passes += [Passes(comparison=pk, helped=False, seconds=60.0) for pk in range(20, 40)]
-    effect = effect_of(passes, lambda one: one.seconds)
+    effect = effect_of(passes, lambda row: row.seconds)
     assert (effect.helped.value, effect.control.value, effect.difference.value) == (30.0, 60.0, -30.0)
     assert (effect.control.low, effect.control.high) == (60.0, 60.0)
     assert effect.helped.low is not None

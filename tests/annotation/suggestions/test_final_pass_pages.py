@@ -128,7 +128,10 @@ def test_times_that_are_none_cost_no_annotation(
 ):
     client = client_of(alice)
     first_pass(client, comparison)
-    sent = {f"suggestion-{one.pk}": "rejected" for one in comparison.suggestion_set.suggestions.all()}
+    sent = {
+        f"suggestion-{suggestion.pk}": "rejected"
+        for suggestion in comparison.suggestion_set.suggestions.all()
+    }
     address = reverse("final-pass-submit", args=["tea", comparison.assignments.get().pk])
     response = client.post(address, posted(comparison, **sent, suggestion_times=times))
     assert response.status_code == 302

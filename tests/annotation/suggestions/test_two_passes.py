@@ -44,7 +44,7 @@ def test_the_final_pass_supersedes_the_first_and_both_stay(project: Project, ali
     reveal.refresh_from_db()
     assert reveal.final_judgment == final
     assert reveal.finished_at is not None
-    assert {one.suggestion_id: one.decision for one in reveal.decisions.all()} == {
+    assert {row.suggestion_id: row.decision for row in reveal.decisions.all()} == {
         wrong.pk: "accepted",
         better.pk: "rejected",
     }
@@ -81,16 +81,16 @@ def test_every_suggestion_is_decided_before_the_final_pass_is_stored(
 ):
     switch_on(project, carol)
     comparison = compare(project)
-    one, two = suggest(comparison, span(comparison, "Two minutes."), span(comparison, "Ten hours."))
+    suggestion, other = suggest(comparison, span(comparison, "Two minutes."), span(comparison, "Ten hours."))
     first = factories.make_judgment(comparison, alice)
     reveal = HelpReveal.objects.get()
     answer = ranking(comparison, (1, 2))
     with pytest.raises(InvalidAnswer, match="1 is left"):
-        finish(reveal, alice, answer, {one.pk: "accepted"})
+        finish(reveal, alice, answer, {suggestion.pk: "accepted"})
     with pytest.raises(InvalidAnswer, match="not shown"):
-        finish(reveal, alice, answer, {one.pk: "accepted", two.pk: "rejected", 10**9: "accepted"})
+        finish(reveal, alice, answer, {suggestion.pk: "accepted", other.pk: "rejected", 10**9: "accepted"})
     with pytest.raises(InvalidAnswer, match="Accept, change or reject"):
-        finish(reveal, alice, answer, {one.pk: "accepted", two.pk: "maybe"})
+        finish(reveal, alice, answer, {suggestion.pk: "accepted", other.pk: "maybe"})
     reveal.refresh_from_db()
     assert reveal.finished_at is None
     assert list(Judgment.objects.all()) == [first]
@@ -168,7 +168,9 @@ def test_arms_hang_on_the_annotator_and_the_comparison_in_the_share_that_was_set
     # Binomial: 0.3 of 2000 with a deviation of 0.0102; five of them on either side.
     for drawn in arms.values():
         assert 0.249 < drawn.count(HelpArm.CONTROL) / 2000 < 0.351
-    both = sum(one == two == HelpArm.CONTROL for one, two in zip(arms[alice], arms[bob], strict=True))
+    both = sum(
+        first == second == HelpArm.CONTROL for first, second in zip(arms[alice], arms[bob], strict=True)
+    )
     assert 0.058 < both / 2000 < 0.122
 
 
@@ -216,9 +218,9 @@ def test_planted_suggestions_are_told_only_where_the_project_says_so(
     finish(reveal, alice, ranking(comparison, (1, 2)), {right.pk: "accepted", planted.pk: "rejected"})
     assert planted_suggestions(HelpReveal.objects.get()) == []
     set_help(project=project, is_active=True, by=carol, tells_planted=True)
-    assert [(one.pk, told) for one, told in planted_suggestions(HelpReveal.objects.get())] == [
-        (planted.pk, "rejected")
-    ]
+    assert [
+        (suggestion.pk, decision) for suggestion, decision in planted_suggestions(HelpReveal.objects.get())
+    ] == [(planted.pk, "rejected")]
 
 
 def test_suggestions_are_stored_once_whoever_computes_them(project: Project):
@@ -226,7 +228,7 @@ def test_suggestions_are_stored_once_whoever_computes_them(project: Project):
     suggest(comparison, span(comparison, "Two minutes."))
     suggest(comparison, span(comparison, "Ten hours."))
     assert SuggestionSet.objects.count() == 1
-    assert [one.quote for one in suggestions_for(comparison)] == ["Two minutes."]
+    assert [suggestion.quote for suggestion in suggestions_for(comparison)] == ["Two minutes."]
 
 
 def test_suggestions_of_parts_that_are_no_longer_asked_are_not_shown(project: Project):
@@ -235,7 +237,7 @@ def test_suggestions_of_parts_that_are_no_longer_asked_are_not_shown(project: Pr
     project.ask_span_flags = False
     project.save()
     comparison.project = project
-    assert [one.kind for one in suggestions_for(comparison)] == ["preference"]
+    assert [suggestion.kind for suggestion in suggestions_for(comparison)] == ["preference"]
 
 
 def test_a_span_that_does_not_stand_on_its_quote_is_refused(project: Project):

@@ -20,10 +20,10 @@ def test_the_hash_is_sha256_of_the_one_spelling_of_messages_and_context():
         '{"context":[{"sentences":["Tea is a drink."],"title":"Tea"}],'
         '"messages":[{"content":"What is té?","role":"user"}]}'
     )
-    found = content_hash(
+    digest = content_hash(
         [{"role": "user", "content": "What is té?"}], [{"title": "Tea", "sentences": ["Tea is a drink."]}]
     )
-    assert found == hashlib.sha256(spelled.encode("utf-8")).hexdigest()
+    assert digest == hashlib.sha256(spelled.encode("utf-8")).hexdigest()
 
 
 @given(st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": st.text()})), st.lists(st.text()))

@@ -34,14 +34,14 @@ TEXTS = st.lists(st.sampled_from(_WORDS), max_size=25).map("".join)
 
 @given(TEXTS | st.text(max_size=40), TEXTS | st.text(max_size=40))
 def test_the_edits_applied_to_the_original_give_the_corrected_text(original: str, corrected: str):
-    found = edits(original, corrected)
-    assert applied(original, found) == corrected
-    assert bool(found) == (original != corrected)
-    for edit in found:
+    changes = edits(original, corrected)
+    assert applied(original, changes) == corrected
+    assert bool(changes) == (original != corrected)
+    for edit in changes:
         assert original[edit.start : edit.end] == edit.quote
         assert edit.quote != edit.replacement
-    for one, next_one in pairwise(found):
-        assert one.end < next_one.start
+    for previous, following in pairwise(changes):
+        assert previous.end < following.start
 
 
 @given(TEXTS, TEXTS)
@@ -73,8 +73,8 @@ def test_the_pieces_hold_both_texts(original: str, corrected: str):
 def test_an_edit_is_what_a_person_would_say_was_changed(
     original: str, corrected: str, expected: list[tuple[int, int, str, str]]
 ):
-    found = [(edit.start, edit.end, edit.quote, edit.replacement) for edit in edits(original, corrected)]
-    assert found == expected
+    changes = [(edit.start, edit.end, edit.quote, edit.replacement) for edit in edits(original, corrected)]
+    assert changes == expected
 
 
 def test_offsets_count_code_points():
@@ -112,8 +112,8 @@ def test_line_breaks_stay_as_they_were_where_nothing_was_changed(original: str, 
 
 @given(TEXTS, TEXTS)
 def test_what_was_typed_is_kept_but_for_the_kind_of_its_line_breaks(original: str, sent: str):
-    kept = with_own_line_breaks(original, sent)
-    assert re.sub(r"\r\n|\r|\n", "\n", kept) == re.sub(r"\r\n|\r|\n", "\n", sent)
+    result = with_own_line_breaks(original, sent)
+    assert re.sub(r"\r\n|\r|\n", "\n", result) == re.sub(r"\r\n|\r|\n", "\n", sent)
 
 
 def test_three_words_of_a_long_text_are_three_edits():
@@ -121,8 +121,8 @@ def test_three_words_of_a_long_text_are_three_edits():
     words = ["the" if number % 3 else f"word{number}" for number in range(4000)]
     changed = list(words)
     changed[5], changed[2000], changed[3990] = "first", "middle", "last"
-    found = [edit.replacement for edit in edits(" ".join(words), " ".join(changed))]
-    assert found == ["first", "middle", "last"]
+    replacements = [edit.replacement for edit in edits(" ".join(words), " ".join(changed))]
+    assert replacements == ["first", "middle", "last"]
 
 
 def test_side_by_side_what_both_texts_have_is_the_same_and_the_rest_is_marked():

@@ -116,17 +116,17 @@ def test_a_hundred_thousand_selections_give_the_span_that_was_seen():
         shown = page.text.encode("utf-16-le")
         for _ in range(_SELECTIONS):
             start, end = draw_range(draw, len(cells))
-            found = span_of(page, source, (start, end))
-            assert found == marked_in(cells[start:end], source), (source, start, end)
+            span = span_of(page, source, (start, end))
+            assert span == marked_in(cells[start:end], source), (source, start, end)
             cases += 1
-            if found is None:
+            if span is None:
                 continue
-            quote = source[found[0] : found[1]]
+            quote = source[span[0] : span[1]]
             # The server cuts the same text out by the browser's way of counting.
-            there = [codepoint_to_utf16(source, place) for place in found]
+            there = [codepoint_to_utf16(source, place) for place in span]
             assert source.encode("utf-16-le")[2 * there[0] : 2 * there[1]].decode("utf-16-le") == quote
             touched = {cell for cell in cells[start:end] if cell}
-            if len(touched) == 1 and found[1] - found[0] > 1:
+            if len(touched) == 1 and span[1] - span[0] > 1:
                 formulas += 1
                 assert quote[0] in "$\\", "a formula is marked with its delimiters"
                 assert quote[-1] in "$)]"

@@ -60,22 +60,22 @@ DELIMITERS = {"$": "$", "$$": "$$", r"\(": r"\)", r"\[": r"\]"}
 
 
 def assert_exact(source):
-    found = Leaves(render_answer(source))
-    for start, text in found.leaves:
+    rendered = Leaves(render_answer(source))
+    for start, text in rendered.leaves:
         assert text
         assert source[start : start + len(text)] == text
-    for start, length in found.formulas:
+    for start, length in rendered.formulas:
         whole = source[start : start + length]
         assert any(
             whole.startswith(opener) and whole.endswith(closer) and len(whole) > len(opener + closer)
             for opener, closer in DELIMITERS.items()
         )
-    places = [(start, len(text)) for start, text in found.leaves] + found.formulas
+    places = [(start, len(text)) for start, text in rendered.leaves] + rendered.formulas
     position = 0
     for start, length in sorted(places):
         assert start >= position, "leaves do not overlap"
         position = start + length
-    assert [start for start, _ in found.leaves] == sorted(start for start, _ in found.leaves)
+    assert [start for start, _ in rendered.leaves] == sorted(start for start, _ in rendered.leaves)
 
 
 # What Markdown gives a meaning to, and what makes positions go wrong.
@@ -308,8 +308,8 @@ def test_pathological_answers_are_rendered_in_a_moment():
     ],
 )
 def test_formulas_worked_out_by_hand(source, formulas):
-    found = Leaves(render_answer(source))
-    assert found.formulas == formulas
+    rendered = Leaves(render_answer(source))
+    assert rendered.formulas == formulas
     assert_exact(source)
 
 

@@ -33,8 +33,8 @@ def rewritten(draw: st.DrawFn) -> tuple[str, list[Edit]]:
 
 
 @given(rewritten(), TEXTS | st.text(max_size=40))
-def test_the_edits_give_the_text_that_was_typed_after_them(found: tuple[str, list[Edit]], text: str):
-    original, edits = found
+def test_the_edits_give_the_text_that_was_typed_after_them(rewrite: tuple[str, list[Edit]], text: str):
+    original, edits = rewrite
     changes = retyped(original, edits, text)
     assert is_faithful(original, changes)
     assert applied(original, changes) == text
@@ -48,8 +48,8 @@ def test_the_edits_give_the_text_that_was_typed_after_them(found: tuple[str, lis
 
 
 @given(rewritten())
-def test_what_nobody_typed_again_is_as_it_was(found: tuple[str, list[Edit]]):
-    original, edits = found
+def test_what_nobody_typed_again_is_as_it_was(rewrite: tuple[str, list[Edit]]):
+    original, edits = rewrite
     stayed = [edit for edit in edits if edit.quote != edit.replacement]
     assert list(retyped(original, edits, applied(original, edits))) == stayed
 
@@ -71,10 +71,10 @@ def test_a_word_typed_into_the_models_text_parts_it():
 
 @given(rewritten(), st.booleans())
 def test_a_page_that_only_rewrites_sends_the_edits_that_were_made(
-    found: tuple[str, list[Edit]], is_windows: bool
+    rewrite: tuple[str, list[Edit]], is_windows: bool
 ):
     """A text field knows line feeds alone and sends CRLF; the original keeps its line breaks of any kind."""
-    original, edits = found
+    original, edits = rewrite
     if is_windows:
         edits = [e for e in edits if e.origin == MODEL]
     sent = [

@@ -38,10 +38,10 @@ SOURCE = "tea-round-1-policy"
     ],
 )
 def test_a_model_that_says_who_it_is_or_who_made_it_is_found(text: str, quote: str):
-    found = find_self_naming(text, prompt="How long should tea steep?", source_name=SOURCE)
-    assert found is not None
-    assert found.quote == quote
-    assert text[found.start : found.end] == quote
+    match = find_self_naming(text, prompt="How long should tea steep?", source_name=SOURCE)
+    assert match is not None
+    assert match.quote == quote
+    assert text[match.start : match.end] == quote
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_a_model_that_says_who_it_is_or_who_made_it_is_found(text: str, quote: s
     ],
 )
 def test_the_name_of_its_own_source_is_found_wherever_it_stands(text: str, source: str, quote: str):
-    found = find_self_naming(text, prompt="How long should tea steep?", source_name=source)
-    assert found is not None
-    assert found.quote == quote
+    match = find_self_naming(text, prompt="How long should tea steep?", source_name=source)
+    assert match is not None
+    assert match.quote == quote
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_what_the_prompt_names_an_answer_may_speak_of(prompt: str, text: str, so
 
 def test_the_first_place_is_told_and_counted_in_code_points():
     text = "🍵👨‍👩‍👧 Tea. I am ChatGPT. I was made by OpenAI."
-    found = find_self_naming(text, prompt="", source_name=SOURCE)
-    assert found is not None
-    assert (found.start, found.quote) == (text.index("I am"), "I am ChatGPT")
+    match = find_self_naming(text, prompt="", source_name=SOURCE)
+    assert match is not None
+    assert (match.start, match.quote) == (text.index("I am"), "I am ChatGPT")
 
 
 @given(before=st.text(max_size=80), after=st.text(max_size=80))
 def test_whatever_stands_around_it_the_quote_stands_where_it_says(before: str, after: str):
     text = f"{before} I am ChatGPT. {after}"
-    found = find_self_naming(text, prompt="", source_name=SOURCE)
-    assert found is not None
-    assert text[found.start : found.end] == found.quote
-    assert found.start <= len(before) + 1
+    match = find_self_naming(text, prompt="", source_name=SOURCE)
+    assert match is not None
+    assert text[match.start : match.end] == match.quote
+    assert match.start <= len(before) + 1
 
 
 # ── The look before the patterns ──────────────────────────────────────────────────────
@@ -203,12 +203,12 @@ def _without_a_look(text: str, source_name: str) -> tuple[int, int] | None:
         self_identification._SAYS_WHO_MADE_IT,
         self_identification._own_name(source_name),
     ]
-    found = [match.span() for pattern in patterns if pattern for match in pattern.finditer(text)]
-    return min(found, default=None)
+    spans = [match.span() for pattern in patterns if pattern for match in pattern.finditer(text)]
+    return min(spans, default=None)
 
 
 @settings(max_examples=1500)
 @given(text=_TEXTS, source_name=_SOURCES)
 def test_the_look_that_spares_the_patterns_changes_no_verdict(text: str, source_name: str):
-    found = find_self_naming(text, prompt="", source_name=source_name)
-    assert (found and (found.start, found.end)) == _without_a_look(text, source_name)
+    match = find_self_naming(text, prompt="", source_name=source_name)
+    assert (match and (match.start, match.end)) == _without_a_look(text, source_name)

@@ -116,7 +116,7 @@ def test_labels_are_stored_with_the_judgment_and_a_revision_has_its_own(
         (judgment.pk, second.pk, 1, "wrong"),
     ]
     revised = submit(assignment, prefer(traces, (second, 1, "correct")))
-    assert [one.label for one in revised.labelled_steps.all()] == ["correct"]
+    assert [labelled.label for labelled in revised.labelled_steps.all()] == ["correct"]
     assert judgment.labelled_steps.count() == 2
 
 
@@ -175,7 +175,7 @@ def test_a_snapshot_has_the_steps_and_a_label_for_each(
     (row,) = read_snapshot(Path(settings.RONDO_HOME) / snapshot.folder)
     frozen = {completion.id: completion for completion in row.completions}
     assert frozen[str(first.pk)].steps == tuple(first.steps.values_list("start", "end"))
-    assert [(one.completion, one.labels) for one in row.step_labels] == [
+    assert [(entry.completion, entry.labels) for entry in row.step_labels] == [
         (str(second.pk), ("correct", None, None, "wrong"))
     ]
 

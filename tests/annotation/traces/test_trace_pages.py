@@ -108,7 +108,9 @@ def test_labels_are_sent_with_the_form_come_back_with_it_and_stand_in_a_revision
     sent["choice"] = f"win:{token}:4"
     assert client.post(reverse("submit", args=[project.slug, held.pk]), sent).status_code == 302
     judgment = Judgment.objects.get()
-    assert [(one.step.index, one.label) for one in judgment.labelled_steps.all()] == [(1, "wrong")]
+    assert [(labelled.step.index, labelled.label) for labelled in judgment.labelled_steps.all()] == [
+        (1, "wrong")
+    ]
     revision = page(client, "revise", project.slug, held.pk)
     assert f'name="{field}" value="wrong" data-label="wrong" checked' in revision
     for name in ("step-x-1", f"step-{token}-x", f"step-{token}-{'9' * 40}"):
@@ -172,9 +174,9 @@ def test_comparisons_are_found_by_the_tool_that_was_called(
     everything = page(client, "data-comparisons", project.slug)
     assert f"/items/{other.pk}/" in everything
     assert '<option value="guess"' in everything
-    found = page(client, "data-comparisons", project.slug, tool="guess")
-    assert f"/items/{pair.pk}/" in found
-    assert f"/items/{other.pk}/" not in found
+    listing = page(client, "data-comparisons", project.slug, tool="guess")
+    assert f"/items/{pair.pk}/" in listing
+    assert f"/items/{other.pk}/" not in listing
     answer = client.get(f"/api/v1/projects/{project.slug}/comparisons/", {"tool": "search"})
     assert [row["id"] for row in answer.json()["results"]] == [pair.pk]
 

@@ -30,7 +30,7 @@ class Receiver:
     @property
     def ids(self) -> list[str]:
         """The `webhook-id` of each request."""
-        return [one.headers["webhook-id"] for one in self.received]
+        return [request.headers["webhook-id"] for request in self.received]
 
 
 def say(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def receiver(settings: Settings) -> Iterator[Receiver]:
     settings.RONDO_WEBHOOK_HOSTS = ["127.0.0.1"]
-    with listening() as found:
-        yield found
+    with listening() as listener:
+        yield listener
 
 
 @pytest.fixture
@@ -104,12 +104,12 @@ def test_a_judgment_reaches_its_receiver_signed_and_names_nobody(
     judgment = judge(project, alice)
     assert deliveries.deliver_due() == 1
     [request] = receiver.received
-    told = Webhook(hook.secret).verify(request.body, request.headers)
-    assert told["type"] == "judgment.submitted"
-    assert told["data"]["judgment"] == judgment
-    assert (told["data"]["project"], told["data"]["verdict"]) == ("tea", "ranked")
-    assert told["data"]["path"].startswith("/api/v1/projects/tea/comparisons/")
-    assert datetime.fromisoformat(told["timestamp"]).tzinfo == UTC
+    event = Webhook(hook.secret).verify(request.body, request.headers)
+    assert event["type"] == "judgment.submitted"
+    assert event["data"]["judgment"] == judgment
+    assert (event["data"]["project"], event["data"]["verdict"]) == ("tea", "ranked")
+    assert event["data"]["path"].startswith("/api/v1/projects/tea/comparisons/")
+    assert datetime.fromisoformat(event["timestamp"]).tzinfo == UTC
     assert b"alice" not in request.body
     assert request.headers["content-type"] == "application/json"
     assert state_of() == (DeliveryState.DELIVERED, 9)
@@ -129,9 +129,9 @@ def test_a_change_of_mind_says_what_it_supersedes(project: Project, alice: User,
         answer=JudgmentAnswer(verdict=Verdict.EQUAL),
         idempotency_key=uuid.uuid4(),
     )
-    told = [json.loads(one.body) for one in WebhookMessage.objects.order_by("pk")]
-    assert [one["type"] for one in told] == ["judgment.submitted", "judgment.changed"]
-    assert [one["data"]["supersedes"] for one in told] == [None, first.pk]
+    events = [json.loads(message.body) for message in WebhookMessage.objects.order_by("pk")]
+    assert [event["type"] for event in events] == ["judgment.submitted", "judgment.changed"]
+    assert [event["data"]["supersedes"] for event in events] == [None, first.pk]
 
 
 def test_only_events_that_were_chosen_are_told_and_only_of_the_own_project(
@@ -223,9 +223,9 @@ def test_pauses_grow_as_the_specification_proposes_and_the_last_try_gives_up(
     assert WebhookAttempt.objects.count() == 10
     proposed = [5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400]
     assert len(pauses) == len(proposed)
-    for pause, wanted in zip(pauses, proposed, strict=True):
-        assert 0.8 * wanted <= pause <= 1.2 * wanted
-    assert len({round(pause / wanted, 6) for pause, wanted in zip(pauses, proposed, strict=True)}) > 1
+    for pause, expected in zip(pauses, proposed, strict=True):
+        assert 0.8 * expected <= pause <= 1.2 * expected
+    assert len({round(pause / planned, 6) for pause, planned in zip(pauses, proposed, strict=True)}) > 1
     assert (delivery.state, delivery.tries_left) == (DeliveryState.GIVEN_UP, 0)
     assert delivery.finished_at is not None
 
@@ -355,13 +355,13 @@ def test_a_receiver_that_hangs_up_or_is_not_there_is_a_failure_that_is_told(
     project: Project, alice: User, carol: User, settings: Settings, listens: bool
 ):
     settings.RONDO_WEBHOOK_HOSTS = ["127.0.0.1"]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
         if listens:
-            taken.listen()
-        make_webhook(project, carol, f"http://127.0.0.1:{taken.getsockname()[1]}/")
+            listener.listen()
+        make_webhook(project, carol, f"http://127.0.0.1:{listener.getsockname()[1]}/")
         if listens:
-            taken.close()
+            listener.close()
         judge(project, alice)
         deliveries.deliver_due()
     [attempt] = WebhookAttempt.objects.all()

@@ -29,8 +29,8 @@ def hook(project: Project, carol: User) -> endpoints.NewSecret:
 
 def change(endpoint: WebhookEndpoint, user: User, **values: Any) -> None:
     names = ("url", "description", "events", "is_enabled")
-    told: dict[str, Any] = {name: values.get(name, getattr(endpoint, name)) for name in names}
-    endpoints.change_webhook(endpoint=endpoint, changed_by=user, **told)
+    fields: dict[str, Any] = {name: values.get(name, getattr(endpoint, name)) for name in names}
+    endpoints.change_webhook(endpoint=endpoint, changed_by=user, **fields)
 
 
 # ── Keeping them ──────────────────────────────────────────────────────────────────────
@@ -52,7 +52,7 @@ def test_what_was_done_is_written_down_without_what_opens_the_receiver(
     endpoints.delete_webhook(endpoint=hook.endpoint, deleted_by=carol)
     entries = AuditEntry.objects.order_by("pk")
     assert [(entry.action, entry.actor) for entry in entries] == [
-        (f"webhook.{deed}", carol) for deed in ("create", "rotate", "change", "delete")
+        (f"webhook.{action}", carol) for action in ("create", "rotate", "change", "delete")
     ]
     assert entries[0].details == {"host": "example.org", "events": ["judgment.submitted"]}
     assert "theirs" not in str(list(entries.values()))
@@ -64,7 +64,7 @@ def test_only_managers_have_to_do_with_webhooks(
 ):
     user = {"alice": alice, "oscar": oscar}[who]
     delivery = endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
-    for deed in (
+    for action in (
         lambda: make_webhook(project, user),
         lambda: change(hook.endpoint, user),
         lambda: endpoints.rotate_secret(endpoint=hook.endpoint, rotated_by=user),
@@ -73,7 +73,7 @@ def test_only_managers_have_to_do_with_webhooks(
         lambda: resend(delivery=delivery, sent_by=user),
     ):
         with pytest.raises(NotAllowed):
-            deed()
+            action()
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_what_waits_of_a_webhook_that_is_switched_off_is_given_up_and_nothing_mo
     change(hook.endpoint, carol, is_enabled=False)
     delivery.refresh_from_db()
     assert delivery.state == DeliveryState.GIVEN_UP
-    for deed in (
+    for action in (
         lambda: resend(delivery=delivery, sent_by=carol),
         lambda: endpoints.send_test(endpoint=hook.endpoint, sent_by=carol),
     ):
         with pytest.raises(Refusal, match="switched off"):
-            deed()
+            action()
 
 
 def test_one_that_rondo_switched_off_begins_afresh_when_it_is_switched_on(
@@ -161,8 +161,8 @@ def test_one_that_rondo_switched_off_begins_afresh_when_it_is_switched_on(
     )
     hook.endpoint.refresh_from_db()
     change(hook.endpoint, carol, is_enabled=True)
-    found = hook.endpoint
-    assert (found.why_disabled, found.failures, found.failing_since) == ("", 0, None)
+    endpoint = hook.endpoint
+    assert (endpoint.why_disabled, endpoint.failures, endpoint.failing_since) == ("", 0, None)
 
 
 # ── Pages ─────────────────────────────────────────────────────────────────────────────

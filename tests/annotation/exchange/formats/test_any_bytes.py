@@ -120,8 +120,8 @@ def test_every_reader_takes_or_refuses_any_row(row: Any, text: str, name: str):
     row = {**row, **{key: shape(row.get(key)) for key, shape in SHAPES.get(name, {}).items()}}
     plan = Plan(reader=registry.READERS[name], mapping={})
     errors: list[FieldError] = []
-    found = items_of(iter([(1, row)]), plan, lambda number, error: errors.append(error))
-    for _number, item in found:
+    read_items = items_of(iter([(1, row)]), plan, lambda number, error: errors.append(error))
+    for _number, item in read_items:
         assert item.messages
     assert all(str(error).encode() for error in errors)
 

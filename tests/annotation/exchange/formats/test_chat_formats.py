@@ -36,7 +36,7 @@ def read(row: dict[str, Any], format_name: str) -> ImportedItem:
     return checked(item)
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant_turn(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
@@ -51,8 +51,8 @@ def test_a_pair_at_the_end_of_a_talk_is_written_in_each_format():
         [
             {
                 "input": {"messages": TALK},
-                "preferred_output": said("Its leaves, brewed."),
-                "non_preferred_output": said("No."),
+                "preferred_output": assistant_turn("Its leaves, brewed."),
+                "non_preferred_output": assistant_turn("No."),
             }
         ],
         [],
@@ -60,7 +60,7 @@ def test_a_pair_at_the_end_of_a_talk_is_written_in_each_format():
     # The answer of the first turn is context here, and has a row of its own: only the last one is trained on.
     earlier = {"role": "assistant", "content": "A plant.", "weight": 0}
     assert written("openai-messages", talk) == (
-        [{"messages": [TALK[0], earlier, TALK[2], *said("Its leaves, brewed.")]}],
+        [{"messages": [TALK[0], earlier, TALK[2], *assistant_turn("Its leaves, brewed.")]}],
         [],
     )
 
@@ -76,8 +76,8 @@ def test_an_arena_vote_has_the_left_response_as_a_and_its_time_in_seconds():
                 "model_b": "m",
                 "winner": "model_b",
                 "judge": "ann",
-                "conversation_a": [*TALK, *said("Two.")],
-                "conversation_b": [*TALK, *said("One.")],
+                "conversation_a": [*TALK, *assistant_turn("Two.")],
+                "conversation_b": [*TALK, *assistant_turn("One.")],
                 "turn": 2,
                 # 2026-11-22T05:00:00Z: 20,779 days after 1970 began, and five hours.
                 "tstamp": 20_779 * 86_400 + 5 * 3_600,
@@ -111,66 +111,72 @@ def test_a_ranking_of_three_is_three_votes_and_its_tie_is_one_of_them():
 
 
 @pytest.mark.parametrize(
-    ("stamp", "told"),
+    ("stamp", "message"),
     [("today", "seconds since 1970 are expected"), (1e300, "are no time"), (True, "not true or false")],
 )
-def test_an_arena_vote_at_no_time_is_refused(stamp: Any, told: str):
+def test_an_arena_vote_at_no_time_is_refused(stamp: Any, message: str):
     (row,), _ = written("chatbot-arena", record("a", "b", ranks=(1, 2)))
-    with pytest.raises(FieldError, match=f"field tstamp: .*{told}"):
+    with pytest.raises(FieldError, match=f"field tstamp: .*{message}"):
         read({**row, "tstamp": stamp}, "chatbot-arena")
 
 
 def test_earlier_turns_that_both_answers_repeat_belong_to_the_prompt():
-    rest = [*TALK[1:], *said("Its leaves.")], [*TALK[1:], *said("No.")]
+    rest = [*TALK[1:], *assistant_turn("Its leaves.")], [*TALK[1:], *assistant_turn("No.")]
     whole = [TALK[0], *rest[0]], [TALK[0], *rest[1]]
     for prompt, (chosen, rejected) in ((TALK[:1], rest), ("What is tea?", whole), ([SYSTEM, TALK[0]], whole)):
         item = read({"prompt": prompt, "chosen": chosen, "rejected": rejected}, "trl-preference")
         assert [m for m in item.messages if m["role"] != "system"] == TALK
-        assert [one.text for one in item.completions] == ["Its leaves.", "No."]
+        assert [completion.text for completion in item.completions] == ["Its leaves.", "No."]
     assert item.messages[0] == SYSTEM
     with pytest.raises(FieldError, match="field rejected: does not share all but its last message"):
-        read({"prompt": TALK[:1], "chosen": rest[0], "rejected": said("No.")}, "trl-preference")
+        read({"prompt": TALK[:1], "chosen": rest[0], "rejected": assistant_turn("No.")}, "trl-preference")
 
 
 def test_openais_newer_name_of_the_system_message_is_read():
-    item = read({"messages": [{**SYSTEM, "role": "developer"}, *TALK, *said("Leaves.")]}, "openai-messages")
+    item = read(
+        {"messages": [{**SYSTEM, "role": "developer"}, *TALK, *assistant_turn("Leaves.")]}, "openai-messages"
+    )
     assert (item.messages, item.references) == ([SYSTEM, *TALK], ["Leaves."])
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
-        ({"messages": said("Leaves.")}, "field messages: holds an answer alone"),
+        ({"messages": assistant_turn("Leaves.")}, "field messages: holds an answer alone"),
         ({"messages": []}, "field messages: the list of messages is empty"),
         (
-            {"messages": [*TALK, *said("One."), *said("Two.")]},
+            {"messages": [*TALK, *assistant_turn("One."), *assistant_turn("Two.")]},
             r"field messages\[3\].role: the last message must be the user's",
         ),
     ],
 )
-def test_a_chat_that_no_prompt_comes_of_is_refused_with_field_and_remedy(row: dict[str, Any], told: str):
-    with pytest.raises(FieldError, match=told):
+def test_a_chat_that_no_prompt_comes_of_is_refused_with_field_and_remedy(row: dict[str, Any], message: str):
+    with pytest.raises(FieldError, match=message):
         read(row, "openai-messages")
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("input", "What is tea?", "field input: an object is expected, not a text"),
-        ("input", {"messages": [*TALK, *said("A.")]}, r"field input.messages\[3\].role: the last message"),
+        (
+            "input",
+            {"messages": [*TALK, *assistant_turn("A.")]},
+            r"field input.messages\[3\].role: the last message",
+        ),
         ("preferred_output", TALK, "field preferred_output: one message of the assistant is expected, not 3"),
         ("non_preferred_output", TALK[:1], r"field non_preferred_output\[0\].role: 'assistant' is expected"),
         ("non_preferred_output", None, "field non_preferred_output: is missing"),
     ],
 )
-def test_a_bad_preference_of_openais_is_refused_with_field_and_remedy(name: str, value: Any, told: str):
+def test_a_bad_preference_of_openais_is_refused_with_field_and_remedy(name: str, value: Any, message: str):
     (row,), _ = written("openai-preference", record("a", "b", ranks=(1, 2)))
-    with pytest.raises(FieldError, match=told):
+    with pytest.raises(FieldError, match=message):
         read({**row, name: value}, "openai-preference")
 
 
 @pytest.mark.parametrize(
-    ("messages", "answers", "told"),
+    ("messages", "answers", "reason"),
     [
         ([SYSTEM, *TALK], ("a", "b"), "no system message"),
         (TALK, ("Yes.\n\nHuman: And you?", "b"), "holds the mark of a turn"),
@@ -179,10 +185,10 @@ def test_a_bad_preference_of_openais_is_refused_with_field_and_remedy(name: str,
     ],
 )
 def test_what_a_transcript_would_split_otherwise_is_left_out_and_told(
-    messages: list[dict[str, str]], answers: tuple[str, str], told: str
+    messages: list[dict[str, str]], answers: tuple[str, str], reason: str
 ):
     rows, (dropped,) = written("hh-rlhf", record(*answers, ranks=(1, 2), messages=messages))
-    assert (rows, told in dropped.reason) == ([], True)
+    assert (rows, reason in dropped.reason) == ([], True)
 
 
 ODD = st.lists(
@@ -224,10 +230,12 @@ def test_no_text_is_ever_split_otherwise_than_it_was_written(chat: list[str], an
         (judgment,) = item.judgments
         best = item.completions[judgment.ranks.index(1)].text
         worst = item.completions[judgment.ranks.index(2)].text
-        found = [*(m["content"] for m in item.messages), best, worst]
-        wanted = [*(m["content"] for m in messages), answers[1], answers[0]]
+        read_texts = [*(m["content"] for m in item.messages), best, worst]
+        written_texts = [*(m["content"] for m in messages), answers[1], answers[0]]
         # White space around a turn is its mark's.
-        assert found == ([text.strip() for text in wanted] if name == "hh-rlhf" else wanted)
+        assert read_texts == (
+            [text.strip() for text in written_texts] if name == "hh-rlhf" else written_texts
+        )
         assert [m["role"] for m in item.messages] == [m["role"] for m in messages]
 
 
@@ -259,7 +267,7 @@ def test_the_real_transcripts_are_written_as_they_were_but_for_space_around_turn
         except FieldError:
             left_out += 1
             continue
-        texts = [one.text for one in item.completions]
+        texts = [completion.text for completion in item.completions]
         (again,), _ = written("hh-rlhf", record(*texts, ranks=(1, 2), messages=item.messages))
         assert plain(again) == plain(row), number
     assert left_out == 5
@@ -268,4 +276,4 @@ def test_the_real_transcripts_are_written_as_they_were_but_for_space_around_turn
 def test_a_verdict_that_gives_no_order_is_told_by_each_format():
     for name in ("hh-rlhf", "chatbot-arena", "openai-preference", "openai-messages"):
         rows, dropped = written(name, record("a", "b", verdict=Verdict.CANNOT_JUDGE))
-        assert (rows, [one.reason for one in dropped]) == ([], ["cannot judge"])
+        assert (rows, [dropped_row.reason for dropped_row in dropped]) == ([], ["cannot judge"])

@@ -133,7 +133,7 @@ def judged(
         annotator=annotator,
         slot=0,
         state=AssignmentState.SUBMITTED,
-        display_order=[one.pk for one in reversed(members)],
+        display_order=[member.pk for member in reversed(members)],
         leased_at=AT,
         lease_expires_at=AT,
         closed_at=AT,
@@ -149,8 +149,8 @@ def judged(
         active_seconds=12,
         idempotency_key=uuid.UUID(int=pk),
     )
-    for one, rank in zip(members, ranks, strict=True):
-        RankedCompletion.objects.create(judgment=judgment, completion=one, rank=rank)
+    for ranked, rank in zip(members, ranks, strict=True):
+        RankedCompletion.objects.create(judgment=judgment, completion=ranked, rank=rank)
 
 
 def details(project: Project, judgment: Judgment) -> None:

@@ -205,15 +205,15 @@ def test_the_command_tells_format_columns_and_what_was_left_out(project: Project
         "asked,response_a,response_b,label\nTea?,Yes.,No.,A\nTea?,,No.,A\nCoffee?,Yes.,No.,bothbad\n",
         encoding="utf-8",
     )
-    told = StringIO()
+    output = StringIO()
     arguments = ["import_judgments", str(path), "--project", project.slug, "--map", "prompt=asked"]
-    call_command(*arguments, "--dry-run", stdout=told, stderr=StringIO())
-    assert "prompt is the column asked" in told.getvalue()
+    call_command(*arguments, "--dry-run", stdout=output, stderr=StringIO())
+    assert "prompt is the column asked" in output.getvalue()
     assert not Prompt.objects.exists()
     with pytest.raises(CommandError, match="row 2, field answer_1: is empty"):
-        call_command(*arguments, stdout=told, stderr=StringIO())
-    call_command(*arguments, "--skip-bad", stdout=told, stderr=StringIO())
-    assert "2 judgments added to the project tea" in told.getvalue()
+        call_command(*arguments, stdout=output, stderr=StringIO())
+    call_command(*arguments, "--skip-bad", stdout=output, stderr=StringIO())
+    assert "2 judgments added to the project tea" in output.getvalue()
     verdicts = Judgment.objects.order_by("pk").values_list("verdict", flat=True)
     assert list(verdicts) == [Verdict.RANKED, Verdict.BOTH_BAD]
 

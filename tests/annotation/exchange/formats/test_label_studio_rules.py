@@ -51,9 +51,9 @@ def back(task: dict[str, Any]) -> ImportedItem:
 
 def test_a_fresh_label_studio_takes_a_pair_and_gives_back_annotator_winner_and_spans():
     text = "🍵🍵 tea is hot 🍵."
-    given = record(text, "other", ranks=(1, 2), spans=[mark("vague", 3, 6, text)], comment="Fine.")
-    rows, _dropped = written("label-studio", given)
-    (region,) = [one for one in rows[0]["annotations"][0]["result"] if one["type"] == "labels"]
+    judgment_record = record(text, "other", ranks=(1, 2), spans=[mark("vague", 3, 6, text)], comment="Fine.")
+    rows, _dropped = written("label-studio", judgment_record)
+    (region,) = [entry for entry in rows[0]["annotations"][0]["result"] if entry["type"] == "labels"]
     assert region["value"]["text"] == "tea"
     item = back(rows[0])
     (judgment,) = item.judgments
@@ -68,12 +68,12 @@ def test_a_ranking_orders_the_items_of_a_list_and_keeps_its_tie():
     data, (ranker,) = rows[0]["data"], rows[0]["annotations"][0]["result"]
     assert (ranker["type"], ranker["to_name"]) == ("ranker", "answers")
     # `Ranker` orders the ids of the `List`'s items.
-    assert [one["id"] for one in data["answers"]] == ["answer_1", "answer_2", "answer_3"]
+    assert [answer["id"] for answer in data["answers"]] == ["answer_1", "answer_2", "answer_3"]
     # A bare list is imported, but shown by no page of 1.23; the name of the control is its only bucket.
     assert ranker["value"]["ranker"] == {"ranking": ["answer_2", "answer_1", "answer_3"]}
     item = back(rows[0])
-    assert [one.text for one in item.completions] == ["a", "b", "c"]
-    assert [one.source for one in item.completions] == ["m", "m", "m"]
+    assert [completion.text for completion in item.completions] == ["a", "b", "c"]
+    assert [completion.source for completion in item.completions] == ["m", "m", "m"]
     assert item.judgments[0].ranks == (2, 1, 2)
 
 

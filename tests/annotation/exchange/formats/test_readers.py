@@ -20,7 +20,7 @@ def read(row: dict[str, Any], format_name: str) -> list[ImportedItem]:
     return [checked(item) for item in plan.reader.read(row)]
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant_turn(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
@@ -28,13 +28,13 @@ def said(text: str) -> list[dict[str, str]]:
     "row",
     [
         {"prompt": "What is tea?", "chosen": "A drink.", "rejected": "A stone."},
-        {"prompt": ASKED, "chosen": said("A drink."), "rejected": said("A stone.")},
-        {"chosen": [*ASKED, *said("A drink.")], "rejected": [*ASKED, *said("A stone.")]},
+        {"prompt": ASKED, "chosen": assistant_turn("A drink."), "rejected": assistant_turn("A stone.")},
+        {"chosen": [*ASKED, *assistant_turn("A drink.")], "rejected": [*ASKED, *assistant_turn("A stone.")]},
         # Many sets on the hub have the prompt as a text and repeat it in the conversations.
         {
             "prompt": "What is tea?",
-            "chosen": [*ASKED, *said("A drink.")],
-            "rejected": [*ASKED, *said("A stone.")],
+            "chosen": [*ASKED, *assistant_turn("A drink.")],
+            "rejected": [*ASKED, *assistant_turn("A stone.")],
         },
     ],
     ids=["standard", "conversational", "implicit prompt", "prompt repeated"],
@@ -42,7 +42,7 @@ def said(text: str) -> list[dict[str, str]]:
 def test_a_trl_pair_is_a_ranking_of_two(row: dict[str, Any]):
     (item,) = read(row, "trl-preference")
     assert item.messages == ASKED
-    assert [one.text for one in item.completions] == ["A drink.", "A stone."]
+    assert [completion.text for completion in item.completions] == ["A drink.", "A stone."]
     (judgment,) = item.judgments
     assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (1, 2))
     # Nobody knows which was shown first: it must not count as a preference for the left.
@@ -77,8 +77,12 @@ def test_a_transcript_gives_its_turns_and_the_pair_at_its_end():
     before = "\n\nHuman: What is tea?\n\nAssistant: A plant.\n\nHuman: And the drink?"
     row = {"chosen": f"{before}\n\nAssistant: Its leaves, brewed.", "rejected": f"{before}\n\nAssistant: No."}
     (item,) = read(row, "hh-rlhf")
-    assert item.messages == [*ASKED, *said("A plant."), {"role": "user", "content": "And the drink?"}]
-    assert [one.text for one in item.completions] == ["Its leaves, brewed.", "No."]
+    assert item.messages == [
+        *ASKED,
+        *assistant_turn("A plant."),
+        {"role": "user", "content": "And the drink?"},
+    ]
+    assert [completion.text for completion in item.completions] == ["Its leaves, brewed.", "No."]
 
 
 def test_transcripts_that_part_before_the_last_turn_are_refused():
@@ -104,10 +108,10 @@ def ultra(*ratings: str) -> dict[str, Any]:
                 "overall_score": 10.0 - number,
                 "annotations": {
                     aspect: {"Rating": rating, "Rationale": "…"}
-                    for aspect, rating in zip(aspects, given, strict=True)
+                    for aspect, rating in zip(aspects, aspect_ratings, strict=True)
                 },
             }
-            for number, given in enumerate(ratings)
+            for number, aspect_ratings in enumerate(ratings)
         ],
     }
 
@@ -139,8 +143,8 @@ def vote(winner: str, **more: Any) -> dict[str, Any]:
         "model_b": "koala",
         "winner": winner,
         "judge": "arena_user_7",
-        "conversation_a": [*ASKED, *said("A drink.")],
-        "conversation_b": [*ASKED, *said("A stone.")],
+        "conversation_a": [*ASKED, *assistant_turn("A drink.")],
+        "conversation_b": [*ASKED, *assistant_turn("A stone.")],
         "turn": 1,
         **more,
     }
@@ -162,13 +166,13 @@ def test_an_arena_vote_keeps_a_tie_apart_from_both_bad(winner: str, verdict: Ver
     assert (judgment.verdict, judgment.ranks, judgment.annotator) == (verdict, ranks, "arena_user_7")
     # Here it is known: A stood on the left.
     assert judgment.display_order == (0, 1)
-    assert [one.source for one in item.completions] == ["alpaca", "koala"]
+    assert [completion.source for completion in item.completions] == ["alpaca", "koala"]
 
 
 def test_the_newer_arena_sets_have_messages_in_parts():
     parts = [{"type": "text", "text": "What is tea?", "image": None}]
-    chat = [{"role": "user", "content": parts}, *said("A drink.")]
-    other = [{"role": "user", "content": parts}, *said("A stone.")]
+    chat = [{"role": "user", "content": parts}, *assistant_turn("A drink.")]
+    other = [{"role": "user", "content": parts}, *assistant_turn("A stone.")]
     (item,) = read(vote("model_a", conversation_a=chat, conversation_b=other), "chatbot-arena")
     assert item.messages == ASKED
     chat[0] = {"role": "user", "content": [{"type": "image", "image": "…"}]}
@@ -189,7 +193,10 @@ def test_the_55k_votes_hold_lists_in_json():
     }
     (item,) = read(row, "chatbot-arena-55k")
     # Each model heard its own first answer, so all that each said is compared.
-    assert [one.text for one in item.completions] == ["A drink.\n\nAnother.", "A stone.\n\nSand."]
+    assert [completion.text for completion in item.completions] == [
+        "A drink.\n\nAnother.",
+        "A stone.\n\nSand.",
+    ]
     assert item.judgments[0].verdict == Verdict.EQUAL
 
 
@@ -211,10 +218,10 @@ def test_a_tree_gives_a_ranking_for_each_question_with_ranked_replies():
         ],
     )
     first, second = read({"message_tree_id": "t1", "tree_state": "ready", "prompt": root}, "openassistant")
-    assert [one.text for one in first.completions] == ["Yes.", "No."]
+    assert [completion.text for completion in first.completions] == ["Yes.", "No."]
     assert first.judgments[0].ranks == (1, 2)
     assert [message["content"] for message in second.messages] == ["Tea?", "Yes.", "How hot?"]
-    assert [one.text for one in second.completions] == ["70 °C.", "80 °C."]
+    assert [completion.text for completion in second.completions] == ["70 °C.", "80 °C."]
     assert second.judgments[0].ranks == (2, 1)
     assert second.judgments[0].more["unranked_replies"] == 1
 
@@ -376,15 +383,18 @@ def test_what_a_person_says_of_a_column_goes_before_the_guess():
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"prompt": "Tea?", "chosen": "", "rejected": "No."}, "field chosen: is empty"),
         ({"prompt": "Tea?", "chosen": "Yes\x00", "rejected": "No."}, "is NUL, which cannot be stored"),
         ({"prompt": "Tea?", "chosen": "\ud83c", "rejected": "No."}, "is half a surrogate pair"),
         ({"prompt": "Tea?", "chosen": "No.", "rejected": "No."}, "a text is not compared with itself"),
-        ({"prompt": said("Hm."), "chosen": "Yes.", "rejected": "No."}, "the last message must be the user's"),
+        (
+            {"prompt": assistant_turn("Hm."), "chosen": "Yes.", "rejected": "No."},
+            "the last message must be the user's",
+        ),
     ],
 )
-def test_a_bad_pair_is_refused_with_field_and_remedy(row: dict[str, Any], told: str):
-    with pytest.raises(FieldError, match=told):
+def test_a_bad_pair_is_refused_with_field_and_remedy(row: dict[str, Any], message: str):
+    with pytest.raises(FieldError, match=message):
         read(row, "trl-preference")

@@ -112,13 +112,13 @@ def checked_judgment(answers: list[str], judgment: ImportedJudgment) -> Imported
 
 @st.composite
 def items(draw: st.DrawFn) -> list[ImportedItem]:
-    found = []
+    imported = []
     for number in range(draw(st.integers(1, 3))):
         answers = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
         people = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
         turns = draw(st.lists(texts, max_size=2))
         chat = [f"{number} {draw(texts)}", *(text for turn in turns for text in (turn, draw(texts)))]
-        found.append(
+        imported.append(
             ImportedItem(
                 messages=[
                     {"role": "assistant" if place % 2 else "user", "content": text}
@@ -132,7 +132,7 @@ def items(draw: st.DrawFn) -> list[ImportedItem]:
                 judgments=tuple(draw(judgments(answers, annotator)) for annotator in people),
             )
         )
-    return found
+    return imported
 
 
 def project_with(stored: list[ImportedItem]) -> Project:
@@ -174,10 +174,10 @@ def without_ids(row: Any, format_name: str) -> Any:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            own = OWN.get(format_name, set())
-            return {places.get(k, k): plain(v) for k, v in value.items() if k not in own}
+            ignored_keys = OWN.get(format_name, set())
+            return {places.get(k, k): plain(v) for k, v in value.items() if k not in ignored_keys}
         if isinstance(value, list):
-            return [plain(one) for one in value]
+            return [plain(element) for element in value]
         return places.get(value, value) if isinstance(value, str) else value
 
     return plain(row)

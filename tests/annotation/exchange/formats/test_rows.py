@@ -79,12 +79,15 @@ def test_csv_tells_a_row_with_too_many_cells(tmp_path: Path, delimiter: str):
 def test_a_bad_line_does_not_hide_the_good_ones(tmp_path: Path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": \n{"a": "\xff"}\n[1]\n{"a": 1, "a": 2}\n{"a": 2}\n')
-    found = list(read_rows(path))
-    assert [row for _, row in found if not isinstance(row, FieldError)] == [{"a": 1}, {"a": 2}]
-    told = [str(row) for _, row in found if isinstance(row, FieldError)]
-    assert ["not JSON" in told[0], "not UTF-8" in told[1], "not a list" in told[2], "twice" in told[3]] == [
-        True
-    ] * 4
+    results = list(read_rows(path))
+    assert [row for _, row in results if not isinstance(row, FieldError)] == [{"a": 1}, {"a": 2}]
+    errors = [str(row) for _, row in results if isinstance(row, FieldError)]
+    assert [
+        "not JSON" in errors[0],
+        "not UTF-8" in errors[1],
+        "not a list" in errors[2],
+        "twice" in errors[3],
+    ] == [True] * 4
 
 
 def test_what_is_compressed_is_unpacked_only_where_that_is_allowed(tmp_path: Path):

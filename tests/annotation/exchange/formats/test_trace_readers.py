@@ -195,7 +195,7 @@ def test_rows_with_the_same_comparison_are_compared_and_others_stand_alone():
     ]
     items = read(*rows, format_name="openai_traces")
     assert [len(item.completions) for item in items] == [2, 1, 2]
-    assert [one.text for one in items[0].completions] == [TEXT, "No idea."]
+    assert [completion.text for completion in items[0].completions] == [TEXT, "No idea."]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_traces_with_the_same_rondo_comparison_are_compared():
     other["attributes"].append(attribute("rondo.comparison", "x"))
     first = {**REQUESTS[1], "attributes": [*REQUESTS[1]["attributes"], attribute("rondo.comparison", "x")]}
     (item,) = read(export(REQUESTS[0], first), export(other), format_name="otel_traces")
-    assert [one.text for one in item.completions] == [TEXT, "No."]
+    assert [completion.text for completion in item.completions] == [TEXT, "No."]
 
 
 @pytest.mark.parametrize(
@@ -385,8 +385,10 @@ def test_steps_and_labels_go_out_and_come_in_again(tmp_path: Path, project: Proj
     other = factories.make_project(slug="other")
     import_file(project=other, path=file)
     (again,) = records(judgments_current(other, [1]))
-    ids = {one["id"]: new["id"] for one, new in zip(record["completions"], again["completions"], strict=True)}
-    assert [one["steps"] for one in again["completions"]] == [one["steps"] for one in record["completions"]]
-    moved = [{**one, "completion": ids[one["completion"]]} for one in record["step_labels"]]
+    ids = {old["id"]: new["id"] for old, new in zip(record["completions"], again["completions"], strict=True)}
+    assert [completion["steps"] for completion in again["completions"]] == [
+        completion["steps"] for completion in record["completions"]
+    ]
+    moved = [{**label, "completion": ids[label["completion"]]} for label in record["step_labels"]]
     assert again["step_labels"] == moved
-    assert [one["label"] for one in moved] == ["correct", "wrong"]
+    assert [label["label"] for label in moved] == ["correct", "wrong"]

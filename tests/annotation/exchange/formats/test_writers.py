@@ -63,21 +63,23 @@ def mark(category: str, start: int, end: int, text: str, completion: str = "1") 
     return {"completion": completion, "category": category, **place, "severity": None, "note": ""}
 
 
-def written(format_name: str, given: dict[str, Any], scene: Scene = SCENE) -> tuple[list[Any], list[Dropped]]:
-    found = list(WRITERS[format_name].rows(given, scene))
-    rows = [row for row in found if not isinstance(row, Dropped)]
-    return rows, [row for row in found if isinstance(row, Dropped)]
+def written(
+    format_name: str, judgment_record: dict[str, Any], scene: Scene = SCENE
+) -> tuple[list[Any], list[Dropped]]:
+    results = list(WRITERS[format_name].rows(judgment_record, scene))
+    rows = [row for row in results if not isinstance(row, Dropped)]
+    return rows, [row for row in results if isinstance(row, Dropped)]
 
 
-def said(text: str) -> list[dict[str, str]]:
+def assistant_turn(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
 def test_a_ranking_with_a_tie_gives_its_decided_pairs_and_names_the_tie():
     rows, dropped = written("trl-preference", record("a", "b", "c", ranks=(2, 1, 2)))
     assert [(row["chosen"], row["rejected"]) for row in rows] == [
-        (said("b"), said("a")),
-        (said("b"), said("c")),
+        (assistant_turn("b"), assistant_turn("a")),
+        (assistant_turn("b"), assistant_turn("c")),
     ]
     assert dropped == [Dropped("tie with completion 3", "1")]
 
@@ -92,7 +94,10 @@ def test_a_verdict_without_a_winner_is_told_and_never_a_pair(verdict: str):
 
 def test_both_bad_is_two_undesirable_answers_and_equal_is_neither():
     rows, _ = written("trl-unpaired", record("a", "b", ranks=(1, 1), verdict="both_bad"))
-    assert [(row["completion"], row["label"]) for row in rows] == [(said("a"), False), (said("b"), False)]
+    assert [(row["completion"], row["label"]) for row in rows] == [
+        (assistant_turn("a"), False),
+        (assistant_turn("b"), False),
+    ]
     rows, dropped = written("trl-unpaired", record("a", "b", ranks=(1, 1), verdict="equal"))
     assert (rows, [d.reason for d in dropped]) == ([], ["equal: neither is better"] * 2)
 
@@ -104,14 +109,17 @@ def test_the_middle_of_a_ranking_is_neither_desirable_nor_not():
 
 
 def test_what_a_person_wrote_goes_before_what_they_preferred():
-    given = record("a", "b", ranks=(1, 2))
-    assert [row["completion"] for row in written("trl-sft", given)[0]] == [said("a")]
+    judgment_record = record("a", "b", ranks=(1, 2))
+    assert [row["completion"] for row in written("trl-sft", judgment_record)[0]] == [assistant_turn("a")]
     corrected = {
-        **given,
+        **judgment_record,
         "corrections": [{"completion": "2", "text": "c", "edits": []}],
         "demonstration": "d",
     }
-    assert [row["completion"] for row in written("trl-sft", corrected)[0]] == [said("d"), said("c")]
+    assert [row["completion"] for row in written("trl-sft", corrected)[0]] == [
+        assistant_turn("d"),
+        assistant_turn("c"),
+    ]
 
 
 def test_a_line_that_an_error_touches_is_a_wrong_step_and_praise_is_none():
@@ -126,20 +134,20 @@ def test_a_line_that_an_error_touches_is_a_wrong_step_and_praise_is_none():
             "labels": [True, False, True],
         }
     ]
-    assert [one.completion for one in dropped] == ["2"]
+    assert [dropped_row.completion for dropped_row in dropped] == ["2"]
 
 
 def test_a_paragraph_is_cut_into_the_segments_by_which_marks_are_rewarded():
     text = "Tea is hot, and red. Dr. Li drinks it!  It is 3.5 years old."
-    given = record(text, spans=[mark("vague", 12, 19, text)])
-    by_sentence, _dropped = written("trl-prm", given)
+    judgment_record = record(text, spans=[mark("vague", 12, 19, text)])
+    by_sentence, _dropped = written("trl-prm", judgment_record)
     assert by_sentence[0]["completions"] == [
         "Tea is hot, and red.",
         "Dr. Li drinks it!",
         "It is 3.5 years old.",
     ]
     assert by_sentence[0]["labels"] == [False, True, True]
-    finer, _dropped = written("trl-prm", given, replace(SCENE, step_granularity="sub-sentence"))
+    finer, _dropped = written("trl-prm", judgment_record, replace(SCENE, step_granularity="sub-sentence"))
     assert finer[0]["completions"][:2] == ["Tea is hot,", "and red."]
     assert finer[0]["labels"] == [True, False, True, True]
 
@@ -255,9 +263,9 @@ def test_the_folder_is_read_by_datasets_and_its_card_counts(project: Project, al
     arguments = ["export_judgments", "--format", "dataset", "--output", str(folder)]
     call_command(*arguments, stderr=StringIO())
     cache = str(tmp_path / "cache")
-    found = datasets.load_dataset(str(folder), "preference", cache_dir=cache)
-    assert {name: rows.num_rows for name, rows in found.items()} == {"train": 1, "test": 1}
-    assert found["test"][0]["prompt"] == [{"role": "user", "content": "Tea of held-out?"}]
+    splits = datasets.load_dataset(str(folder), "preference", cache_dir=cache)
+    assert {name: rows.num_rows for name, rows in splits.items()} == {"train": 1, "test": 1}
+    assert splits["test"][0]["prompt"] == [{"role": "user", "content": "Tea of held-out?"}]
     whole = datasets.load_dataset(str(folder), "judgments", cache_dir=cache)
     assert whole["train"][0]["verdict"] == "ranked"
     assert "| preference | train | 1 | 1 | nothing |" in (folder / "README.md").read_text()
@@ -266,8 +274,10 @@ def test_the_folder_is_read_by_datasets_and_its_card_counts(project: Project, al
 
 
 def test_a_table_for_people_gives_each_response_the_letter_that_its_annotator_saw():
-    given = record("a", "b", "c", ranks=(2, 1, 2), display_order=["3", "1", "2"], comment="C is best.")
-    rows, _dropped = written("csv", given)
+    judgment_record = record(
+        "a", "b", "c", ranks=(2, 1, 2), display_order=["3", "1", "2"], comment="C is best."
+    )
+    rows, _dropped = written("csv", judgment_record)
     assert [(row["text"], row["position"], row["letter"]) for row in rows] == [
         ("a", 2, "B"),
         ("b", 3, "C"),
