@@ -28,14 +28,14 @@ from training.services.runs import launcher
 @pytest.fixture
 def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ids of the rounds for which a message was sent."""
-    found: list[int] = []
+    ids: list[int] = []
 
     def send_task(task: str, args: list[int]) -> None:
         if task == TaskName.ADVANCE_ROUND:
-            found.extend(args)
+            ids.extend(args)
 
     monkeypatch.setattr("annotation.services.jobs.messages.current_app.send_task", send_task)
-    return found
+    return ids
 
 
 @pytest.fixture(autouse=True)

@@ -55,11 +55,11 @@ def test_annotations_are_counted_by_day_and_by_annotator_most_first(
         monkeypatch.setattr("django.utils.timezone.now", lambda moment=moment: moment)
         factories.make_judgment(factories.make_comparison(project), annotator)
     monkeypatch.setattr("django.utils.timezone.now", lambda: now)
-    found = annotation_days(project)
-    assert [day.count for day in found.days[-4:]] == [0, 2, 0, 2]
-    assert found.count == 4
-    assert [(one.name, one.count) for one in found.annotators] == [(str(alice), 3), (str(bob), 1)]
-    assert found.further_annotators == 0
+    activity = annotation_days(project)
+    assert [day.count for day in activity.days[-4:]] == [0, 2, 0, 2]
+    assert activity.count == 4
+    assert [(row.name, row.count) for row in activity.annotators] == [(str(alice), 3), (str(bob), 1)]
+    assert activity.further_annotators == 0
 
 
 def test_the_quality_part_tells_the_cost_where_a_wage_is_set(
@@ -93,14 +93,14 @@ def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: Us
         lambda runs: [RunRow(run=run, headline=headline) for run in runs],
     )
     report = report_of(labelled.project, Selection())
-    agreed = [one for one in report.agreement if one.key == "pair-percent"]
-    found = reward_accuracy.reward_accuracy(labelled.project, report)
-    assert [one.round_number for one in found.rounds] == [1]
-    mark = found.rounds[0].mark
+    agreed = [figure for figure in report.agreement if figure.key == "pair-percent"]
+    accuracy = reward_accuracy.reward_accuracy(labelled.project, report)
+    assert [row.round_number for row in accuracy.rounds] == [1]
+    mark = accuracy.rounds[0].mark
     assert (mark.low, mark.x, mark.high) == (40, 60, 80)
     # One annotator a comparison: nothing measures a ceiling, and the line is chance.
     assert agreed[0].estimate.value is None
-    assert (found.ceiling, mark.reference) == (None, 50)
+    assert (accuracy.ceiling, mark.reference) == (None, 50)
 
 
 def test_the_ceiling_is_where_people_agree(project: Project, alice: User, bob: User):
@@ -114,9 +114,9 @@ def test_the_ceiling_is_where_people_agree(project: Project, alice: User, bob: U
         comparison = factories.make_comparison(project)
         factories.make_judgment(comparison, alice, (1, 2))
         factories.make_judgment(comparison, bob, ranks)
-    found = reward_accuracy(project, report_of(project, Selection()))
-    assert isinstance(found.ceiling, Estimate)
-    assert found.ceiling.value == pytest.approx(0.75)
+    accuracy = reward_accuracy(project, report_of(project, Selection()))
+    assert isinstance(accuracy.ceiling, Estimate)
+    assert accuracy.ceiling.value == pytest.approx(0.75)
 
 
 def test_home_tells_managers_the_next_step_and_labellers_their_work(

@@ -175,9 +175,9 @@ def test_from_a_checkpoint_one_walks_to_the_seed_of_every_answer_it_learnt_from(
     client = client_of(carol)
 
     def follow(page: str, pattern: str) -> str:
-        found = [link for link in links(page) if re.fullmatch(pattern, link)]
-        assert found, pattern
-        return client.get(found[0]).content.decode()
+        matching = [link for link in links(page) if re.fullmatch(pattern, link)]
+        assert matching, pattern
+        return client.get(matching[0]).content.decode()
 
     checkpoint = client.get(reverse("checkpoint", args=["tea-round-1-policy"])).content.decode()
     run = follow(checkpoint, r"/runs/\d+/")

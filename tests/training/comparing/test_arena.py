@@ -189,21 +189,21 @@ def test_another_persons_ballot_is_refused(arena, alice, bob):
 
 def test_what_cannot_be_an_arena_is_refused_by_field(project, carol, alice):
     checkpoints = make_checkpoints(project)
-    said = {"project": project, "name": "A", "prompts": 5}
+    fields = {"project": project, "name": "A", "prompts": 5}
     with pytest.raises(NotAllowed):
-        create_arena(created_by=alice, checkpoints=checkpoints, **said)
+        create_arena(created_by=alice, checkpoints=checkpoints, **fields)
     with pytest.raises(Refusal) as refusal:
-        create_arena(created_by=carol, checkpoints=checkpoints[:1], **said)
+        create_arena(created_by=carol, checkpoints=checkpoints[:1], **fields)
     assert refusal.value.field == "checkpoints"
     with pytest.raises(Refusal) as refusal:
-        create_arena(created_by=carol, checkpoints=checkpoints, **said)
+        create_arena(created_by=carol, checkpoints=checkpoints, **fields)
     assert refusal.value.field == "prompts"
     factories.make_prompt(project, "Held out?", split=Split.HELD_OUT)
     other = factories.make_project(slug="coffee")
     with pytest.raises(Refusal) as refusal:
-        create_arena(created_by=carol, checkpoints=[*checkpoints, *make_checkpoints(other, ["x"])], **said)
+        create_arena(created_by=carol, checkpoints=[*checkpoints, *make_checkpoints(other, ["x"])], **fields)
     assert refusal.value.field == "checkpoints"
     past = timezone.now() - timedelta(days=1)
     with pytest.raises(Refusal) as refusal:
-        create_arena(created_by=carol, checkpoints=checkpoints, expires_at=past, **said)
+        create_arena(created_by=carol, checkpoints=checkpoints, expires_at=past, **fields)
     assert refusal.value.field == "expires_at"

@@ -42,10 +42,10 @@ def test_a_visitor_reads_what_it_is_about_and_becomes_a_guest_only_by_beginning(
     assert not User.objects.filter(is_guest=True).exists()
     client.post(reverse("arena-begin", args=[arena.slug]))
     client.post(reverse("arena-begin", args=[arena.slug]))
-    found = User.objects.get(is_guest=True)
-    assert not found.is_active
-    assert not found.has_usable_password()
-    assert not found.memberships.exists()
+    guest_user = User.objects.get(is_guest=True)
+    assert not guest_user.is_active
+    assert not guest_user.has_usable_password()
+    assert not guest_user.memberships.exists()
 
 
 def test_nothing_of_a_model_is_told_before_the_vote_and_the_names_after_it(arena, guest):
@@ -57,10 +57,10 @@ def test_nothing_of_a_model_is_told_before_the_vote_and_the_names_after_it(arena
         for secret in ("north", "south", *arena_ids(arena)):
             assert not re.search(rf"\b{secret}\b", everything), secret
         assert answer.headers["Cache-Control"].count("no-store") == 1
-    told = guest.post(address, {"vote": "first"}, follow=True)
-    assert told.redirect_chain == [(address, 302)]
-    assert "north" in told.content.decode()
-    assert "south" in told.content.decode()
+    response = guest.post(address, {"vote": "first"}, follow=True)
+    assert response.redirect_chain == [(address, 302)]
+    assert "north" in response.content.decode()
+    assert "south" in response.content.decode()
 
 
 def arena_ids(arena: ArenaLink) -> list[str]:

@@ -38,13 +38,13 @@ NAMES = ("north", "south", "east", "west", "centre")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    found.text = lambda body: "Not <hot>." if body["model"] == "north" else "Very hot."
-    found.score = lambda text: 1.25 if text.startswith("Very") else -0.5
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: "Not <hot>." if body["model"] == "north" else "Very hot."
+    fake_server.score = lambda text: 1.25 if text.startswith("Very") else -0.5
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
-    return found
+    return fake_server
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def manager(carol: User, checkpoints, server, client_of: SignIn) -> Client:
     return client_of(carol)
 
 
-def asked(**changes: object) -> dict[str, object]:
+def question_form(**changes: object) -> dict[str, object]:
     return {
         "project": "tea",
         "left": "north",
@@ -88,7 +88,7 @@ def asked(**changes: object) -> dict[str, object]:
 
 
 def ask(client: Client, **changes: object) -> SideBySide:
-    answer = client.post(reverse("compare-answer"), asked(**changes))
+    answer = client.post(reverse("compare-answer"), question_form(**changes))
     assert answer.status_code == 302, unescape(answer.content.decode())
     return SideBySide.objects.latest("pk")
 
@@ -158,8 +158,8 @@ def test_with_a_script_each_answer_comes_in_pieces_and_is_stored_at_the_end(mana
     shown = ask(manager, unblinded="on", stream="1")
     assert server.asked == []
     place = shown.answers.get(checkpoint__name="south").position
-    told = manager.post(reverse("compare-write", args=[shown.slug]), {"position": place})
-    events = [json.loads(line[6:]) for line in told.getvalue().decode().split("\n\n") if line]
+    response = manager.post(reverse("compare-write", args=[shown.slug]), {"position": place})
+    events = [json.loads(line[6:]) for line in response.getvalue().decode().split("\n\n") if line]
     assert events == [{"text": "Very"}, {"text": " hot."}, {"done": True}]
     written = shown.answers.get(position=place)
     assert (written.text, written.token_count, written.seed) == ("Very hot.", 2, 3)
@@ -175,7 +175,7 @@ def test_with_a_script_each_answer_comes_in_pieces_and_is_stored_at_the_end(mana
 
 def test_a_server_that_fails_is_named_and_the_page_can_try_again(manager, server):
     server.trouble = lambda request: httpx.Response(503, json={"error": {"message": "still loading"}})
-    answer = manager.post(reverse("compare-answer"), asked(unblinded="on"), follow=True)
+    answer = manager.post(reverse("compare-answer"), question_form(unblinded="on"), follow=True)
     assert "still loading" in answer.content.decode()
     server.trouble = lambda request: None
     shown = SideBySide.objects.get()
@@ -202,7 +202,7 @@ def test_a_prompt_of_the_project_is_asked_as_it_stands(manager, server, project)
     ],
 )
 def test_what_cannot_be_asked_is_said_beside_the_form(manager, server, changes, message):
-    page = manager.post(reverse("compare-answer"), asked(**changes)).content.decode()
+    page = manager.post(reverse("compare-answer"), question_form(**changes)).content.decode()
     assert message in unescape(page)
     assert server.asked == []
     assert not SideBySide.objects.exists()
@@ -222,9 +222,9 @@ def test_pages_and_checkpoints_of_another_project_do_not_exist(manager, oscar, c
     other = client_of(oscar)
     assert other.get(shown.get_absolute_url()).status_code == 404
     assert other.post(reverse("compare-vote", args=[shown.slug]), {"vote": "equal"}).status_code == 404
-    assert other.post(reverse("compare-answer"), asked()).status_code == 404
+    assert other.post(reverse("compare-answer"), question_form()).status_code == 404
     server.asked.clear()
-    other.post(reverse("compare-answer"), asked(project="coffee"))
+    other.post(reverse("compare-answer"), question_form(project="coffee"))
     assert server.asked == []
 
 
@@ -254,9 +254,9 @@ def test_blind_nothing_tells_who_wrote_what_until_the_vote(manager, reward, serv
         ):
             assert secret not in everything
     vote(manager, shown, "first")
-    told = page_of(manager, shown)
-    assert "north" in told
-    assert "south" in told
+    page = page_of(manager, shown)
+    assert "north" in page
+    assert "south" in page
 
 
 def test_blind_answers_are_not_streamed_because_speed_tells_a_model(manager):
@@ -282,7 +282,7 @@ def test_a_vote_records_prompt_answers_comparison_and_judgment(manager, carol, p
     vote(manager, shown, better(shown, "south"))
     prompt = Prompt.objects.get(messages=[{"role": "user", "content": "How hot?"}])
     assert prompt.tags == ["side by side"]
-    stored = {one.source.name: one for one in Completion.objects.filter(prompt=prompt)}
+    stored = {completion.source.name: completion for completion in Completion.objects.filter(prompt=prompt)}
     assert stored["south"].text == "Very hot."
     assert stored["south"].seed == 3
     assert stored["south"].sampling == {"temperature": 0.5, "top_p": 0.95, "max_tokens": 50}
@@ -296,7 +296,7 @@ def test_a_vote_records_prompt_answers_comparison_and_judgment(manager, carol, p
     }
     assert judgment.blind
     assert judgment.assignment.display_order == [
-        stored[one.checkpoint.name].pk for one in shown.answers.all()
+        stored[answer.checkpoint.name].pk for answer in shown.answers.all()
     ]
     assert list(AuditEntry.objects.values_list("action", flat=True)) == ["side_by_side.vote"]
     count_votes()
@@ -309,7 +309,10 @@ def test_a_second_vote_in_another_order_marks_the_response_that_it_chose(manager
     shown = ask(manager, unblinded="on", left="south", right="north")
     vote(manager, shown, "first")
     shown.refresh_from_db()
-    assert [(one.name, one.rank) for one in responses_of(shown)] == [("south", 1), ("north", 2)]
+    assert [(response.name, response.rank) for response in responses_of(shown)] == [
+        ("south", 1),
+        ("north", 2),
+    ]
 
 
 def test_voting_twice_is_one_vote(manager):
@@ -430,7 +433,7 @@ def test_votes_of_before_are_marked_by_the_migration_with_their_revisions_and_co
     name = "0013_unblinded_votes"
     then = MigrationLoader(connection, replace_migrations=False).project_state(("training", name)).apps
     importlib.import_module(f"training.migrations.{name}").mark_unblinded(then, None)
-    marks = {one.judgment_id: one.judgment.blind for one in SideBySide.objects.select_related("judgment")}
+    marks = {row.judgment_id: row.judgment.blind for row in SideBySide.objects.select_related("judgment")}
     shown.refresh_from_db()
     assert marks == {pk: pk != shown.judgment_id for pk in marks}
     assert project.vote_totals.stale
@@ -439,8 +442,8 @@ def test_votes_of_before_are_marked_by_the_migration_with_their_revisions_and_co
 # ── Conversations ─────────────────────────────────────────────────────────────────────
 
 
-def go_on(client: Client, shown: SideBySide, **said: object) -> SideBySide:
-    client.post(reverse("compare-continue", args=[shown.slug]), said)
+def go_on(client: Client, shown: SideBySide, **fields: object) -> SideBySide:
+    client.post(reverse("compare-continue", args=[shown.slug]), fields)
     return SideBySide.objects.latest("pk")
 
 
@@ -464,8 +467,8 @@ def test_a_conversation_in_which_each_goes_on_with_its_own_answer_cannot_be_vote
     shown = ask(manager)
     server.asked.clear()
     following = go_on(manager, shown, text="And cold?", after="")
-    said = {body["model"]: body["messages"][1]["content"] for body in server.asked if "n" in body}
-    assert said == {"north": "Not <hot>.", "south": "Very hot."}
+    earlier_answers = {body["model"]: body["messages"][1]["content"] for body in server.asked if "n" in body}
+    assert earlier_answers == {"north": "Not <hot>.", "south": "Very hot."}
     assert "conversations differ" in page_of(manager, following)
     vote(manager, following, "equal")
     assert not Judgment.objects.exists()

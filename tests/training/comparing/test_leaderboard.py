@@ -34,21 +34,21 @@ SignIn = Callable[[User], Client]
 
 def test_a_board_is_the_fit_of_its_counts_best_first():
     rows = [(10, 20, 30, 10, 5, 3), (10, 30, 40, 10, 0, 0), (20, 30, 20, 20, 4, 0)]
-    found = board(rows, both_bad=True, elo={10: 1010.0})
+    fitted = board(rows, both_bad=True, elo={10: 1010.0})
     wins = np.array([[0, 30, 40], [10, 0, 20], [10, 20, 0]])
     ties = np.array([[0, 8, 0], [8, 0, 4], [0, 4, 0]])
     expected = bradley_terry_ratings(wins, ties, prior=WEAK_PRIOR)
-    assert [one.source for one in found.standings] == [10, 20, 30]
-    assert [one.rating for one in found.standings] == pytest.approx(list(expected.elo()))
-    assert (found.votes, found.ties, found.both_bad) == (142, 9, 3)
-    first = found.standings[0]
+    assert [standing.source for standing in fitted.standings] == [10, 20, 30]
+    assert [standing.rating for standing in fitted.standings] == pytest.approx(list(expected.elo()))
+    assert (fitted.votes, fitted.ties, fitted.both_bad) == (142, 9, 3)
+    first = fitted.standings[0]
     # 30 + 40 wins and 5 + 3 ties of 48 + 50 votes.
     assert first.votes == 98
     assert first.win_rate == pytest.approx(74 / 98)
     assert first.rank == 1
     assert first.elo == 1010.0
-    assert found.standings[-1].p_next is None
-    (_, cell, _) = found.matrix[0]
+    assert fitted.standings[-1].p_next is None
+    (_, cell, _) = fitted.matrix[0]
     assert (cell.left, cell.right, cell.votes) == (10, 20, 48)
     assert cell.rate == pytest.approx(34 / 48)
 
@@ -75,10 +75,10 @@ def test_length_that_decides_is_taken_out_of_ratings():
 
 def test_parts_are_fitted_each_by_itself_and_those_with_most_votes_are_kept():
     rows = [("1", 1, 2, 9, 1, 0, 0), ("2", 1, 2, 1, 90, 0, 0), ("3", 1, 2, 1, 1, 0, 0)]
-    found = groups(rows, most=2)
-    assert [(group.value, group.votes) for group in found] == [("2", 91), ("1", 10)]
-    assert found[0].ratings[2][0] > 1000 > found[0].ratings[1][0]
-    assert found[1].ratings[1][0] > 1000
+    largest = groups(rows, most=2)
+    assert [(group.value, group.votes) for group in largest] == [("2", 91), ("1", 10)]
+    assert largest[0].ratings[2][0] > 1000 > largest[0].ratings[1][0]
+    assert largest[1].ratings[1][0] > 1000
 
 
 # ── Pages ─────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,10 @@ def voted(project: Project, alice: User, carol: User) -> list[Checkpoint]:
     guest = factories.make_user("guest", is_guest=True, is_active=False)
     for number in range(7):
         prompt = factories.make_prompt(project, f"Question {number}?", tags=["tea"] if number < 2 else [])
-        answers = [written(prompt, one.source, f"{one.name} text {number}") for one in checkpoints]
+        answers = [
+            written(prompt, checkpoint.source, f"{checkpoint.name} text {number}")
+            for checkpoint in checkpoints
+        ]
         arena = number == 5
         comparison = voted_comparison(
             prompt=prompt,
@@ -104,7 +107,7 @@ def voted(project: Project, alice: User, carol: User) -> list[Checkpoint]:
         record_vote(
             comparison=comparison,
             voter=guest if arena else alice,
-            shown=[one.pk for one in answers],
+            shown=[answer.pk for answer in answers],
             answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
             idempotency_key=uuid.uuid4(),
         )
@@ -168,7 +171,7 @@ def test_a_new_vote_makes_a_new_board_and_no_vote_keeps_the_fitted_one(project, 
     before = board_of(project, Choice())
     assert board_of(project, Choice()) is before
     prompt = factories.make_prompt(project, "One more?")
-    answers = [written(prompt, one.source, one.name) for one in voted]
+    answers = [written(prompt, checkpoint.source, checkpoint.name) for checkpoint in voted]
     comparison = voted_comparison(prompt=prompt, completions=answers, round_number=1, purpose=Purpose.WORK)
     factories.make_judgment(comparison, alice)
     count_votes()
@@ -197,12 +200,12 @@ def test_long_lists_of_comparisons_come_page_by_page(project, voted, carol, clie
     base = f"{reverse('leaderboard-items', args=['tea'])}?left={voted[0].source_id}"
     seen = []
     for page in (1, 2, 3):
-        found = client.get(f"{base}&page={page}").content.decode()
-        seen.append(re.findall(r'href="/projects/tea/items/(\d+)/"', found))
-        assert ('rel="next"' in found) == (page < 3)
-        assert ('rel="prev"' in found) == (page > 1)
-    assert [len(one) for one in seen] == [3, 3, 1]
-    assert len({pk for one in seen for pk in one}) == 7
+        content = client.get(f"{base}&page={page}").content.decode()
+        seen.append(re.findall(r'href="/projects/tea/items/(\d+)/"', content))
+        assert ('rel="next"' in content) == (page < 3)
+        assert ('rel="prev"' in content) == (page > 1)
+    assert [len(ids) for ids in seen] == [3, 3, 1]
+    assert len({pk for ids in seen for pk in ids}) == 7
 
 
 # ── Too few votes ─────────────────────────────────────────────────────────────────────
@@ -213,23 +216,23 @@ FEW = [(10, 20, 300, 100, 0, 0), (10, 30, 2, 0, 0, 0)]
 
 
 def test_a_model_with_too_few_votes_has_no_rank_and_comes_last():
-    found = board([*FEW, (20, 30, 0, 1, 0, 0)], both_bad=True, elo={})
-    last = found.standings[-1]
+    fitted = board([*FEW, (20, 30, 0, 1, 0, 0)], both_bad=True, elo={})
+    last = fitted.standings[-1]
     assert (last.source, last.votes, last.is_rated, last.rank, last.p_next) == (30, 3, False, None, None)
     assert last.high - last.low > 400
-    assert [(one.source, one.rank, one.is_rated) for one in found.standings[:2]] == [
+    assert [(standing.source, standing.rank, standing.is_rated) for standing in fitted.standings[:2]] == [
         (10, 1, True),
         (20, 1, True),
     ]
     # 30 lies between the two in the fit, and what has no rating is compared with nothing.
-    assert [one.p_next for one in found.standings] == [None, None, None]
+    assert [standing.p_next for standing in fitted.standings] == [None, None, None]
 
 
 def test_a_model_that_won_its_only_votes_is_not_first():
-    found = board([(10, 20, 300, 100, 0, 0), (10, 30, 0, 2, 0, 0)], both_bad=True, elo={})
-    assert found.standings[-1].source == 30
-    assert found.standings[-1].rating > found.standings[0].rating
-    assert [line[0].left for line in found.matrix] == [10, 20, 30]
+    fitted = board([(10, 20, 300, 100, 0, 0), (10, 30, 0, 2, 0, 0)], both_bad=True, elo={})
+    assert fitted.standings[-1].source == 30
+    assert fitted.standings[-1].rating > fitted.standings[0].rating
+    assert [line[0].left for line in fitted.matrix] == [10, 20, 30]
 
 
 def test_an_interval_as_wide_as_the_bound_is_narrow_enough():
@@ -240,7 +243,7 @@ def test_an_interval_as_wide_as_the_bound_is_narrow_enough():
 @pytest.mark.django_db
 def test_pages_and_the_api_say_too_few_votes_instead_of_a_rating(project, carol, client_of, monkeypatch):
     north, south, east = make_checkpoints(project, ("north", "south", "east"))
-    ids = [one.source_id for one in (north, south, east)]
+    ids = [checkpoint.source_id for checkpoint in (north, south, east)]
     few = board([(ids[0], ids[1], 300, 100, 0, 0), (ids[0], ids[2], 2, 0, 0, 0)], both_bad=True, elo={})
     for module in ("training.views.leaderboard", "training.api.standings"):
         monkeypatch.setattr(f"{module}.board_of", lambda *_: few)
@@ -253,7 +256,10 @@ def test_pages_and_the_api_say_too_few_votes_instead_of_a_rating(project, carol,
     ]
     assert "1 model has too few votes for a rating" in page
     standings = Asker(carol).get("/projects/tea/leaderboard/").json()["standings"]
-    assert [(one["name"], one["rated"], one["rank"], one["rating"] is None) for one in standings] == [
+    assert [
+        (standing["name"], standing["rated"], standing["rank"], standing["rating"] is None)
+        for standing in standings
+    ] == [
         ("north", True, 1, False),
         ("south", True, 1, False),
         ("east", False, None, True),

@@ -38,19 +38,19 @@ def written(prompt: Prompt, source: CompletionSource, text: str) -> Completion:
 
 
 def compared(project: Project, sources: list[CompletionSource], texts=("aaaa", "bb"), **prompt: Any):
-    asked = factories.make_prompt(project, f"Which? {uuid.uuid4()}", **prompt)
-    answers = [written(asked, source, text) for source, text in zip(sources, texts, strict=False)]
-    return create_comparison(prompt=asked, completions=answers, round_number=1)
+    compared_prompt = factories.make_prompt(project, f"Which? {uuid.uuid4()}", **prompt)
+    answers = [written(compared_prompt, source, text) for source, text in zip(sources, texts, strict=False)]
+    return create_comparison(prompt=compared_prompt, completions=answers, round_number=1)
 
 
 def counts_of(part: str = Slice.ALL, value: str = "") -> dict[tuple[str, str], list[int]]:
     """Wins, losses, ties and both bad by names, the lower id first."""
-    found: dict[tuple[str, str], list[int]] = {}
+    counts_by_pair: dict[tuple[str, str], list[int]] = {}
     for row in VoteCount.objects.filter(slice=part, value=value).select_related("left", "right"):
-        counts = found.setdefault((row.left.name, row.right.name), [0, 0, 0, 0])
+        counts = counts_by_pair.setdefault((row.left.name, row.right.name), [0, 0, 0, 0])
         for place, name in enumerate(("wins", "losses", "ties", "both_bad")):
             counts[place] += getattr(row, name)
-    return {pair: counts for pair, counts in found.items() if any(counts)}
+    return {pair: counts for pair, counts in counts_by_pair.items() if any(counts)}
 
 
 def test_what_waits_is_counted_up_to_one_beyond_a_bound(project, alice, sources, monkeypatch):
@@ -109,11 +109,11 @@ def test_a_change_of_mind_takes_the_first_vote_away(project, alice, sources):
     first = factories.make_judgment(compared(project, sources), alice, (1, 2))
     count_votes()
     assert counts_of() == {("old", "new"): [1, 0, 0, 0]}
-    said = {rank.completion_id: 3 - rank.rank for rank in first.ranks.all()}
+    reversed_ranks = {rank.completion_id: 3 - rank.rank for rank in first.ranks.all()}
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=said),
+        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=reversed_ranks),
         idempotency_key=uuid.uuid4(),
     )
     count_votes()
@@ -137,7 +137,7 @@ def test_rounds_tags_and_arenas_are_counted_apart(project, alice, sources):
     record_vote(
         comparison=arena,
         voter=guest,
-        shown=[one.pk for one in answers],
+        shown=[answer.pk for answer in answers],
         answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={answers[0].pk: 2, answers[1].pk: 1}),
         idempotency_key=uuid.uuid4(),
     )
@@ -212,18 +212,18 @@ def test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning(
     other = factories.make_project(slug="coffee")
     people = [factories.make_user(f"voter{number}") for number in range(3)]
     Membership.objects.bulk_create(
-        Membership(project=one, user=person, role=Role.ANNOTATOR)
-        for one in (project, other)
+        Membership(project=joined_project, user=person, role=Role.ANNOTATOR)
+        for joined_project in (project, other)
         for person in people
     )
-    given: list[tuple[Judgment, User]] = []
+    votes_cast: list[tuple[Judgment, User]] = []
     for _ in range(25):
-        if given and chance.random() < 0.4:
-            judgment, person = chance.choice(given)
+        if votes_cast and chance.random() < 0.4:
+            judgment, person = chance.choice(votes_cast)
             submit_judgment(
                 assignment=judgment.assignment,
                 annotator=person,
-                answer=said(judgment.comparison, chance),
+                answer=random_answer(judgment.comparison, chance),
                 idempotency_key=uuid.uuid4(),
             )
         else:
@@ -236,27 +236,27 @@ def test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning(
             judgment = submit_judgment(
                 assignment=assignment,
                 annotator=person,
-                answer=said(comparison, chance),
+                answer=random_answer(comparison, chance),
                 idempotency_key=uuid.uuid4(),
             )
-            given.append((judgment, person))
+            votes_cast.append((judgment, person))
         if chance.random() < 0.3:
             count_votes()
     count_votes()
     before = state()
     assert any(any(counts) for counts in before[0].values())
-    for one in (project, other):
-        rebuild_votes(project=one, batch=chance.choice((1, 4, 1000)))
+    for counted_project in (project, other):
+        rebuild_votes(project=counted_project, batch=chance.choice((1, 4, 1000)))
     after = state()
     assert before[0] == after[0]
     assert before[1] == pytest.approx(after[1])
-    told = io.StringIO()
-    call_command("count_votes", project.slug, "--rebuild", stdout=told)
+    output = io.StringIO()
+    call_command("count_votes", project.slug, "--rebuild", stdout=output)
     assert state()[0] == before[0]
-    assert "judgments counted anew" in told.getvalue()
+    assert "judgments counted anew" in output.getvalue()
 
 
-def said(comparison, chance: random.Random) -> JudgmentAnswer:
+def random_answer(comparison, chance: random.Random) -> JudgmentAnswer:
     ids = list(comparison.candidates.values_list("completion_id", flat=True))
     verdict = chance.choice([Verdict.RANKED] * 4 + [Verdict.EQUAL, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE])
     if verdict != Verdict.RANKED:
@@ -275,13 +275,13 @@ def state():
         for row in VoteCount.objects.all()
     }
     points = {(row.project_id, row.source_id): row.points for row in EloPoints.objects.all()}
-    return {key: told for key, told in counts.items() if any(told)}, points
+    return {key: counted for key, counted in counts.items() if any(counted)}, points
 
 
 def test_models_that_judge_are_told_apart_and_move_no_elo(project, sources):
     machine = User.objects.create_user(username="machine", is_machine=True, is_active=False)
     comparison = compared(project, sources)
-    ids = [one.pk for one in comparison.completions.order_by("pk")]
+    ids = [completion.pk for completion in comparison.completions.order_by("pk")]
     record_vote(
         comparison=comparison,
         voter=machine,
@@ -300,11 +300,11 @@ def test_two_who_count_at_once_count_once(project, alice, sources, monkeypatch):
     others: list[int] = []
 
     def read_while_another_counts(ids):
-        found = read(ids)
+        rows = read(ids)
         if not others:
             others.append(0)
             others[0] = leaderboard._count_batch()
-        return found
+        return rows
 
     monkeypatch.setattr(leaderboard, "judged", read_while_another_counts)
     assert leaderboard._count_batch() == 0

@@ -33,12 +33,12 @@ SignIn = Callable[[User], Client]
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    found.text = lambda body: f"{body['model']} says so."
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: f"{body['model']} says so."
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
-    return found
+    return fake_server
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def tea(project: Project, carol: User) -> PromptSet:
     """A set of three held-out prompts."""
     prompts = [factories.make_prompt(project, f"How hot is tea {n}?", split=Split.HELD_OUT) for n in range(3)]
     return create_prompt_set(
-        project=project, name="Tea", prompts=[one.pk for one in prompts], created_by=carol
+        project=project, name="Tea", prompts=[prompt.pk for prompt in prompts], created_by=carol
     )
 
 
 def ask(client: Client, **changes: object) -> SideBySide:
-    asked = {"project": "tea", "left": "north", "right": "south", "temperature": "0.5", "seed": "3"}
-    answer = client.post(reverse("compare-answer"), {**asked, "max_tokens": "50", **changes})
+    form = {"project": "tea", "left": "north", "right": "south", "temperature": "0.5", "seed": "3"}
+    answer = client.post(reverse("compare-answer"), {**form, "max_tokens": "50", **changes})
     assert answer.status_code == 302, unescape(answer.content.decode())
     return SideBySide.objects.latest("pk")
 
@@ -83,8 +83,8 @@ def test_prompts_are_searched_and_the_chosen_one_stays(manager: Client, project:
     coffee = factories.make_prompt(project, "How strong is coffee?")
     for number in range(12):
         factories.make_prompt(project, f"How hot is tea {number}?")
-    found = manager.get(reverse("compare-prompts"), {"project": "tea", "find": "COFFEE"}).content.decode()
-    assert re.findall(r'value="(\d+)"', found) == [str(coffee.pk)]
+    content = manager.get(reverse("compare-prompts"), {"project": "tea", "find": "COFFEE"}).content.decode()
+    assert re.findall(r'value="(\d+)"', content) == [str(coffee.pk)]
     many = manager.get(
         reverse("compare-prompts"), {"project": "tea", "find": "tea", "prompt": str(coffee.pk)}
     ).content.decode()
@@ -99,23 +99,23 @@ def test_prompts_are_searched_and_the_chosen_one_stays(manager: Client, project:
 
 def test_a_search_beyond_ascii_finds_the_prompt(manager: Client, project: Project):
     prompt = factories.make_prompt(project, "Wie heiß ist Tee?")
-    found = manager.get(reverse("compare-prompts"), {"project": "tea", "find": "heiß"}).content.decode()
-    assert f'value="{prompt.pk}"' in found
+    content = manager.get(reverse("compare-prompts"), {"project": "tea", "find": "heiß"}).content.decode()
+    assert f'value="{prompt.pk}"' in content
 
 
 @pytest.mark.parametrize("chosen", ["9" * 40, "-1", "x", "²"])
 def test_a_hostile_choice_is_no_choice(manager: Client, chosen: str):
-    found = manager.get(reverse("compare-prompts"), {"project": "tea", "prompt": chosen})
-    assert 'value="" checked' in found.content.decode()
+    response = manager.get(reverse("compare-prompts"), {"project": "tea", "prompt": chosen})
+    assert 'value="" checked' in response.content.decode()
 
 
 def test_prompts_of_another_project_are_not_found(manager: Client, oscar: User):
     elsewhere = factories.make_project(slug="coffee", managers=[oscar])
     foreign = factories.make_prompt(elsewhere, "How strong?")
-    found = manager.get(
+    content = manager.get(
         reverse("compare-prompts"), {"project": "tea", "find": "strong", "prompt": str(foreign.pk)}
     ).content.decode()
-    assert "How strong" not in found
+    assert "How strong" not in content
     assert manager.get(reverse("compare-prompts"), {"project": "coffee"}).status_code == 404
 
 
@@ -155,8 +155,8 @@ def test_sampling_and_system_prompt_go_to_the_model(manager: Client, server: Str
     ],
 )
 def test_settings_out_of_bounds_are_refused(manager: Client, wrong: dict[str, str]):
-    asked = {"project": "tea", "left": "north", "right": "south", "temperature": "0.5", "seed": "3"}
-    page = manager.post(reverse("compare-answer"), {**asked, "max_tokens": "50", "text": "Tea?", **wrong})
+    form = {"project": "tea", "left": "north", "right": "south", "temperature": "0.5", "seed": "3"}
+    page = manager.post(reverse("compare-answer"), {**form, "max_tokens": "50", "text": "Tea?", **wrong})
     assert page.status_code == 200
     assert b"field__error" in page.content
     assert not SideBySide.objects.exists()
@@ -190,7 +190,7 @@ def test_a_follow_up_on_a_held_out_prompt_is_held_out(manager: Client, project: 
         following = post(manager, "compare-continue", shown, text="And why?", after="1")
         manager.post(reverse("compare-vote", args=[following.slug]), {"vote": "first"})
     added = Prompt.objects.filter(tags__icontains="side by side")
-    assert {one.split for one in added} == {Split.HELD_OUT}
+    assert {new_prompt.split for new_prompt in added} == {Split.HELD_OUT}
 
 
 def test_the_system_prompt_of_a_prompt_is_kept_where_none_is_typed(manager: Client, project: Project):
@@ -314,20 +314,20 @@ def test_an_empty_set_says_so(manager: Client, project: Project, carol: User):
 def test_a_set_is_made_filled_and_deleted_on_its_pages(manager: Client, project: Project):
     prompts = [factories.make_prompt(project, f"Tea {n}?") for n in range(2)]
     made = manager.post(reverse("prompt-set-create", args=["tea"]), {"name": "  Green   tea "})
-    found = PromptSet.objects.get()
-    assert (found.name, made["Location"]) == ("Green tea", found.get_absolute_url())
-    change = reverse("prompt-set-change", args=["tea", found.pk])
+    prompt_set = PromptSet.objects.get()
+    assert (prompt_set.name, made["Location"]) == ("Green tea", prompt_set.get_absolute_url())
+    change = reverse("prompt-set-change", args=["tea", prompt_set.pk])
     manager.post(change, {"add": [prompts[0].pk, prompts[1].pk]})
-    assert found.prompts.count() == 2
-    page = manager.get(found.get_absolute_url(), {"find": "tea 1", "split": "nonsense"}).content.decode()
+    assert prompt_set.prompts.count() == 2
+    page = manager.get(prompt_set.get_absolute_url(), {"find": "tea 1", "split": "nonsense"}).content.decode()
     assert "2 prompts" in page
     manager.post(change, {"remove": prompts[0].pk})
-    assert list(found.prompts.all()) == [prompts[1]]
-    assert "Tea 0?" in manager.get(found.get_absolute_url(), {"find": "tea 0"}).content.decode()
+    assert list(prompt_set.prompts.all()) == [prompts[1]]
+    assert "Tea 0?" in manager.get(prompt_set.get_absolute_url(), {"find": "tea 0"}).content.decode()
     manager.post(change, {"name": "Black tea"})
-    found.refresh_from_db()
-    assert found.name == "Black tea"
-    manager.post(reverse("prompt-set-delete", args=["tea", found.pk]))
+    prompt_set.refresh_from_db()
+    assert prompt_set.name == "Black tea"
+    manager.post(reverse("prompt-set-delete", args=["tea", prompt_set.pk]))
     assert not PromptSet.objects.exists()
     assert Prompt.objects.count() == 2
     actions = list(AuditEntry.objects.order_by("pk").values_list("action", flat=True))
@@ -383,9 +383,9 @@ def test_a_set_of_another_project_is_not_there(manager: Client, oscar: User):
     elsewhere = factories.make_project(slug="coffee", managers=[oscar])
     foreign = create_prompt_set(project=elsewhere, name="Coffee", created_by=oscar)
     assert manager.get(reverse("prompt-set", args=["tea", foreign.pk])).status_code == 404
-    asked = {"project": "tea", "left": "north", "right": "south", "temperature": "0", "seed": "0"}
+    form = {"project": "tea", "left": "north", "right": "south", "temperature": "0", "seed": "0"}
     page = manager.post(
-        reverse("compare-answer"), {**asked, "max_tokens": "9", "text": "Tea?", "prompt_set": foreign.pk}
+        reverse("compare-answer"), {**form, "max_tokens": "9", "text": "Tea?", "prompt_set": foreign.pk}
     )
     assert page.status_code == 200
     assert not SideBySide.objects.exists()
@@ -401,9 +401,9 @@ def test_the_api_makes_fills_and_asks_a_set(
     path = f"/projects/tea/prompt-sets/{made.json()['id']}/"
     assert asker("PATCH", path, {"add": prompts[1:]}).json()["prompts"] == prompts
     assert asker("PATCH", path, {"add": [10**9]}).status_code == 422
-    assert [one["size"] for one in asker.get("/projects/tea/prompt-sets/").json()["results"]] == [2]
-    asked = {"checkpoints": ["north", "south"], "prompt_set": made.json()["id"], "top_p": 0.5}
-    page = asker.post("/projects/tea/beside/", asked).json()
+    assert [row["size"] for row in asker.get("/projects/tea/prompt-sets/").json()["results"]] == [2]
+    body = {"checkpoints": ["north", "south"], "prompt_set": made.json()["id"], "top_p": 0.5}
+    page = asker.post("/projects/tea/beside/", body).json()
     assert (page["prompt_set"], page["messages"][0]["content"]) == (made.json()["id"], "Tea 0?")
     base = f"/projects/tea/beside/{page['page']}"
     following = asker.post(f"{base}/next/")
@@ -412,5 +412,5 @@ def test_the_api_makes_fills_and_asks_a_set(
     assert (again.status_code, again.json()["seed"], again.json()["hidden"]) == (201, 9, True)
     assert again.json()["messages"][0] == {"role": "system", "content": "Brief."}
     assert asker.post(f"{base}/regenerate/", {"top_p": 0}).status_code == 422
-    assert asker.post("/projects/tea/beside/", {**asked, "prompt_set": 10**9}).status_code == 422
+    assert asker.post("/projects/tea/beside/", {**body, "prompt_set": 10**9}).status_code == 422
     assert asker("DELETE", path).status_code == 204

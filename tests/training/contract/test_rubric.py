@@ -52,9 +52,9 @@ def test_the_score_is_the_weighted_mean_of_normalised_values(accuracy, tone, sho
 def test_a_rubric_without_criteria_with_double_keys_or_a_weight_of_zero_is_refused():
     with pytest.raises(ContractError, match="criteria"):
         Rubric(name="Empty")
-    one = RubricCriterion(key="a", name="A")
+    criterion = RubricCriterion(key="a", name="A")
     with pytest.raises(ContractError, match="keys must differ"):
-        Rubric(name="Double", criteria=(one, one))
+        Rubric(name="Double", criteria=(criterion, criterion))
     with pytest.raises(ContractError, match="weight"):
         RubricCriterion(key="a", name="A", weight=0)
 
@@ -139,18 +139,21 @@ def test_every_score_that_is_written_in_the_form_is_read_in_any_order_among_othe
         ),
     )
     expected = [
-        {one.key: CriterionScore(data.draw(st.integers(*STEPS[one.scale])), "") for one in rubric.criteria}
+        {
+            criterion.key: CriterionScore(data.draw(st.integers(*STEPS[criterion.scale])), "")
+            for criterion in rubric.criteria
+        }
         for _ in range(answers)
     ]
     lines = [
-        f"{letter}{number}: {expected[place][one.key].value} | {data.draw(_REASONS)}"
+        f"{letter}{number}: {expected[place][criterion.key].value} | {data.draw(_REASONS)}"
         for place, letter in enumerate(string.ascii_uppercase[:answers])
-        for number, one in enumerate(rubric.criteria, start=1)
+        for number, criterion in enumerate(rubric.criteria, start=1)
     ]
     lines += ["Let me think.", "```", "Answer A is good: 5 of 5."]
     read = read_scores("\n".join(data.draw(st.permutations(lines))), rubric, answers)
-    values = [{key: one.value for key, one in scored.items()} for scored in read or []]
-    assert values == [{key: one.value for key, one in scored.items()} for scored in expected]
+    values = [{key: score.value for key, score in scored.items()} for scored in read or []]
+    assert values == [{key: score.value for key, score in scored.items()} for scored in expected]
     assert all(0 <= rubric.score(of_answer) <= 1 for of_answer in values)
 
 

@@ -46,14 +46,16 @@ CONTENT = st.lists(st.sampled_from(["tea", " ", "\n", "\n\n", "é", "🍵", "{",
 
 @given(st.lists(st.tuples(KINDS, CONTENT, st.booleans()), min_size=1, max_size=6))
 def test_the_steps_of_an_imported_trace_are_those_that_its_text_is_cut_into(
-    told: list[tuple[tuple[StepKind, str], str, bool]],
+    drawn: list[tuple[tuple[StepKind, str], str, bool]],
 ):
     text, placed = written(
         Step(kind=kind, role=role, content=content, tool="search" if "tool" in kind else "", is_error=failed)
-        for (kind, role), content, failed in told
+        for (kind, role), content, failed in drawn
     )
     agents = [
-        (one.start, one.end) for one in placed if one.kind != StepKind.TOOL_RESULT and one.role == "assistant"
+        (step.start, step.end)
+        for step in placed
+        if step.kind != StepKind.TOOL_RESULT and step.role == "assistant"
     ]
     assert steps(text) == agents
 

@@ -10,8 +10,8 @@ from training.engine import Engine
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     """It answers with the model's name turned round, the seed and the number of messages."""
-    found = StreamingServer()
-    found.text = lambda body: f"{body['model'][::-1]} {body['seed']} after {len(body['messages'])}"
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: f"{body['model'][::-1]} {body['seed']} after {len(body['messages'])}"
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.conversations.generating.engine_for", client)
-    return found
+    return fake_server

@@ -99,9 +99,9 @@ def test_nothing_is_learned_from_it_and_no_annotator_meets_it(
 ):
     vote(guest, arena, turn(guest, arena, "How much?"))
     assert assign_next(project=project, annotator=alice) is None
-    assert {one.comparison.purpose for one in Assignment.objects.select_related("comparison")} == {
-        Purpose.ARENA
-    }
+    assert {
+        assignment.comparison.purpose for assignment in Assignment.objects.select_related("comparison")
+    } == {Purpose.ARENA}
     assert set(Prompt.objects.values_list("split", flat=True)) == {Split.HELD_OUT}
 
 

@@ -40,15 +40,19 @@ def test_a_conversation_takes_a_ready_opening_and_asks_no_model(
         {"role": "user", "content": "My tea is cold."},
     ]
     first = PreparedOpening.objects.order_by("pk")[0].responses
-    asked = len(server.asked)
+    request_count = len(server.asked)
 
     conversation = begin(project=project, annotator=alice, task=task)
     standing = standing_of(conversation)
     assert standing.state == TurnState.JUDGING
     assert standing.turn is not None
-    assert [one.text for one in completions_shown(standing.turn)] == [one["text"] for one in first]
-    assert [one.seed for one in completions_shown(standing.turn)] == [one["seed"] for one in first]
-    assert (len(server.asked), PreparedOpening.objects.count()) == (asked, READY - 1)
+    assert [completion.text for completion in completions_shown(standing.turn)] == [
+        response["text"] for response in first
+    ]
+    assert [completion.seed for completion in completions_shown(standing.turn)] == [
+        response["seed"] for response in first
+    ]
+    assert (len(server.asked), PreparedOpening.objects.count()) == (request_count, READY - 1)
 
 
 def test_each_opening_is_taken_once_and_then_responses_are_generated_as_ever(
@@ -56,7 +60,8 @@ def test_each_opening_is_taken_once_and_then_responses_are_generated_as_ever(
 ):
     prepare_openings(project.pk)
     states = [
-        standing_of(begin(project=project, annotator=one, task=task)).state for one in (alice, bob, alice)
+        standing_of(begin(project=project, annotator=annotator, task=task)).state
+        for annotator in (alice, bob, alice)
     ]
     assert states == [TurnState.JUDGING, TurnState.JUDGING, TurnState.GENERATING]
 

@@ -88,10 +88,10 @@ def test_from_the_list_through_a_turn_and_its_annotation_to_the_next_message(
     assert begun["Location"] == conversation.get_absolute_url()
     assert "Your message" in page_of(browser, conversation)
 
-    said = browser.post(
+    content = browser.post(
         address("conversation-say", conversation), {"text": "How hot?"}, headers=SCRIPT
     ).content.decode()
-    assert f'data-write="{address("conversation-write", conversation)}"' in said
+    assert f'data-write="{address("conversation-write", conversation)}"' in content
 
     stream = browser.post(address("conversation-write", conversation), headers=SCRIPT)
     assert stream["Content-Type"] == "text/event-stream"
@@ -122,8 +122,8 @@ def test_from_the_list_through_a_turn_and_its_annotation_to_the_next_message(
 
 def test_without_a_script_each_step_leads_to_the_next_page(conversation: Conversation, browser: Client):
     there = conversation.get_absolute_url()
-    said = browser.post(address("conversation-say", conversation), {"text": "How hot?"})
-    assert said["Location"] == there
+    response = browser.post(address("conversation-say", conversation), {"text": "How hot?"})
+    assert response["Location"] == there
     assignment = Assignment.objects.get()
     sent = browser.post(reverse("submit", args=["tea", assignment.pk]), form_of(assignment, conversation))
     assert sent["Location"] == there
@@ -201,9 +201,9 @@ def test_no_name_of_a_model_stands_on_any_page_of_who_talks(
 ):
     server.text = lambda body: f"{len(body['messages'])} messages."
     conversation = begin(project=open_project, annotator=alice)
-    said = browser.post(address("conversation-say", conversation), {"text": "How hot?"}, headers=SCRIPT)
+    response = browser.post(address("conversation-say", conversation), {"text": "How hot?"}, headers=SCRIPT)
     stream = browser.post(address("conversation-write", conversation), headers=SCRIPT)
-    pages = [said.content.decode(), b"".join(stream).decode(), page_of(browser, conversation)]
+    pages = [response.content.decode(), b"".join(stream).decode(), page_of(browser, conversation)]
     judge_turn(conversation)
     pages += [page_of(browser, conversation)]
     end_conversation(conversation=conversation, actor=alice)

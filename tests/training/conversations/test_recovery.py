@@ -45,7 +45,9 @@ def test_a_response_that_broke_off_is_generated_again_with_its_seed_and_the_othe
     conversation: Conversation, alice: User, server: StreamingServer
 ):
     turn = say(conversation=conversation, annotator=alice, text="How hot?")
-    seeds = {one.checkpoint.name: one.seed for one in turn.responses.select_related("checkpoint")}
+    seeds = {
+        response.checkpoint.name: response.seed for response in turn.responses.select_related("checkpoint")
+    }
     server.trouble = dies_mid_stream("north")
     with pytest.raises(EngineError, match="broke off"):
         generate_turn(turn=turn)

@@ -57,10 +57,12 @@ def test_a_turn_is_a_comparison_in_the_hands_of_who_talks(conversation: Conversa
     assert standing.assignment is not None
     assert standing.assignment.annotator == alice
     shown = completions_shown(turn)
-    assert standing.assignment.display_order == [one.pk for one in shown]
-    assert [one.text for one in shown] == [text_at(turn, 1), text_at(turn, 2)]
-    assert {one.source.name for one in shown} == {"north", "south"}
-    assert all(one.seed is not None and one.sampling["max_tokens"] == 256 for one in shown)
+    assert standing.assignment.display_order == [completion.pk for completion in shown]
+    assert [completion.text for completion in shown] == [text_at(turn, 1), text_at(turn, 2)]
+    assert {completion.source.name for completion in shown} == {"north", "south"}
+    assert all(
+        completion.seed is not None and completion.sampling["max_tokens"] == 256 for completion in shown
+    )
 
 
 def test_the_next_prompt_is_the_conversation_so_far(conversation: Conversation, server: StreamingServer):
@@ -134,7 +136,7 @@ def test_models_and_positions_are_counterbalanced_over_the_turns(
             talk(conversation, f"Question {number} of {conversation.pk}?")
             judge_turn(conversation)
     pairs = Counter(
-        tuple(one.checkpoint.name for one in turn.responses.order_by("position"))
+        tuple(response.checkpoint.name for response in turn.responses.order_by("position"))
         for turn in ConversationTurn.objects.prefetch_related("responses__checkpoint")
     )
     assert len(pairs) == 6
@@ -143,12 +145,12 @@ def test_models_and_positions_are_counterbalanced_over_the_turns(
 
 def test_seeds_differ_between_responses_and_follow_from_the_conversation(conversation: Conversation):
     turn = talk(conversation, "How hot?")
-    seeds = [one.seed for one in turn.responses.all()]
+    seeds = [response.seed for response in turn.responses.all()]
     assert len(set(seeds)) == 2
     conversation.seed += 1
     conversation.save()
     judge_turn(conversation)
-    assert not set(seeds) & {one.seed for one in talk(conversation, "And coffee?").responses.all()}
+    assert not set(seeds) & {response.seed for response in talk(conversation, "And coffee?").responses.all()}
 
 
 # ── What goes on ──────────────────────────────────────────────────────────────────────
@@ -228,17 +230,17 @@ def test_a_turn_whose_lease_ran_out_is_leased_again_in_the_same_order(
     Comparison.objects.update(priority=0)
     run_out()
     # Somebody else's request gives back what ran out, and Bob skips past it.
-    taken = assign_next(project=project, annotator=bob)
-    assert taken is not None
-    assert taken.comparison == turn.comparison
-    taken.state = AssignmentState.RELEASED
-    taken.save()
+    lease = assign_next(project=project, annotator=bob)
+    assert lease is not None
+    assert lease.comparison == turn.comparison
+    lease.state = AssignmentState.RELEASED
+    lease.save()
     Comparison.objects.update(open_slots=1)
 
     standing = take_up_turn(standing=standing_of(conversation))
     assert standing.state == TurnState.JUDGING
     assert standing.assignment is not None
-    assert standing.assignment.display_order == [one.pk for one in completions_shown(turn)]
+    assert standing.assignment.display_order == [completion.pk for completion in completions_shown(turn)]
     assert take_up_turn(standing=standing_of(conversation)).assignment == standing.assignment
 
 
@@ -278,7 +280,7 @@ def test_a_response_that_names_its_model_is_quarantined_and_the_conversation_goe
 def test_equal_responses_are_still_two_completions(conversation: Conversation, server: StreamingServer):
     server.text = lambda body: "Hot."
     turn = talk(conversation, "How hot?")
-    assert len({one.pk for one in completions_shown(turn)}) == 2
+    assert len({completion.pk for completion in completions_shown(turn)}) == 2
 
 
 # ── The end ───────────────────────────────────────────────────────────────────────────
@@ -362,6 +364,10 @@ def test_generating_a_complete_turn_again_changes_nothing(
     conversation: Conversation, server: StreamingServer
 ):
     turn = talk(conversation, "How hot?")
-    asked = len(server.asked)
+    request_count = len(server.asked)
     generate_turn(turn=turn)
-    assert (len(server.asked), Comparison.objects.count(), Assignment.objects.count()) == (asked, 1, 1)
+    assert (len(server.asked), Comparison.objects.count(), Assignment.objects.count()) == (
+        request_count,
+        1,
+        1,
+    )

@@ -31,10 +31,10 @@ class StreamingServer(FakeServer):
     def _streamed(self, body: dict[str, Any]) -> httpx.Response:
         words = self.text(body).split(" ")
         pieces = [word if place == 0 else f" {word}" for place, word in enumerate(words)]
-        told = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+        chunks = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
         ending = {"index": 0, "delta": {}, "finish_reason": "stop", "token_count": len(pieces)}
-        told.append({"choices": [{**ending, "seed": body["seed"]}]})
-        lines = [f"data: {json.dumps(one)}\n\n" for one in told]
+        chunks.append({"choices": [{**ending, "seed": body["seed"]}]})
+        lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
         return httpx.Response(
             200, text="".join([*lines, "data: [DONE]\n\n"]), headers={"Content-Type": "text/event-stream"}
         )

@@ -67,17 +67,17 @@ def test_a_prefix_is_the_beginning_of_the_answer_as_vllm_takes_it():
 
 
 def test_a_server_that_cannot_continue_is_not_asked_for_another_message():
-    asked: list[object] = []
+    requests: list[object] = []
 
     def server(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         error = {"message": "Unrecognized request argument: continue_final_message"}
         return httpx.Response(400, json={"error": error})
 
     plain = Engine(url="http://server", key="", transport=httpx.MockTransport(server), dialect=OPENAI)
     with pytest.raises(EngineError, match="Unrecognized"):
         plain.complete(model="m", messages=CHAT, seed=7, prefix="For")
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_scores_come_in_the_order_of_the_completions():

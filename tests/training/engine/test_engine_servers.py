@@ -34,7 +34,7 @@ def engine(handler, **values) -> Engine:
 
 
 def sse(*chunks: object) -> str:
-    return "".join(f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in chunks)
+    return "".join(f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n" for chunk in chunks)
 
 
 def piece(**choice: object) -> dict[str, object]:
@@ -60,8 +60,8 @@ def test_a_stream_gives_its_text_piece_by_piece_and_then_how_it_ended():
             ),
         )
 
-    told = list(engine(server).stream(model="m", messages=CHAT, seed=5))
-    assert told == [
+    deltas = list(engine(server).stream(model="m", messages=CHAT, seed=5))
+    assert deltas == [
         Delta(text="Be"),
         Delta(text="cause"),
         Delta(finish_reason="stop", token_count=2, seed=5),
@@ -74,8 +74,8 @@ def test_a_server_that_counts_tokens_only_as_usage_is_understood():
         {"choices": [], "usage": {"completion_tokens": 3}},
         "[DONE]",
     )
-    told = list(engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1))
-    assert told[-1] == Delta(finish_reason="length", token_count=3, seed=1)
+    deltas = list(engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1))
+    assert deltas[-1] == Delta(finish_reason="length", token_count=3, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_server_that_counts_tokens_only_as_usage_is_understood():
     ],
 )
 def test_a_stream_that_breaks_off_is_an_error_and_no_answer(text: str):
-    told = engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1)
-    assert next(told) == Delta(text="Be")
+    deltas = engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1)
+    assert next(deltas) == Delta(text="Be")
     with pytest.raises(EngineUnavailableError, match=r"broke off|is stopping"):
-        next(told)
+        next(deltas)
 
 
 def test_a_refused_stream_says_why_and_when_to_ask_again():
@@ -111,9 +111,9 @@ def test_closing_a_stream_closes_the_connection():
         def close(self) -> None:
             closed.append(True)
 
-    told = engine(lambda _: httpx.Response(200, stream=Body())).stream(model="m", messages=CHAT, seed=1)
-    assert next(told).text == "on"
-    told.close()
+    deltas = engine(lambda _: httpx.Response(200, stream=Body())).stream(model="m", messages=CHAT, seed=1)
+    assert next(deltas).text == "on"
+    deltas.close()
     assert closed == [True]
 
 
@@ -132,10 +132,10 @@ def test_heads_and_segments_of_a_reward_model_are_told_per_completion():
             },
         )
 
-    told = engine(server).scores_of_heads(model="r", messages=CHAT, completions=["One", ""])
-    assert told.scores == (1.5, 2.0)
-    assert told.heads == {"score": ((1.0, 2.0), (2.0, 2.0))}
-    assert told.segments == {"facts": ((SegmentScore(start=0, end=3, reward=-0.5),), ())}
+    rewards = engine(server).scores_of_heads(model="r", messages=CHAT, completions=["One", ""])
+    assert rewards.scores == (1.5, 2.0)
+    assert rewards.heads == {"score": ((1.0, 2.0), (2.0, 2.0))}
+    assert rewards.segments == {"facts": ((SegmentScore(start=0, end=3, reward=-0.5),), ())}
 
 
 def test_the_divergence_of_every_token_comes_with_its_place():
@@ -149,19 +149,23 @@ def test_the_divergence_of_every_token_comes_with_its_place():
         }
         return httpx.Response(200, json={"tokens": ["a", "b"], "kl": [0, -1.5], "offsets": [[0, 1], [1, 2]]})
 
-    told = engine(server).token_kl(model="p", messages=CHAT, completion="ab", reference="q")
-    assert (told.tokens, told.kl, told.offsets) == (("a", "b"), (0.0, -1.5), ((0, 1), (1, 2)))
+    divergence = engine(server).token_kl(model="p", messages=CHAT, completion="ab", reference="q")
+    assert (divergence.tokens, divergence.kl, divergence.offsets) == (
+        ("a", "b"),
+        (0.0, -1.5),
+        ((0, 1), (1, 2)),
+    )
 
 
 # ── What other servers know ───────────────────────────────────────────────────────────
 
 
-def plain_openai(*unknown: str, asked: list[dict[str, object]]):
+def plain_openai(*unknown: str, bodies: list[dict[str, object]]):
     """A server that refuses fields as OpenAI's does."""
 
     def server(request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        asked.append(body)
+        bodies.append(body)
         for name in unknown:
             if name in body:
                 message = f"Unrecognized request argument supplied: {name}"
@@ -173,20 +177,20 @@ def plain_openai(*unknown: str, asked: list[dict[str, object]]):
 
 
 def test_a_server_that_does_not_know_top_k_is_asked_without_and_the_answer_says_so():
-    asked: list[dict[str, object]] = []
-    client = engine(plain_openai("top_k", "seed", asked=asked), dialect=OPENAI)
+    bodies: list[dict[str, object]] = []
+    client = engine(plain_openai("top_k", "seed", bodies=bodies), dialect=OPENAI)
     [answer] = client.complete(model="m", messages=CHAT, seed=3, top_k=40)
     assert (answer.text, answer.seed, answer.ignored) == ("Yes", 3, ("seed", "top_k"))
-    assert [sorted({"top_k", "seed"} & body.keys()) for body in asked] == [["seed", "top_k"], ["seed"], []]
+    assert [sorted({"top_k", "seed"} & body.keys()) for body in bodies] == [["seed", "top_k"], ["seed"], []]
     client.complete(model="m", messages=CHAT, seed=4, top_k=40)
-    assert len(asked) == 4, "what it does not know is remembered"
+    assert len(bodies) == 4, "what it does not know is remembered"
 
 
 def test_what_a_server_does_not_know_is_not_recorded_as_if_it_had_been_used():
-    given = Answer(text="Yes", finish_reason="stop", seed=3, token_count=1, ignored=("top_k",))
-    kept = _completion(given, SamplingSettings(temperature=0.5, top_k=40)).sampling
-    assert kept["temperature"] == 0.5
-    assert "top_k" not in kept
+    answer = Answer(text="Yes", finish_reason="stop", seed=3, token_count=1, ignored=("top_k",))
+    sampling = _completion(answer, SamplingSettings(temperature=0.5, top_k=40)).sampling
+    assert sampling["temperature"] == 0.5
+    assert "top_k" not in sampling
 
 
 def test_a_server_that_wants_max_tokens_by_its_newer_name_gets_it():
@@ -212,10 +216,10 @@ def test_a_value_that_is_refused_is_not_taken_for_a_field_that_is_unknown():
 
 
 def test_our_own_server_is_asked_once_and_its_refusal_stands():
-    asked: list[dict[str, object]] = []
+    bodies: list[dict[str, object]] = []
     with pytest.raises(EngineError, match="top_k"):
-        engine(plain_openai("top_k", asked=asked)).complete(model="m", messages=CHAT, seed=3, top_k=40)
-    assert len(asked) == 1
+        engine(plain_openai("top_k", bodies=bodies)).complete(model="m", messages=CHAT, seed=3, top_k=40)
+    assert len(bodies) == 1
 
 
 # ── Addresses ─────────────────────────────────────────────────────────────────────────
@@ -312,9 +316,9 @@ def test_a_name_that_the_resolver_cannot_encode_is_a_failed_connection():
         client.get("https://models.example")
 
 
-def guarded(addresses: list[str], asked: list[httpx.Request]) -> Engine:
+def guarded(addresses: list[str], requests: list[httpx.Request]) -> Engine:
     def inner(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         return httpx.Response(200, json={"data": [{"id": "m"}]})
 
     transport = GuardedTransport(inner=httpx.MockTransport(inner), resolve=lambda host, port: addresses)
@@ -322,19 +326,19 @@ def guarded(addresses: list[str], asked: list[httpx.Request]) -> Engine:
 
 
 def test_the_address_that_was_checked_is_the_one_that_is_asked():
-    asked: list[httpx.Request] = []
-    assert guarded(["8.8.8.8"], asked).models() == ["m"]
-    [request] = asked
+    requests: list[httpx.Request] = []
+    assert guarded(["8.8.8.8"], requests).models() == ["m"]
+    [request] = requests
     assert (request.url.host, request.headers["Host"]) == ("8.8.8.8", "models.example")
     assert request.extensions["sni_hostname"] == "models.example"
 
 
 @pytest.mark.parametrize("addresses", [["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:10.0.0.1"]])
 def test_a_name_that_leads_inside_is_not_asked(addresses: list[str]):
-    asked: list[httpx.Request] = []
+    requests: list[httpx.Request] = []
     with pytest.raises(AddressError, match="RONDO_MODEL_SERVER_HOSTS"):
-        guarded(addresses, asked).models()
-    assert asked == []
+        guarded(addresses, requests).models()
+    assert requests == []
 
 
 @pytest.mark.parametrize("listed", ["models.example", "Models.example:443"])
@@ -363,15 +367,15 @@ def test_the_next_address_is_tried_where_the_first_takes_no_connection():
 
 
 def test_a_redirect_is_not_followed():
-    asked = []
+    paths = []
 
     def server(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
+        paths.append(request.url.path)
         return httpx.Response(307, headers={"Location": "http://169.254.169.254/"})
 
     with pytest.raises(EngineError, match="redirect"):
         engine(server).complete(model="m", messages=CHAT, seed=1)
-    assert asked == ["/v1/chat/completions"]
+    assert paths == ["/v1/chat/completions"]
 
 
 # ── A checkpoint's server ─────────────────────────────────────────────────────────────

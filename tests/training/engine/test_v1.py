@@ -100,8 +100,8 @@ def test_models_are_those_of_projects_that_one_manages(
     )
     listed = client.get("/v1/models", headers=bearer(carol)).json()
     assert listed["object"] == "list"
-    assert [one["id"] for one in listed["data"]] == ["elsewhere", "starter"]
-    assert {one["owned_by"] for one in listed["data"]} == {"rondo"}
+    assert [model["id"] for model in listed["data"]] == ["elsewhere", "starter"]
+    assert {model["owned_by"] for model in listed["data"]} == {"rondo"}
     assert client.get("/v1/models/starter", headers=bearer(admin)).json()["id"] == "starter"
     # Alice judges in the project: to ask a checkpoint would tell which answers are its own.
     assert client.get("/v1/models", headers=bearer(alice)).json()["data"] == []
@@ -274,11 +274,11 @@ def test_more_answers_at_once_than_a_process_gives_are_refused(
 ):
     upstream.answer = lambda _: httpx.Response(200, stream=Pieces(endless=True))
     headers = bearer(carol)
-    given = [ask(client, headers, stream=True) for _ in range(openai.ANSWERS_AT_ONCE)]
+    responses = [ask(client, headers, stream=True) for _ in range(openai.ANSWERS_AT_ONCE)]
     refused = ask(client, headers, stream=True)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
     assert refused["Retry-After"]
-    for response in given:
+    for response in responses:
         response.close()
 
 
@@ -289,8 +289,8 @@ def test_a_stream_that_breaks_says_so_inside(
     upstream.answer = lambda _: httpx.Response(200, stream=body)
     first, second = list(ask(client, bearer(carol), stream=True))
     assert first == b"data: {}\n\n"
-    told = json.loads(second.decode().removeprefix("data: "))
-    assert told["error"]["code"] == "model_server_unavailable"
+    event = json.loads(second.decode().removeprefix("data: "))
+    assert event["error"]["code"] == "model_server_unavailable"
 
 
 def test_who_hangs_up_while_the_server_is_silent_calls_the_answer_off():
@@ -371,9 +371,9 @@ def test_no_connection_to_the_database_is_held_while_an_answer_is_streamed(
 def all_places_free() -> Iterator[None]:
     """No test leaves an answer behind."""
     yield
-    taken = 0
+    count = 0
     while openai._room.acquire(blocking=False):
-        taken += 1
-    for _ in range(taken):
+        count += 1
+    for _ in range(count):
         openai._room.release()
-    assert taken == openai.ANSWERS_AT_ONCE
+    assert count == openai.ANSWERS_AT_ONCE

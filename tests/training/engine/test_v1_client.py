@@ -49,10 +49,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tiny_model_folder(home / "models" / BASE)
     port = free_port()
     with running_model_server(home / "models", home / "checkpoints") as models:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("RONDO_", "DJANGO_"))}
-        kept.pop("DATABASE_URL", None)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RONDO_", "DJANGO_"))}
+        inherited.pop("DATABASE_URL", None)
         environment = {
-            **kept,
+            **inherited,
             "RONDO_HOME": str(home),
             "RONDO_MODEL_SERVER_URL": models.url,
             "RONDO_MODEL_SERVER_KEY": models.key,
@@ -89,8 +89,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=site.url, api_key=site.secret, max_retries=0, timeout=60) as found:
-        yield found
+    with openai.OpenAI(base_url=site.url, api_key=site.secret, max_retries=0, timeout=60) as openai_client:
+        yield openai_client
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -106,9 +106,9 @@ def test_the_client_lists_the_models(client: openai.OpenAI):
 
 
 def test_a_streamed_answer_is_the_whole_answer_piece_by_piece(client: openai.OpenAI):
-    asked: dict[str, Any] = {"model": BASE, "messages": CHAT, "max_tokens": 20, "seed": 5}
-    whole = client.chat.completions.create(**asked)
-    chunks = list(client.chat.completions.create(**asked, stream=True))
+    arguments: dict[str, Any] = {"model": BASE, "messages": CHAT, "max_tokens": 20, "seed": 5}
+    whole = client.chat.completions.create(**arguments)
+    chunks = list(client.chat.completions.create(**arguments, stream=True))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == whole.choices[0].message.content != ""
     assert len(chunks) > 3
@@ -132,13 +132,15 @@ def test_a_text_is_continued(client: openai.OpenAI):
 def test_the_guides_programs_ask_the_models(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch):
     # All of the programs is the guide's, but for the way to the server and the checkpoint that there is.
     monkeypatch.setattr("openai.OpenAI", lambda base_url, api_key: client)
-    asked: dict[str, Any] = {}
-    exec(block("how-to/serve-models.md", "from openai"), asked)
-    assert [model.id for model in asked["client"].models.list()] == [BASE]
+    namespace: dict[str, Any] = {}
+    exec(block("how-to/serve-models.md", "from openai"), namespace)
+    assert [model.id for model in namespace["client"].models.list()] == [BASE]
     program = block("tutorials/hh-rlhf-to-policy.md", "from openai")
     assert "helpful-round-1-policy" in program
     create, answers = client.chat.completions.create, []
-    monkeypatch.setattr(client.chat.completions, "create", lambda **told: answers.append(create(**told)))
+    monkeypatch.setattr(
+        client.chat.completions, "create", lambda **arguments: answers.append(create(**arguments))
+    )
     exec(program.replace("helpful-round-1-policy", BASE), {})
     assert [bool(answer.choices[0].message.content) for answer in answers] == [True]
 

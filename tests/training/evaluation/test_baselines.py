@@ -61,7 +61,7 @@ def report(**more: Any) -> BaselineReport:
     return BaselineReport(**values)
 
 
-def evaluation(found: BaselineReport) -> EvaluationReport:
+def evaluation(baselines: BaselineReport) -> EvaluationReport:
     figures = {
         "held_out_decided": 60.0,
         "held_out_accuracy": 0.65,
@@ -70,7 +70,7 @@ def evaluation(found: BaselineReport) -> EvaluationReport:
         "held_out_frozen_log_loss": 0.59,
         "held_out_frozen_accuracy": 0.7,
     }
-    return EvaluationReport(step=12, figures=figures, details={"baselines": asdict(found)})
+    return EvaluationReport(step=12, figures=figures, details={"baselines": asdict(baselines)})
 
 
 def test_a_comparison_comes_back_from_an_evaluation_as_it_was_written(tmp_path: Path):
@@ -80,19 +80,19 @@ def test_a_comparison_comes_back_from_an_evaluation_as_it_was_written(tmp_path: 
 
 
 def test_an_interval_that_holds_0_is_level_also_where_0_is_its_end():
-    names = {one.name: report().compared_with(one) for one in report().baselines}
+    names = {rival.name: report().compared_with(rival) for rival in report().baselines}
     assert names == {"position": "better", "length": "level", "surface": "level", "frozen": "worse"}
 
 
 def test_under_twenty_held_out_prompts_nothing_is_compared():
     few = report(prompts=19)
-    assert {few.compared_with(one) for one in few.baselines} == {"unknown"}
+    assert {few.compared_with(rival) for rival in few.baselines} == {"unknown"}
 
 
 def test_one_sentence_says_what_the_model_beats_and_what_it_leans_on():
-    found = baselines_of(evaluation(report()))
-    assert found is not None
-    assert found.summary == (
+    baselines = baselines_of(evaluation(report()))
+    assert baselines is not None
+    assert baselines.summary == (
         "By log-loss the model is: better than position alone; level with length alone, surface features; "
         "worse than a head on frozen features; scores follow logarithm of the number of words most "
         "(correlation -0.62); accuracy with length controlled 58.5 %."
@@ -100,9 +100,9 @@ def test_one_sentence_says_what_the_model_beats_and_what_it_leans_on():
 
 
 def test_figures_in_the_table_of_baselines_are_not_listed_again():
-    found = held_out_of(evaluation(report()))
-    assert found is not None
-    assert [figure.title for figure in found.figures] == ["accuracy", "decided", "log loss"]
+    held_out = held_out_of(evaluation(report()))
+    assert held_out is not None
+    assert [figure.title for figure in held_out.figures] == ["accuracy", "decided", "log loss"]
 
 
 @pytest.fixture
@@ -144,10 +144,10 @@ def test_the_ceiling_of_people_is_shown_once_the_statistics_were_computed(
     before = client.get(run.get_absolute_url()).content.decode()
     assert "Open the statistics to compute it" in before
     report_of(run.snapshot.project, Selection())
-    found = baselines_of(evaluation(report()), report_of(run.snapshot.project, Selection()))
+    baselines = baselines_of(evaluation(report()), report_of(run.snapshot.project, Selection()))
     # Nobody has judged: there is no agreement to show, and no invented one.
-    assert found is not None
-    assert found.ceilings == ()
+    assert baselines is not None
+    assert baselines.ceilings == ()
 
 
 @pytest.mark.django_db
@@ -160,9 +160,9 @@ def test_people_who_agree_on_half_of_the_pairs_are_a_ceiling_of_one_half(
         comparison = factories.make_comparison(project, [f"a{number}", f"b{number}"])
         factories.make_judgment(comparison, alice, ranks=(1, 2))
         factories.make_judgment(comparison, bob, ranks=ranks)
-    found = baselines_of(evaluation(report()), report_of(project, Selection()))
-    assert found is not None
-    (ceiling,) = found.ceilings
+    baselines = baselines_of(evaluation(report()), report_of(project, Selection()))
+    assert baselines is not None
+    (ceiling,) = baselines.ceilings
     assert (ceiling.name, ceiling.estimate.value) == ("Percent agreement on pairs", 0.5)
     client.force_login(carol)
     page = client.get(run.get_absolute_url()).content.decode()
@@ -173,9 +173,9 @@ def test_people_who_agree_on_half_of_the_pairs_are_a_ceiling_of_one_half(
 @pytest.mark.django_db
 def test_the_api_of_a_run_gives_its_baselines_with_comparisons(run: Run, carol: User, client: Client):
     client.force_login(carol)
-    told = client.get(f"/api/v1/runs/{run.pk}/").json()
-    comparisons = {one["name"]: one["comparison"] for one in told["baselines"]["baselines"]}
+    body = client.get(f"/api/v1/runs/{run.pk}/").json()
+    comparisons = {rival["name"]: rival["comparison"] for rival in body["baselines"]["baselines"]}
     assert comparisons == {"position": "better", "length": "level", "surface": "level", "frozen": "worse"}
-    assert told["baselines"]["summary"].startswith("By log-loss the model is: better than position alone")
-    assert told["baselines"]["ceilings"] == {}
-    assert told["people"] is None
+    assert body["baselines"]["summary"].startswith("By log-loss the model is: better than position alone")
+    assert body["baselines"]["ceilings"] == {}
+    assert body["people"] is None

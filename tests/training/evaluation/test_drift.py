@@ -83,11 +83,21 @@ def first(project: Project, alice: User, server: FakeServer) -> Checkpoint:
 def test_each_cell_counts_what_its_model_did_not_learn_from(first: Checkpoint, project: Project, carol: User):
     done = measure(project, carol)
     assert (done.state, done.message, done.current, done.total) == ("finished", "2 figures", 2, 2)
-    own, later = DriftFigure.objects.order_by("round_number")
-    assert (own.pairs, own.held_out_pairs, own.agreeing, own.trained_on) == (1, 1, 1.0, 2)
-    assert (later.pairs, later.held_out_pairs, later.agreeing, later.trained_on) == (3, 1, 1.0, 0)
+    first_figure, second_figure = DriftFigure.objects.order_by("round_number")
+    assert (
+        first_figure.pairs,
+        first_figure.held_out_pairs,
+        first_figure.agreeing,
+        first_figure.trained_on,
+    ) == (1, 1, 1.0, 2)
+    assert (
+        second_figure.pairs,
+        second_figure.held_out_pairs,
+        second_figure.agreeing,
+        second_figure.trained_on,
+    ) == (3, 1, 1.0, 0)
     # Wilson, 1 of 3: (1/3 + z²/6 ± z √(2/27 + z²/36)) / (1 + z²/3), z = 1.959964: 0.0615 to 0.7923.
-    assert [later.low, later.high] == pytest.approx([0.0615, 0.7923], abs=1e-4)
+    assert [second_figure.low, second_figure.high] == pytest.approx([0.0615, 0.7923], abs=1e-4)
 
 
 @pytest.mark.django_db
@@ -145,7 +155,7 @@ def test_what_machines_and_superseded_judgments_say_does_not_count(
         assignment=first.assignment,
         annotator=alice,
         answer=JudgmentAnswer(
-            verdict="ranked", ranks={one.completion_id: 3 - one.rank for one in first.ranks.all()}
+            verdict="ranked", ranks={row.completion_id: 3 - row.rank for row in first.ranks.all()}
         ),
         idempotency_key=uuid.uuid4(),
     )
@@ -196,8 +206,8 @@ def test_each_number_leads_to_its_judgments(
     assert items.count("0 of 1 pair as people do") == 2
     assert items.count("1 of 1 pair as people do") == 1
     assert "It orders 33.3 % of 3 pairs as they do." in items
-    own = client.get(reverse("drift-items", args=["tea", "reward-1", 1])).content.decode()
-    assert own.count("<article") == 1  # the two that it learned from are not among them
+    items_of_first = client.get(reverse("drift-items", args=["tea", "reward-1", 1])).content.decode()
+    assert items_of_first.count("<article") == 1  # the two that it learned from are not among them
     assert client.get(reverse("drift-items", args=["tea", "nobody", 1])).status_code == 404
 
 
@@ -205,12 +215,12 @@ def test_each_number_leads_to_its_judgments(
 def test_programs_read_the_judgments_behind_each_number(first: Checkpoint, project: Project, carol: User):
     measure(project, carol)
     as_carol = Asker(carol)
-    told = as_carol.get("/projects/tea/drift/reward-1/rounds/2/").json()["results"]
-    assert sorted((one["agreeing"], one["pairs"]) for one in told) == [(0, 1), (0, 1), (1, 1)]
-    for one in told:
-        better, worse = one["answers"]
+    judgments = as_carol.get("/projects/tea/drift/reward-1/rounds/2/").json()["results"]
+    assert sorted((row["agreeing"], row["pairs"]) for row in judgments) == [(0, 1), (0, 1), (1, 1)]
+    for judgment in judgments:
+        better, worse = judgment["answers"]
         assert (better["rank"], worse["rank"]) == (1, 2)
-        assert (better["score"] > worse["score"]) == bool(one["agreeing"])
+        assert (better["score"] > worse["score"]) == bool(judgment["agreeing"])
     assert len(as_carol.get("/projects/tea/drift/reward-1/rounds/1/").json()["results"]) == 1
     assert as_carol.get("/projects/tea/drift/nobody/rounds/1/").status_code == 404
     assert as_carol.get(f"/projects/tea/drift/reward-1/rounds/{10**20}/").json()["results"] == []

@@ -40,11 +40,11 @@ def test_the_tolerance_is_a_multiple_of_the_noise_and_never_below_its_floor():
 def test_many_votes_on_one_prompt_are_one_outcome():
     # One prompt with a hundred votes for the new policy, one against it, one that balances.
     assert prompt_outcomes([[1.0] * 100, [0.0], [1.0, 0.0], []]) == [1, 0, 0.5]
-    told = win_rate(prompt_outcomes([[1.0] * 100, [0.0]]))
-    assert told.value == 0.5
-    assert told.prompts == 2
-    assert told.low == pytest.approx(0, abs=0.1)
-    assert told.high == pytest.approx(1, abs=0.1)
+    rate = win_rate(prompt_outcomes([[1.0] * 100, [0.0]]))
+    assert rate.value == 0.5
+    assert rate.prompts == 2
+    assert rate.low == pytest.approx(0, abs=0.1)
+    assert rate.high == pytest.approx(1, abs=0.1)
 
 
 def test_unanimous_outcomes_do_not_make_certain():
@@ -58,8 +58,8 @@ def test_the_interval_of_a_win_rate_covers_the_truth_at_least_as_often_as_it_say
     generator = np.random.default_rng(7)
     covered = 0
     for _ in range(200):
-        told = win_rate([float(won) for won in generator.random(60) < 0.6])
-        covered += told.low <= 0.6 <= told.high
+        rate = win_rate([float(won) for won in generator.random(60) < 0.6])
+        covered += rate.low <= 0.6 <= rate.high
     assert covered / 200 >= 0.95
 
 
@@ -73,8 +73,8 @@ _DIFFERENT = [Found(texts=("old", "new"), reward=(0.5, gained), heads={}, rules=
 
 
 def test_identical_responses_are_ties_and_gain_exactly_nothing():
-    assert [one.outcome(0.0) for one in _IDENTICAL] == [0.5] * 5
-    assert [one.gain(0.0) for one in _IDENTICAL] == [0.0] * 5
+    assert [pair.outcome(0.0) for pair in _IDENTICAL] == [0.5] * 5
+    assert [pair.gain(0.0) for pair in _IDENTICAL] == [0.0] * 5
     assert Found(texts=("the same", " the same\n"), heads={}, rules={}).same
 
 
@@ -116,12 +116,12 @@ def test_ratios_are_of_sums_and_undefined_against_nothing():
 
 
 def test_a_rule_counts_only_prompts_on_both_texts_of_which_it_has_a_verdict():
-    found = [
+    pairs = [
         Found(texts=("a", "b"), heads={}, rules={"right": (0.0, 1.0)}),
         Found(texts=("a", "b"), heads={}, rules={"right": (None, 1.0)}),
         Found(texts=("a", "a"), heads={}, rules={}),
     ]
-    figures = figures_of(found)
+    figures = figures_of(pairs)
     assert figures["rules"]["right"]["gain"]["prompts"] == 1
     assert figures["same"] == 1
     assert figures["reward"] is None

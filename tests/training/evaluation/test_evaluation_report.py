@@ -143,7 +143,10 @@ def test_the_command_says_what_is_missing(project: Project, tmp_path: Path):
 def test_people_stand_beside_the_reward_model(checkpoint: Checkpoint, project: Project, alice: User):
     row = next(row for row in report_of(checkpoint).evaluation.rows.all() if row.old.text != row.new.text)
     comparison = create_comparison(prompt=row.prompt, completions=[row.old, row.new], round_number=1)
-    ranks = [2 if one.completion_id == row.old_id else 1 for one in comparison.candidates.order_by("index")]
+    ranks = [
+        2 if candidate.completion_id == row.old_id else 1
+        for candidate in comparison.candidates.order_by("index")
+    ]
     factories.make_judgment(comparison, alice, ranks=ranks)
     report = report_of(checkpoint)
     assert report.shares[0].label == "people, held-out prompts"

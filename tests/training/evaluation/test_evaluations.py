@@ -46,16 +46,16 @@ def test_both_answer_the_held_out_prompts_alone_with_the_same_seeds(
     by_prompt: dict[str, set[tuple[str, int]]] = {prompt.last_question: set() for prompt in held_out}
     for body in chats(server):
         by_prompt[body["messages"][-1]["content"]].add((body["model"], body["seed"]))
-    for asked in by_prompt.values():
-        assert {model for model, _ in asked} == {"tea-policy", "SmolLM2-135M-Instruct"}
-        assert len({seed for _, seed in asked}) == 1
-    assert len({seed for asked in by_prompt.values() for _, seed in asked}) == 3
+    for requests in by_prompt.values():
+        assert {model for model, _ in requests} == {"tea-policy", "SmolLM2-135M-Instruct"}
+        assert len({seed for _, seed in requests}) == 1
+    assert len({seed for draws in by_prompt.values() for _, seed in draws}) == 3
 
 
 def test_the_reward_model_counts_wins_and_the_gain(
     project: Project, held_out: list[Prompt], server: FakeServer
 ):
-    said = evaluate(trained_round(project), server)
+    message = evaluate(trained_round(project), server)
     evaluation = Evaluation.objects.get()
     figures = evaluation.figures
     assert figures["win_rate"]["value"] == 1
@@ -67,7 +67,7 @@ def test_the_reward_model_counts_wins_and_the_gain(
     assert figures["length_ratio"]["value"] == 2
     assert figures["heads"]["score"]["gain"]["value"] == 2
     assert evaluation.finished_at is not None
-    assert said.startswith("3 held-out prompts, win rate 100% (")
+    assert message.startswith("3 held-out prompts, win rate 100% (")
 
 
 def test_identical_responses_are_scored_once_and_tie(
@@ -150,9 +150,9 @@ def test_an_evaluation_that_is_done_again_asks_for_nothing(
 ):
     round_ = trained_round(project)
     first = evaluate(round_, server)
-    asked = len(server.asked)
+    request_count = len(server.asked)
     assert evaluate(round_, server) == first
-    assert len(server.asked) == asked
+    assert len(server.asked) == request_count
     assert Evaluation.objects.count() == 1
 
 
@@ -179,8 +179,8 @@ def test_an_evaluation_that_was_cut_short_goes_on_where_it_was(
     factories.make_prompt(project, "Came late", split="held-out")
     evaluate(round_, server)
     # Two first scores are missing; then each of the three pairs is scored again, in three other batches.
-    asked = [len(body["completions"]) for body in server.asked[before:] if "completions" in body]
-    assert asked == [2, 2, *[1, 1, 3] * 3]
+    completion_counts = [len(body["completions"]) for body in server.asked[before:] if "completions" in body]
+    assert completion_counts == [2, 2, *[1, 1, 3] * 3]
     assert not chats(server)[6:]
     assert Evaluation.objects.get().figures["prompts"] == 3
 
@@ -201,8 +201,8 @@ def test_an_answer_that_the_reward_model_refuses_is_told_and_left_out(
 
 
 def test_without_held_out_prompts_nothing_is_measured_and_it_says_so(project: Project, server: FakeServer):
-    said = evaluate(trained_round(project), server)
-    assert said == "no held-out prompts: nothing could be measured"
+    message = evaluate(trained_round(project), server)
+    assert message == "no held-out prompts: nothing could be measured"
     assert Evaluation.objects.get().figures["win_rate"] is None
 
 
@@ -217,8 +217,8 @@ def test_people_are_asked_once_about_pairs_that_differ(
     evaluate(round_, server)
     comparisons = Comparison.objects.all()
     assert len(comparisons) == 2
-    assert {one.round_number for one in comparisons} == {1}
-    assert {one.prompt.split for one in comparisons} == {"held-out"}
+    assert {comparison.round_number for comparison in comparisons} == {1}
+    assert {comparison.prompt.split for comparison in comparisons} == {"held-out"}
 
 
 def test_a_vote_of_people_counts_ties_half_and_machines_not_at_all(
@@ -237,11 +237,11 @@ def test_a_vote_of_people_counts_ties_half_and_machines_not_at_all(
     machine = factories.make_judgment(tied, bob, ranks=(1, 2))
     User.objects.filter(pk=machine.annotator_id).update(is_machine=True, is_active=False)
     evaluation = Evaluation.objects.get()
-    said = people_say(evaluation.checkpoint, evaluation.parent)
-    assert said.held_out.value == 0.75
-    assert said.held_out_judgments == 2
-    asked = asked_of_people(evaluation)
-    assert (asked.comparisons, asked.judgments, asked.possible) == (3, 2, 6)
+    by_people = people_say(evaluation.checkpoint, evaluation.parent)
+    assert by_people.held_out.value == 0.75
+    assert by_people.held_out_judgments == 2
+    progress = asked_of_people(evaluation)
+    assert (progress.comparisons, progress.judgments, progress.possible) == (3, 2, 6)
 
 
 def test_what_is_evaluated_does_not_take_the_place_of_the_rounds_own_answers(

@@ -11,12 +11,12 @@ from training.figures.held_out import figures_of, held_out_of
 from training.models import Run, Snapshot
 
 
-def bin_of(said: float, seen: float, *, count: int = 10) -> dict[str, float]:
+def bin_of(probability: float, seen: float, *, count: int = 10) -> dict[str, float]:
     return {
         "low": 0.5,
         "high": 1.0,
         "count": count,
-        "mean_probability": said,
+        "mean_probability": probability,
         "observed": seen,
         "observed_low": seen - 0.1,
         "observed_high": seen + 0.1,
@@ -42,13 +42,13 @@ def test_a_figure_stands_with_its_interval_and_bounds_do_not_stand_alone():
 
 
 def test_a_figure_that_merely_ends_in_low_is_shown():
-    assert [one.title for one in figures_of({"held_out_glow_low": 1.0})] == ["glow low"]
+    assert [figure.title for figure in figures_of({"held_out_glow_low": 1.0})] == ["glow low"]
 
 
 def test_a_dot_is_drawn_where_its_probabilities_are():
     # A square of 200: 0.75 is half way from 0.5 to 1, and a share of 0.6 is 0.4 · 200 from the top.
-    found = held_out_of(REPORT)
-    (diagram,) = found.diagrams
+    held_out = held_out_of(REPORT)
+    (diagram,) = held_out.diagrams
     (dot,) = diagram.bins
     assert (diagram.head, diagram.calibrated) == ("score", False)
     assert (dot.x, dot.y, dot.y_low, dot.y_high) == (100.0, 80.0, 100.0, 60.0)

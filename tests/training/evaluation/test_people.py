@@ -63,9 +63,9 @@ def evaluation(report: PeopleReport) -> EvaluationReport:
 
 
 def sentence(group: GroupFigures) -> str:
-    found = people_of(evaluation(replace(REPORT, groups=(group,))))
-    assert found is not None
-    return found.summaries[0]
+    people = people_of(evaluation(replace(REPORT, groups=(group,))))
+    assert people is not None
+    return people.summaries[0]
 
 
 def test_a_sentence_says_which_group_disagrees_and_on_what():
@@ -85,23 +85,23 @@ def test_a_group_without_different_features_disagrees_only_where_its_own_score_i
 
 
 def test_drift_and_reliability_are_said_with_their_evidence():
-    found = people_of(evaluation(REPORT))
-    assert found is not None
-    assert found.drift.startswith(
+    people = people_of(evaluation(REPORT))
+    assert people is not None
+    assert people.drift.startswith(
         "Preferences drift (p = 0.004): an annotation counts half after 1.0 rounds. To switch this off"
     )
-    assert found.reliability == (
+    assert people.reliability == (
         "Reliability weights make no clear difference: held-out log-loss 0.610 with them, 0.630 without."
     )
-    kept = people_of(evaluation(replace(REPORT, half_life=None)))
-    assert kept is not None
-    assert kept.drift == "No significant drift (p = 0.004): all annotations count alike."
+    without_drift = people_of(evaluation(replace(REPORT, half_life=None)))
+    assert without_drift is not None
+    assert without_drift.drift == "No significant drift (p = 0.004): all annotations count alike."
 
 
 def test_the_report_is_no_diagram():
-    found = held_out_of(evaluation(REPORT))
-    assert found is not None
-    assert found.diagrams == ()
+    held_out = held_out_of(evaluation(REPORT))
+    assert held_out is not None
+    assert held_out.diagrams == ()
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ def test_the_page_of_a_run_shows_groups_with_intervals(run: Run, carol: User, cl
 @pytest.mark.django_db
 def test_the_api_of_a_run_gives_them_too(run: Run, carol: User, client: Client):
     client.force_login(carol)
-    told = client.get(f"/api/v1/runs/{run.pk}/").json()["people"]
-    (group,) = told["groups"]
+    people = client.get(f"/api/v1/runs/{run.pk}/").json()["people"]
+    (group,) = people["groups"]
     assert (group["disagreement"], group["own_accuracy"]["value"]) == ("disagrees", 0.75)
     assert group["summary"].startswith("nurses disagrees")
-    assert [one["feature"] for one in group["differences"]] == ["log_words", "list_items"]
-    assert told["drift"]["p_value"] == 0.004
-    assert told["reliability_weights"]["gain"]["value"] == 0.02
+    assert [difference["feature"] for difference in group["differences"]] == ["log_words", "list_items"]
+    assert people["drift"]["p_value"] == 0.004
+    assert people["reliability_weights"]["gain"]["value"] == 0.02

@@ -29,13 +29,18 @@ FIGURES = {
 
 @pytest.mark.django_db
 def test_a_reward_model_has_the_validation_that_its_run_measured(project: Project) -> None:
-    found = reward_model_validation(
+    validation = reward_model_validation(
         make_trained("scores", project, kind=CheckpointKind.REWARD, metrics=FIGURES)
     )
 
-    assert found is not None
-    assert (found.decided, found.accuracy, found.low, found.high) == (24, 0.75, 0.55, 0.88)
-    assert (found.log_loss, found.length_log_loss, found.temperature) == (0.712, 0.677, 1.8)
+    assert validation is not None
+    assert (validation.decided, validation.accuracy, validation.low, validation.high) == (
+        24,
+        0.75,
+        0.55,
+        0.88,
+    )
+    assert (validation.log_loss, validation.length_log_loss, validation.temperature) == (0.712, 0.677, 1.8)
 
 
 @pytest.mark.django_db
@@ -50,27 +55,29 @@ def test_a_run_without_a_held_out_pair_is_not_validated() -> None:
 def test_a_checkpoint_of_an_older_release_is_compared_with_nothing() -> None:
     old = {"held_out_judgments": 7.0, "held_out_accuracy": 0.5, "held_out_log_loss": 0.8}
 
-    found = validation_from_figures(old)
+    validation = validation_from_figures(old)
 
-    assert found is not None
-    assert (found.decided, found.low, found.high) == (7, 0.0, 1.0)
-    assert found.temperature is None
-    assert found.worse_than() == []
+    assert validation is not None
+    assert (validation.decided, validation.low, validation.high) == (7, 0.0, 1.0)
+    assert validation.temperature is None
+    assert validation.worse_than() == []
 
 
 def test_a_log_loss_above_both_baselines_is_worse_than_both() -> None:
-    found = validation_from_figures(FIGURES)
+    validation = validation_from_figures(FIGURES)
 
-    assert found is not None
+    assert validation is not None
     # 0.712 against log 2 = 0.693 and against 0.677.
-    assert found.worse_than() == [("constant", pytest.approx(0.6931, abs=1e-4)), ("length", 0.677)]
+    assert validation.worse_than() == [("constant", pytest.approx(0.6931, abs=1e-4)), ("length", 0.677)]
 
 
 def test_a_temperature_is_named_only_with_enough_held_out_judgments() -> None:
-    found = validation_from_figures({name: value for name, value in FIGURES.items() if "scaled" not in name})
+    validation = validation_from_figures(
+        {name: value for name, value in FIGURES.items() if "scaled" not in name}
+    )
 
-    assert found is not None
-    assert found.temperature is None
+    assert validation is not None
+    assert validation.temperature is None
 
 
 @pytest.mark.django_db

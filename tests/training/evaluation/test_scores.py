@@ -80,8 +80,8 @@ def test_every_answer_of_the_newest_round_gets_a_score_and_the_order_follows(
         factories.make_comparison(uncertain, texts, round_number=2)
         for texts in (["aa", "bbbbb"], ["cc", "dd"])
     )
-    said = score_newest_round(project=uncertain, engine=engine)
-    assert said == "4 scores by 1 reward model"
+    message = score_newest_round(project=uncertain, engine=engine)
+    assert message == "4 scores by 1 reward model"
     assert values_of("reward-1") == {"aa": 2, "bbbbb": 5, "cc": 2, "dd": 2}
     # σ(2 − 5) = 0.0474: H = 0.2754 bits; an even pair has 1.
     for comparison, expected in ((first, 0.2754), (second, 1.0)):
@@ -132,8 +132,8 @@ def test_a_server_that_goes_away_leaves_the_rest_for_later(
     reward_model(uncertain, "reward-1")
     two_comparisons(uncertain)
     server.trouble = lambda request: httpx.Response(503, json={"error": "loading"}) if server.asked else None
-    said = score_newest_round(project=uncertain, engine=engine)
-    assert said == "2 scores by 1 reward model, the rest later (loading)"
+    message = score_newest_round(project=uncertain, engine=engine)
+    assert message == "2 scores by 1 reward model, the rest later (loading)"
     assert unscored(uncertain, "reward-1").count() == 2
     server.trouble = lambda request: None
     assert score_newest_round(project=uncertain, engine=engine) == "2 scores by 1 reward model"
@@ -152,8 +152,8 @@ def test_a_checkpoint_that_the_server_does_not_know_yet_does_not_stop_the_others
         return httpx.Response(404, json={"error": "no such model"}) if model == "unknown" else None
 
     server.trouble = trouble
-    said = score_newest_round(project=uncertain, engine=engine)
-    assert said == "2 scores by 2 reward models, the rest later (no such model)"
+    message = score_newest_round(project=uncertain, engine=engine)
+    assert message == "2 scores by 2 reward models, the rest later (no such model)"
     assert len(values_of("known")) == 2
 
 
@@ -168,8 +168,8 @@ def test_answers_that_cannot_be_scored_are_counted_and_passed_over(
         return httpx.Response(400, json={"error": "too long"}) if refused else None
 
     server.trouble = trouble
-    said = score_newest_round(project=uncertain, engine=engine)
-    assert said == "2 scores by 1 reward model, 2 answers could not be scored"
+    message = score_newest_round(project=uncertain, engine=engine)
+    assert message == "2 scores by 1 reward model, 2 answers could not be scored"
     assert set(values_of("reward-1")) == {"cc", "dd"}
 
 
@@ -213,10 +213,10 @@ def test_a_slow_answer_does_not_silence_the_worker(
         return [1.0, 2.0]
 
     monkeypatch.setattr(engine, "score", slow)
-    told: list[str] = []
-    score_newest_round(project=uncertain, engine=engine, tell=told.append)
-    assert len(told) >= 5
-    assert set(told) == {"scoring the answers: prompt 1 of 1 by reward-1"}
+    messages: list[str] = []
+    score_newest_round(project=uncertain, engine=engine, tell=messages.append)
+    assert len(messages) >= 5
+    assert set(messages) == {"scoring the answers: prompt 1 of 1 by reward-1"}
 
 
 # ── The task and the sweep ────────────────────────────────────────────────────────────

@@ -71,8 +71,8 @@ def test_figures_are_kept_and_shown_beside_those_of_others(
     assert command[3:5] == [str(checkpoint.path), str(tmp_path / "set.jsonl")]
     assert command[-2:] == ["--most", "9"]
     # Measured twice, kept once.
-    [kept] = YardstickResult.objects.all()
-    assert kept.result == RESULT
+    [stored] = YardstickResult.objects.all()
+    assert stored.result == RESULT
     page = client_of(carol).get(checkpoint.get_absolute_url()).content.decode()
     section = page.partition('id="yardsticks"')[2].partition("</section>")[0]
     figures = ("66.7 %", "20.0 % – 94.0 %", "46.6 %", "chance: 50.0 %")

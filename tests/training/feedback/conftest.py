@@ -72,7 +72,7 @@ class Application:
         return ApplicationRequest.objects.get(key=id)
 
     def give(
-        self, completion: str, *, by_key: bool = False, headers: dict[str, str] | None = None, **said: Any
+        self, completion: str, *, by_key: bool = False, headers: dict[str, str] | None = None, **feedback: Any
     ) -> Any:
         """Send feedback: from the application's server, or from its page."""
         if by_key:
@@ -81,7 +81,7 @@ class Application:
             sent = {"Authorization": f"Bearer {self.secret}"}
         return self.client.post(
             "/api/v1/feedback/",
-            {"completion": completion, **said},
+            {"completion": completion, **feedback},
             content_type="application/json",
             headers={**sent, **(headers or {})},
         )

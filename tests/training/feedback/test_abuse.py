@@ -36,7 +36,7 @@ def vote(pk: int, *, author: str = "", seconds: float = 0.0, **fields: object) -
     return Vote(pk=pk, **values)  # type: ignore[arg-type]
 
 
-def found(votes: list[Vote], before: Counter[str] | None = None) -> dict[tuple[str, str], set[int]]:
+def findings(votes: list[Vote], before: Counter[str] | None = None) -> dict[tuple[str, str], set[int]]:
     return {
         (str(finding.kind), finding.subject): set(finding.votes)
         for finding in detect(votes, before or Counter())
@@ -44,33 +44,33 @@ def found(votes: list[Vote], before: Counter[str] | None = None) -> dict[tuple[s
 
 
 def test_ordinary_feedback_is_no_abuse():
-    assert found([vote(n, seconds=60 * n, is_good=n % 3 > 0) for n in range(60)]) == {}
+    assert findings([vote(n, seconds=60 * n, is_good=n % 3 > 0) for n in range(60)]) == {}
 
 
 def test_a_burst_is_the_votes_of_a_window_and_no_others():
     # 19 within five minutes are none; the twentieth makes a burst of these twenty, and the late one is apart.
     quick = [vote(n, author="x", seconds=15 * n) for n in range(19)]
-    assert found(quick) == {}
+    assert findings(quick) == {}
     votes = [*quick, vote(19, author="x", seconds=299), vote(20, author="x", seconds=4000)]
-    assert found(votes) == {("burst", "user:x"): set(range(20))}
+    assert findings(votes) == {("burst", "user:x"): set(range(20))}
 
 
 def test_many_names_behind_one_address_are_a_burst_of_the_address():
     votes = [vote(n, seconds=n, address="here") for n in range(20)]
-    assert found(votes) == {("burst", "address:here"): set(range(20))}
+    assert findings(votes) == {("burst", "address:here"): set(range(20))}
 
 
 def test_a_source_surges_against_its_own_week():
     votes = [vote(n, seconds=30 * n) for n in range(110)]
     # 110 votes in 55 minutes. A hundred an hour are a surge of a source that was silent …
-    assert found(votes)[("burst", "source:shop")] == set(range(110))
+    assert findings(votes)[("burst", "source:shop")] == set(range(110))
     # … and not of one with 2,016 in the week, which are 12 an hour: its bound is 121.
-    assert found(votes, Counter({"shop": 2016})) == {}
+    assert findings(votes, Counter({"shop": 2016})) == {}
 
 
 def test_changing_again_and_again_contradicts_itself():
     votes = [vote(1, changes=3), vote(2, changes=2)]
-    assert found(votes) == {("contradiction", "user:author-1"): {1}}
+    assert findings(votes) == {("contradiction", "user:author-1"): {1}}
 
 
 def test_up_and_down_on_one_completion_from_one_user_or_address_contradict():
@@ -81,28 +81,28 @@ def test_up_and_down_on_one_completion_from_one_user_or_address_contradict():
         vote(2, author="x", is_thumb=False, is_good=False, **same),
         vote(3, author="x"),
     ]
-    assert found(votes) == {("contradiction", "user:x"): {1, 2}}
+    assert findings(votes) == {("contradiction", "user:x"): {1, 2}}
     votes = [vote(1, address="here", **same), vote(2, address="here", is_good=False, **same)]
-    assert found(votes) == {("contradiction", "address:here"): {1, 2}}
+    assert findings(votes) == {("contradiction", "address:here"): {1, 2}}
     # Two users of different addresses disagree, which people do; a middling rating is on no side.
     votes = [vote(1, **same), vote(2, is_good=False, **same), vote(3, author="x", is_good=None, **same)]
-    assert found(votes) == {}
+    assert findings(votes) == {}
 
 
 def test_a_user_dominates_a_day_from_a_share_on_that_has_enough_feedback():
     theirs = [vote(n, author="x", seconds=600 * n) for n in range(16)]
     others = [vote(100 + n, seconds=60 * n) for n in range(34)]
     # 16 of 50 are 32 %, above 30 %; 16 of 49 belong to a day with too little to say.
-    assert found([*theirs, *others]) == {("dominance", "user:x"): set(range(16))}
-    assert found([*theirs, *others[:-1]]) == {}
+    assert findings([*theirs, *others]) == {("dominance", "user:x"): set(range(16))}
+    assert findings([*theirs, *others[:-1]]) == {}
 
 
 def test_a_source_dominates_only_where_it_did_not_before():
     votes = [vote(n, seconds=120 * n, source="new") for n in range(45)]
     votes += [vote(100 + n, seconds=120 * n, source="old") for n in range(5)]
-    assert found(votes) == {}
-    assert found(votes, Counter({"old": 90, "new": 10})) == {("dominance", "source:new"): set(range(45))}
-    assert found(votes, Counter({"old": 40, "new": 60})) == {}
+    assert findings(votes) == {}
+    assert findings(votes, Counter({"old": 90, "new": 10})) == {("dominance", "source:new"): set(range(45))}
+    assert findings(votes, Counter({"old": 40, "new": 60})) == {}
 
 
 # ── in a project ──────────────────────────────────────────────────────────────────────

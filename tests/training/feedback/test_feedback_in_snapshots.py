@@ -28,7 +28,9 @@ def trained_question(number: int) -> str:
 
     places = (f"Why is tea hot, {place}?" for place in range(1_000))
     trained = [
-        one for one in places if not in_held_out_share(content_hash([{"role": "user", "content": one}]))
+        question
+        for question in places
+        if not in_held_out_share(content_hash([{"role": "user", "content": question}]))
     ]
     return trained[number]
 
@@ -42,7 +44,9 @@ def judged(project: Project, alice: User) -> Project:
 
 
 @pytest.fixture
-def given(application: Application, judged: Project, starter: Checkpoint) -> list[ApplicationRequest]:
+def rated_requests(
+    application: Application, judged: Project, starter: Checkpoint
+) -> list[ApplicationRequest]:
     """Two answers to one question with a thumb, a rating, a rewrite and a chosen alternative."""
     question = trained_question(0)
     stored = [
@@ -76,7 +80,7 @@ def test_without_the_setting_a_snapshot_has_the_bytes_that_it_had_before_any_fee
 
 
 def test_feedback_comes_as_rows_of_its_own_after_the_judgments(
-    given: list[ApplicationRequest], judged: Project, settings
+    rated_requests: list[ApplicationRequest], judged: Project, settings
 ):
     snapshot = freeze_snapshot(project=judged, rounds=[1], feedback=FeedbackUse(weight=0.5))
     judgment, *rows = rows_of(snapshot, settings)
@@ -84,14 +88,14 @@ def test_feedback_comes_as_rows_of_its_own_after_the_judgments(
     assert [row["feedback"] for row in rows] == ["thumb", "rating", "rewrite", "alternative"]
     assert {row["weight"] for row in rows} == {0.5}
     thumb, rating, rewrite, alternative = rows
-    first, second = (f"request-{one.pk}-0" for one in given)
+    first, second = (f"request-{request.pk}-0" for request in rated_requests)
     assert thumb["ratings"] == [{"completion": first, "criterion": "feedback", "scale": "thumbs", "value": 1}]
     assert rating["ratings"] == [{"completion": first, "criterion": "feedback", "scale": "five", "value": 4}]
     assert (thumb["verdict"], thumb["ranks"]) == ("not_asked", {})
     # A rewrite is better than its original, what was chosen better than what was not.
     rewritten = f"feedback-{Feedback.objects.get(kind='rewrite').pk}"
     assert rewrite["ranks"] == {first: 2, rewritten: 1}
-    assert [one["text"] for one in rewrite["completions"]] == ["Because.", "Because of heat."]  # type: ignore[attr-defined]
+    assert [completion["text"] for completion in rewrite["completions"]] == ["Because.", "Because of heat."]  # type: ignore[attr-defined]
     assert alternative["ranks"] == {first: 2, second: 1}
     assert thumb["annotator"] == rating["annotator"] != alternative["annotator"]
     # The counts of annotations are those of people; the header and the page tell of the feedback.
@@ -111,7 +115,7 @@ def test_feedback_comes_as_rows_of_its_own_after_the_judgments(
 
 
 def test_filters_by_kind_source_day_trust_and_abuse(
-    given: list[ApplicationRequest], judged: Project, application: Application, settings
+    rated_requests: list[ApplicationRequest], judged: Project, application: Application, settings
 ):
     def kinds(**filters: object) -> list[object]:
         use = FeedbackUse(**filters)  # type: ignore[arg-type]
@@ -152,9 +156,9 @@ def test_one_user_weighs_no_more_than_the_recipe_lets_them(
 
 
 def test_feedback_on_held_out_prompts_stays_out_also_where_the_project_decides(
-    given: list[ApplicationRequest], judged: Project, settings
+    rated_requests: list[ApplicationRequest], judged: Project, settings
 ):
-    factories.make_prompt(judged, given[0].last_question, split=Split.HELD_OUT)
+    factories.make_prompt(judged, rated_requests[0].last_question, split=Split.HELD_OUT)
     snapshot = freeze_snapshot(project=judged, rounds=[1], feedback=FeedbackUse())
     assert len(rows_of(snapshot, settings)) == 1
 
@@ -175,7 +179,7 @@ def test_a_recipe_takes_feedback_in_by_its_form_and_by_json():
 
 
 def test_the_page_of_a_snapshot_tells_how_much_feedback_is_in_it(
-    given: list[ApplicationRequest], judged: Project, carol: User
+    rated_requests: list[ApplicationRequest], judged: Project, carol: User
 ):
     snapshot = freeze_snapshot(project=judged, rounds=[1], feedback=FeedbackUse())
     client = Client()

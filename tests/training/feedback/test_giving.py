@@ -23,14 +23,14 @@ pytestmark = pytest.mark.django_db
 def test_each_kind_is_stored_with_its_source_and_pseudonym(application: Application):
     application.stored("a", "Because.", "Heat.")
     application.stored("b", "Friction.")
-    told: list[dict[str, Any]] = [
+    bodies: list[dict[str, Any]] = [
         {"thumb": "down"},
         {"rating": 6, "scale": "seven"},
         {"rewrite": "Since anna@example.org heated it."},
         {"alternative": "b", "choice": 1},
     ]
-    for one in told:
-        assert application.give("a", user="anna", **one).status_code == 201
+    for body in bodies:
+        assert application.give("a", user="anna", **body).status_code == 201
     rows = {row.kind: row for row in Feedback.objects.all()}
     assert (rows["thumb"].value, rows["thumb"].scale, rows["thumb"].is_good) == (0, "thumbs", False)
     assert (rows["rating"].value, rows["rating"].scale, rows["rating"].is_good) == (6, "seven", True)
@@ -69,7 +69,7 @@ def test_the_same_request_with_an_idempotency_key_is_stored_once(application: Ap
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("body", "field"),
     [
         ({}, "thumb"),
         ({"thumb": "up", "rating": 3}, "thumb"),
@@ -81,11 +81,11 @@ def test_the_same_request_with_an_idempotency_key_is_stored_once(application: Ap
     ],
 )
 def test_what_does_not_fit_the_completion_is_refused_by_field(
-    said: dict[str, Any], field: str, application: Application
+    body: dict[str, Any], field: str, application: Application
 ):
     application.stored("a")
     application.stored("other", question="And coffee?")
-    answer = application.give("a", **said)
+    answer = application.give("a", **body)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
     assert not Feedback.objects.exists()
 
@@ -107,8 +107,8 @@ def test_only_a_token_of_the_scope_gives_feedback_and_no_cookie(
     assert application.give("a", thumb="up", headers={"Authorization": f"Bearer {secret}"}).status_code == 403
     client = Client()
     client.force_login(admin)
-    said = {"completion": "a", "thumb": "up"}
-    assert client.post("/api/v1/feedback/", said, content_type="application/json").status_code == 401
+    body = {"completion": "a", "thumb": "up"}
+    assert client.post("/api/v1/feedback/", body, content_type="application/json").status_code == 401
 
 
 # ── publishable keys ──────────────────────────────────────────────────────────────────
@@ -137,13 +137,13 @@ def test_a_key_is_refused_on_pages_that_are_not_listed(origin: str, application:
 
 
 def test_preflights_are_answered_for_listed_origins_alone(application: Application):
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    listed = application.client.options("/api/v1/feedback/", headers={"Origin": ORIGIN, **asked})
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    listed = application.client.options("/api/v1/feedback/", headers={"Origin": ORIGIN, **preflight})
     assert (listed.status_code, listed["Access-Control-Allow-Origin"]) == (204, ORIGIN)
     assert listed["Access-Control-Allow-Methods"] == "POST"
     assert "Access-Control-Allow-Credentials" not in listed
     other = application.client.options(
-        "/api/v1/feedback/", headers={"Origin": "https://evil.example", **asked}
+        "/api/v1/feedback/", headers={"Origin": "https://evil.example", **preflight}
     )
     assert "Access-Control-Allow-Origin" not in other
 
@@ -181,10 +181,10 @@ def test_one_user_one_address_and_one_source_are_bounded(
     FeedbackSettings.objects.update(daily_quota_of_user=3, daily_quota=5)
     for name in "abcdefg":
         application.stored(name)
-    said = [application.give(name, thumb="up", user="anna").status_code for name in "abcd"]
-    assert said == [201, 201, 201, 429]
-    said = [application.give(name, thumb="up", user="ben").status_code for name in "abc"]
-    assert said == [201, 201, 429]
+    statuses = [application.give(name, thumb="up", user="anna").status_code for name in "abcd"]
+    assert statuses == [201, 201, 201, 429]
+    statuses = [application.give(name, thumb="up", user="ben").status_code for name in "abc"]
+    assert statuses == [201, 201, 429]
     # A key of its own, from one address: two a minute.
     monkeypatch.setattr(giving, "ADDRESS_PER_MINUTE", 2)
     answers = [application.give("a", by_key=True, thumb="up", user=user) for user in ("x", "y", "z")]
@@ -199,8 +199,8 @@ def test_requests_with_keys_are_bounded_per_address_whatever_they_ask(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("training.api.feedback.REQUESTS_PER_MINUTE", 3)
-    said = [application.give("nothing", by_key=True, thumb="up", user="x").status_code for _ in range(4)]
-    assert said == [404, 404, 404, 429]
+    statuses = [application.give("nothing", by_key=True, thumb="up", user="x").status_code for _ in range(4)]
+    assert statuses == [404, 404, 404, 429]
 
 
 # ── the script ────────────────────────────────────────────────────────────────────────

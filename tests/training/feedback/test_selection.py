@@ -72,10 +72,10 @@ def test_a_request_becomes_a_pair_with_a_second_response_of_its_model(
     [stored] = requests(project, starter, 1)
     assert select(feedback_settings, engines) == {"r0": "random"}
     origin = FeedbackComparison.objects.get()
-    texts = {one.text for one in origin.comparison.completions.all()}
+    texts = {completion.text for completion in origin.comparison.completions.all()}
     assert len(texts) == 2
     assert "x" in texts
-    assert {one.source for one in origin.comparison.completions.all()} == {starter.source}
+    assert {completion.source for completion in origin.comparison.completions.all()} == {starter.source}
     assert origin.comparison.prompt.tags == ["application"]
     assert origin.comparison.prompt.messages == stored.messages
     # Annotators meet it in their queue like any other.
@@ -96,7 +96,7 @@ def test_the_share_and_the_bound_of_a_day_hold(
 ):
     rule(project, carol, SelectionReason.RANDOM, 0.5, most=8)
     stored = requests(project, starter, 60)
-    drawn = [one.key for one in stored if selection._draw(one) < 0.5]
+    drawn = [request.key for request in stored if selection._draw(request) < 0.5]
     # Of 60 fair draws between 15 and 45 but once in 30,000: the hash spreads them.
     assert 15 < len(drawn) < 45
     assert list(select(feedback_settings, engines)) == drawn[:8]
@@ -210,8 +210,8 @@ def test_deleting_a_user_takes_what_nobody_has_seen_and_says_what_remains(
     rule(project, carol, SelectionReason.RANDOM, 1.0)
     stored = requests(project, starter, 3)
     names = [pseudonym(project.pk, "anna"), pseudonym(project.pk, "anna"), pseudonym(project.pk, "ben")]
-    for one, name in zip(stored, names, strict=True):
-        ApplicationRequest.objects.filter(pk=one.pk).update(pseudonym=name)
+    for request, name in zip(stored, names, strict=True):
+        ApplicationRequest.objects.filter(pk=request.pk).update(pseudonym=name)
     select(feedback_settings, engines)
     first = FeedbackComparison.objects.get(request__key="r0").comparison
     factories.make_judgment(first, alice)

@@ -27,8 +27,8 @@ def machines_in(folder: Path, store_url: str) -> Iterator[Machines]:
         settings.RONDO_HOME = home
         settings.RONDO_STORE_URL = store_url
         settings.RONDO_UPLOADED_FILES = "training.files.uploads.SharedUploads"
-        for one in names:
-            setattr(settings, f"RONDO_{one.upper()}", home / one)
+        for folder_name in names:
+            setattr(settings, f"RONDO_{folder_name.upper()}", home / folder_name)
         # Another machine's processes have not looked into the store yet.
         run_folders._next_look.clear()
         return home
@@ -42,5 +42,5 @@ def machines_in(folder: Path, store_url: str) -> Iterator[Machines]:
 
 def files_in(folder: Path) -> list[str]:
     """All files below a folder but those kept beside copies, by name."""
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(str(one) for one in found if not any(part.startswith(".") for part in one.parts))
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path) for path in paths if not any(part.startswith(".") for part in path.parts))

@@ -34,7 +34,7 @@ def hook(project: Project, carol: User) -> None:
     create_webhook(project=project, url="https://example.org", events=WebhookEvent.values, created_by=carol)
 
 
-def told(*, without: str = "judgment.") -> list[str]:
+def event_types(*, without: str = "judgment.") -> list[str]:
     events = WebhookMessage.objects.order_by("pk").values_list("event", flat=True)
     return [event for event in events if not event.startswith(without)]
 
@@ -54,7 +54,7 @@ def test_a_round_tells_of_each_of_its_steps_in_their_order(project: Project, ali
     advance_round(round_.pk)
     round_.refresh_from_db()
     promote_round(round_=round_, actor=carol, note="Read them all.")
-    assert told() == [
+    assert event_types() == [
         "round.draft",
         "round.sampling",
         "round.labelling",
@@ -69,7 +69,7 @@ def test_a_round_tells_of_each_of_its_steps_in_their_order(project: Project, ali
         # The next one is open.
         "round.sampling",
     ]
-    bodies = [json.loads(one.body)["data"] for one in WebhookMessage.objects.order_by("pk")]
+    bodies = [json.loads(message.body)["data"] for message in WebhookMessage.objects.order_by("pk")]
     promoted = next(body for body in bodies if body.get("state") == "promoted")
     assert promoted == {
         "project": "tea",
@@ -95,19 +95,19 @@ def test_a_trainer_that_fails_is_told(
     behave(rondo_home, fail_at=2)
     start_round(round_=round_, started_by=carol)
     advance_round(round_.pk)
-    assert told()[-3:] == ["run.started", "run.failed", "round.failed"]
+    assert event_types()[-3:] == ["run.started", "run.failed", "round.failed"]
 
 
 @pytest.mark.usefixtures("hook", "prompts", "fake_server")
 def test_what_a_manager_does_to_a_round_is_told_once(project: Project, carol: User):
     round_ = open_first_round(project=project)
     advance_round(round_.pk)
-    begun = len(told())
+    begun = len(event_types())
     pause_round(round_=round_, actor=carol)
     resume_round(round_=round_, actor=carol)
     cancel_round(round_=round_, actor=carol)
     reopen_round(round_=round_, actor=carol)
-    assert told()[begun:] == ["round.paused", "round.labelling", "round.cancelled", "round.labelling"]
+    assert event_types()[begun:] == ["round.paused", "round.labelling", "round.cancelled", "round.labelling"]
 
 
 @pytest.mark.usefixtures("hook")
@@ -117,7 +117,7 @@ def test_a_checkpoint_whose_files_go_is_told_of(project: Project, carol: User):
     make_trained("tea-new", project)
     delete_files(checkpoint=checkpoint, deleted_by=carol)
     delete_files(checkpoint=checkpoint, deleted_by=carol)
-    assert told() == ["checkpoint.deleted"]
+    assert event_types() == ["checkpoint.deleted"]
     assert json.loads(WebhookMessage.objects.get().body)["data"]["checkpoint"] == "tea-old"
 
 

@@ -59,9 +59,9 @@ def prompt(project: Project, text: str) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeJudge:
     """A judge's server for the code under test."""
-    found = FakeJudge()
-    monkeypatch.setattr(judges, "engine_for", lambda _: Engine(transport=httpx.MockTransport(found)))
-    return found
+    fake_judge = FakeJudge()
+    monkeypatch.setattr(judges, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_judge)))
+    return fake_judge
 
 
 def make_pairs(project: Project, count: int = 2) -> list[Comparison]:

@@ -42,9 +42,11 @@ def label(project: Project, person: User, *, long_wins: list[bool]) -> None:
     for wins in long_wins:
         leased = assign_next(project=project, annotator=person)
         assert leased is not None
-        texts = sorted(leased.comparison.completions.all(), key=lambda one: len(one.text), reverse=wins)
+        texts = sorted(
+            leased.comparison.completions.all(), key=lambda completion: len(completion.text), reverse=wins
+        )
         answer = JudgmentAnswer(
-            verdict="ranked", ranks={one.pk: rank for rank, one in enumerate(texts, start=1)}
+            verdict="ranked", ranks={completion.pk: rank for rank, completion in enumerate(texts, start=1)}
         )
         submit_judgment(assignment=leased, annotator=person, answer=answer, idempotency_key=uuid.uuid4())
 
@@ -79,7 +81,7 @@ def test_kappa_is_what_two_by_two_tables_give(
     machine: Judge, project: Project, alice: User, server: FakeJudge
 ):
     comparisons = make_pairs(project, 4)
-    texts = [one.text for comparison in comparisons[:2] for one in comparison.completions.all()]
+    texts = [completion.text for comparison in comparisons[:2] for completion in comparison.completions.all()]
 
     def says(answers: list[str], body: dict[str, object]) -> str:
         long_first = len(answers[0]) > len(answers[1])
@@ -135,8 +137,8 @@ def test_a_manager_adds_watches_and_pauses_a_judge(
     assert (judge.max_tokens, judge.most_tokens, judge.template) == (256, None, DEFAULT_TEMPLATE)
     work(judge)
     page = client.get(judge.get_absolute_url()).content.decode()
-    for said in ("It says more.", "nothing left to judge", "starter", "2 ranked"):
-        assert said in page
+    for phrase in ("It says more.", "nothing left to judge", "starter", "2 ranked"):
+        assert phrase in page
     client.post(reverse("judge-set", args=[project.slug, judge.pk]), {"pause": "1"})
     judge.refresh_from_db()
     assert not judge.is_active
@@ -167,8 +169,8 @@ def test_an_administrator_writes_down_a_model_of_another_server(
         "key": "RONDO_SERVER_KEY_LAB",
     }
     response = client_of(admin).post(reverse("served-model"), sent, follow=True)
-    found = Checkpoint.objects.get(name="judge-70b")
-    assert (found.kind, found.server_model, found.server_key) == (
+    checkpoint = Checkpoint.objects.get(name="judge-70b")
+    assert (checkpoint.kind, checkpoint.server_model, checkpoint.server_key) == (
         "starter",
         "org/judge-70b",
         "RONDO_SERVER_KEY_LAB",
@@ -191,10 +193,10 @@ def test_an_administrator_writes_down_a_model_of_another_server(
 )
 def test_what_is_no_server_is_refused_by_its_field(changes: dict[str, str], field: str, admin: User):
     register_starter(name="taken")
-    asked = {"name": "judge", "url": "https://models.example", "model": "", "key": "", **changes}
+    fields = {"name": "judge", "url": "https://models.example", "model": "", "key": "", **changes}
     with pytest.raises(Refusal) as caught:
         register_served_model(
-            name=asked["name"], url=asked["url"], model=asked["model"], key=asked["key"], by=admin
+            name=fields["name"], url=fields["url"], model=fields["model"], key=fields["key"], by=admin
         )
     assert caught.value.field == field
     assert Checkpoint.objects.count() == 1

@@ -63,23 +63,23 @@ def test_a_judge_asks_in_both_orders_and_its_judgment_tells_where_it_comes_from(
 ):
     assert work(machine).state == JobState.FINISHED
     judged = Judgment.objects.filter(annotator=machine.user).order_by("pk")
-    assert [one.comparison for one in judged] == pairs
+    assert [row.comparison for row in judged] == pairs
     for judgment in judged:
-        long = max(judgment.comparison.completions.all(), key=lambda one: len(one.text))
+        long = max(judgment.comparison.completions.all(), key=lambda completion: len(completion.text))
         assert judgment.verdict == Verdict.RANKED
         assert judgment.ranks.get(rank=1).completion == long
         assert judgment.comment == "It says more."
         assert judgment.guideline.version == 1
-        told = judgment.judge_verdict
-        assert (told.judge, told.model, told.orders_agree) == (machine, "starter", True)
-        assert told.template_digest == template_digest(DEFAULT_TEMPLATE)
+        verdict = judgment.judge_verdict
+        assert (verdict.judge, verdict.model, verdict.orders_agree) == (machine, "starter", True)
+        assert verdict.template_digest == template_digest(DEFAULT_TEMPLATE)
         ids = judgment.assignment.display_order
-        assert [one["order"] for one in told.replies] == [ids, ids[::-1]]
-        assert (told.prompt_tokens, told.completion_tokens) == (200, 20)
+        assert [reply["order"] for reply in verdict.replies] == [ids, ids[::-1]]
+        assert (verdict.prompt_tokens, verdict.completion_tokens) == (200, 20)
     assert (machine.questions, machine.prompt_tokens, machine.completion_tokens) == (4, 400, 40)
-    asked = server.asked[0]
-    assert (asked["temperature"], asked["model"], asked["n"]) == (0.0, "starter", 1)
-    assert "Prefer the answer that is right and to the point." in asked["messages"][0]["content"]
+    request = server.asked[0]
+    assert (request["temperature"], request["model"], request["n"]) == (0.0, "starter", 1)
+    assert "Prefer the answer that is right and to the point." in request["messages"][0]["content"]
     # Nothing is left: asking again asks nobody.
     Judge.objects.update(state=JobState.WAITING)
     work(machine)
@@ -99,7 +99,7 @@ def test_a_ranking_is_asked_for_in_every_rotation(machine: Judge, project: Proje
     work(machine)
     assert len(server.asked) == 4
     [judgment] = comparison.judgments.all()
-    by_length = sorted(comparison.completions.all(), key=lambda one: -len(one.text))
+    by_length = sorted(comparison.completions.all(), key=lambda completion: -len(completion.text))
     assert [place.completion for place in judgment.ranks.order_by("rank")] == by_length
 
 
@@ -123,9 +123,9 @@ def test_a_judge_that_is_never_understood_cannot_judge_and_costs_no_more_than_th
 ):
     server.says = lambda *_: "I like both."
     work(machine)
-    said = Judgment.objects.filter(annotator=machine.user)
-    assert {one.verdict for one in said} == {Verdict.CANNOT_JUDGE}
-    assert said[0].comment.startswith("Cannot judge: The last line is not of the form")
+    judgments = Judgment.objects.filter(annotator=machine.user)
+    assert {judgment.verdict for judgment in judgments} == {Verdict.CANNOT_JUDGE}
+    assert judgments[0].comment.startswith("Cannot judge: The last line is not of the form")
     # Three questions in each of two orders of two comparisons.
     assert len(server.asked) == 12
 
@@ -261,8 +261,8 @@ def test_what_a_judge_says_is_in_no_figure_about_people(
     work(machine)
     assign_next(project=project, annotator=alice)
     judge_as_person(pairs[0], alice)
-    assert [one.annotator for one in judgments_current(project)] == [alice]
-    assert [one.annotator for one in judged_in(project)] == [alice.pk]
+    assert [judgment.annotator for judgment in judgments_current(project)] == [alice]
+    assert [judgment.annotator for judgment in judged_in(project)] == [alice.pk]
     assert not Review.objects.exists()
 
 
@@ -299,9 +299,9 @@ def test_a_machine_judges_once(machine: Judge, pairs: list[Comparison], project:
 def test_what_makes_no_judge_is_refused_by_its_field(
     machine: Judge, project: Project, carol: User, changes: dict[str, Any], field: str
 ):
-    asked = {"project": project, "name": "Other", "checkpoint": machine.checkpoint, "created_by": carol}
+    fields = {"project": project, "name": "Other", "checkpoint": machine.checkpoint, "created_by": carol}
     with pytest.raises(Refusal) as caught:
-        create_judge(**{**asked, **changes})
+        create_judge(**{**fields, **changes})
     assert caught.value.field == field
     assert User.objects.filter(is_machine=True).count() == 1
 
@@ -353,7 +353,7 @@ def test_a_snapshot_holds_a_judges_labels_only_where_asked_and_says_how_many(
     judge_as_person(pairs[0], alice)
     people = freeze_snapshot(project=project, rounds=[2])
     both = freeze_snapshot(project=project, rounds=[2], ai_feedback=True)
-    assert [one.annotator for one in people.judgments.all()] == [alice]
+    assert [judgment.annotator for judgment in people.judgments.all()] == [alice]
     assert people.counts["ai_judgments"] == read_snapshot_header(people.path).ai_judgments == 0
     assert both.counts["ai_judgments"] == read_snapshot_header(both.path).ai_judgments == 2
     rows = list(read_snapshot(both.path))

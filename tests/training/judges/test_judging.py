@@ -121,14 +121,14 @@ def test_tied_answers_share_the_mean_of_their_places():
         reply((2, 3, 1), "A = C > B"),
         reply((3, 1, 2), "B = C > A"),
     ]
-    found = conclude(replies)
-    assert (found.ranks, found.orders_agree) == ({1: 1, 2: 1, 3: 2}, True)
+    conclusion = conclude(replies)
+    assert (conclusion.ranks, conclusion.orders_agree) == ({1: 1, 2: 1, 3: 2}, True)
 
 
 def test_one_order_that_cannot_be_judged_leaves_the_whole_unjudged():
     unread = Reply(order=(2, 1), text="Hm.", ranks=None, problem="The last line is not of the form.")
-    found = conclude([reply((1, 2), "A > B"), unread])
-    assert found.ranks is None
-    assert found.reason == "Cannot judge: The last line is not of the form.\n\nHm."
+    conclusion = conclude([reply((1, 2), "A > B"), unread])
+    assert conclusion.ranks is None
+    assert conclusion.reason == "Cannot judge: The last line is not of the form.\n\nHm."
     said_so = conclude([reply((1, 2), "none", "Both are in Finnish."), reply((2, 1), "A > B")])
     assert (said_so.ranks, said_so.reason) == (None, "Cannot judge.\n\nBoth are in Finnish.")

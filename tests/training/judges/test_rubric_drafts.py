@@ -49,7 +49,7 @@ Criterion: Short name | Does the response …?
 Criterion: No question |
 Criterion: Sources|Does it name sources?|
 That is all."""
-    assert [(one.name, one.text) for one in read_proposals(reply)] == [
+    assert [(proposal.name, proposal.text) for proposal in read_proposals(reply)] == [
         ("Accuracy", "Are the claims true?"),
         ("Length", "Is it long"),
         ("Sources", "Does it name sources?"),
@@ -71,8 +71,8 @@ def test_any_reply_is_read_within_bounds_or_refused(text: str):
     except RubricReplyError:
         return
     assert 0 < len(read) <= MOST_OF_A_REPLY
-    assert all(0 < len(one.name) <= 80 and 0 < len(one.text) <= 500 for one in read)
-    assert all("\n" not in one.name + one.text for one in read)
+    assert all(0 < len(proposal.name) <= 80 and 0 < len(proposal.text) <= 500 for proposal in read)
+    assert all("\n" not in proposal.name + proposal.text for proposal in read)
 
 
 def proposals(*lines: str) -> list[Proposal]:
@@ -80,7 +80,7 @@ def proposals(*lines: str) -> list[Proposal]:
 
 
 def test_near_duplicates_become_one_and_the_most_frequent_come_first():
-    found = merged(
+    criteria = merged(
         [
             *proposals("Tone | Is it kind?", "Accuracy | Are the claims true?"),
             # The same name in another spelling, and the same words in another order.
@@ -89,8 +89,12 @@ def test_near_duplicates_become_one_and_the_most_frequent_come_first():
         ]
     )
     # {accuracy, claim, true} and {truth, claim, true, accuracy} share 3 of 4 words.
-    assert [(one.name, one.times) for one in found] == [("Accuracy", 3), ("Tone", 1), ("Sources", 1)]
-    many = [one for n in range(30) for one in proposals(f"Name{n} | Word{n} other{n}?")]
+    assert [(criterion.name, criterion.times) for criterion in criteria] == [
+        ("Accuracy", 3),
+        ("Tone", 1),
+        ("Sources", 1),
+    ]
+    many = [proposal for n in range(30) for proposal in proposals(f"Name{n} | Word{n} other{n}?")]
     assert len(merged(many)) == MOST_MERGED
 
 
@@ -142,9 +146,9 @@ class FakeModel:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
-    found = FakeModel()
-    monkeypatch.setattr(drafting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(found)))
-    return found
+    fake_model = FakeModel()
+    monkeypatch.setattr(drafting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model)))
+    return fake_model
 
 
 def decide(project: Project, person: User, count: int, *, split: str = "train") -> None:
@@ -239,7 +243,7 @@ def test_only_decided_pairs_of_training_prompts_are_drawn_and_a_prompt_stays_on_
     assert decided_pairs(project, 10, seed=1) == pairs
     assert len(decided_pairs(project, 2, seed=1)) == 2
     read, held_out = split_by_prompt([(1, 1, 2), (1, 3, 4), (2, 5, 6), (3, 7, 8)])
-    assert {one[0] for one in read} & {one[0] for one in held_out} == set()
+    assert {pair[0] for pair in read} & {pair[0] for pair in held_out} == set()
     assert len(read) + len(held_out) == 4
 
 
@@ -350,7 +354,7 @@ def test_a_manager_writes_edits_publishes_and_asks_by_page_and_by_api(
     api = f"/api/v1{base}{rubric.pk}/"
     body = {"name": "Tea", "criteria": [{"name": "Tone", "scale": "thumbs", "weight": 2}]}
     saved = client.put(api, body, content_type="application/json").json()
-    assert [one["number"] for one in saved["versions"]] == [3, 2, 1]
+    assert [version["number"] for version in saved["versions"]] == [3, 2, 1]
     used = client.patch(api, {"published": 3, "is_asked": False}, content_type="application/json").json()
     assert (used["published"], used["is_asked"]) == (3, False)
     missing = client.patch(api, {"published": 9}, content_type="application/json")

@@ -93,11 +93,11 @@ def test_the_weighted_sum_decides_and_scores_with_reasons_are_stored(
     server.says = scoring(longer_is_truer)
     work(machine)
     assert machine.template == RUBRIC_TEMPLATE
-    asked = server.asked[0]["messages"][0]["content"]
-    assert "1. Accuracy (1 to 5, 5 is best)\nIs it true?" in asked
+    question = server.asked[0]["messages"][0]["content"]
+    assert "1. Accuracy (1 to 5, 5 is best)\nIs it true?" in question
     judgment = Judgment.objects.get(annotator=machine.user)
     # (3 · ¾ + 1 · 0) / 4 = 0.5625 for the longer one, (3 · ¼ + 1 · 1) / 4 = 0.4375 for the other.
-    short, long = sorted(comparison.completions.all(), key=lambda one: len(one.text))
+    short, long = sorted(comparison.completions.all(), key=lambda completion: len(completion.text))
     assert (judgment.verdict, judgment.rubric) == (Verdict.RANKED, version)
     assert judgment.ranks.get(rank=1).completion == long
     scores = {
@@ -110,9 +110,9 @@ def test_the_weighted_sum_decides_and_scores_with_reasons_are_stored(
         (short.pk, "accuracy"): (2.0, f"Checked {short.text}."),
         (short.pk, "tone"): (5.0, "Friendly."),
     }
-    told = judgment.judge_verdict
-    assert told.orders_agree
-    assert [one["scores"][str(long.pk)]["tone"] for one in told.replies] == [[1, "Friendly."]] * 2
+    verdict = judgment.judge_verdict
+    assert verdict.orders_agree
+    assert [reply["scores"][str(long.pk)]["tone"] for reply in verdict.replies] == [[1, "Friendly."]] * 2
     [record] = records(Judgment.objects.filter(pk=judgment.pk))
     assert record["rubric"] == {"name": "Tea", "version": 1}
     assert record["rubric_scores"][0] == {
@@ -195,11 +195,11 @@ def rate(project: Project, person: User, values: dict[str, dict[str, int]]) -> N
     criteria = {row.key: row.pk for row in configuration_of(project).asked_criteria}
     answer = JudgmentAnswer(
         verdict="ranked",
-        ranks={one.pk: place for place, one in enumerate(completions, start=1)},
+        ranks={completion.pk: place for place, completion in enumerate(completions, start=1)},
         ratings=tuple(
-            RatingInput(completion_id=one.pk, criterion_id=criteria[key], value=value)
-            for one in completions
-            for key, value in values[one.text.split()[0]].items()
+            RatingInput(completion_id=completion.pk, criterion_id=criteria[key], value=value)
+            for completion in completions
+            for key, value in values[completion.text.split()[0]].items()
         ),
     )
     submit_judgment(assignment=leased, annotator=person, answer=answer, idempotency_key=uuid.uuid4())
@@ -257,8 +257,8 @@ def test_the_judges_page_the_comparison_and_the_api_show_scores_reasons_and_agre
     item = client.get(f"/projects/{project.slug}/items/{comparison.pk}/").content.decode()
     assert re.search(r"4 of 5: Checked a longer one 0\.", item)
     assert "rubric Tea, version 1" in item
-    told = client.get(f"/api/v1/projects/{project.slug}/judges/{machine.pk}/criteria/").json()
-    assert [(one["criterion"], one["responses"], one["difference"]) for one in told] == [
+    criteria = client.get(f"/api/v1/projects/{project.slug}/judges/{machine.pk}/criteria/").json()
+    assert [(row["criterion"], row["responses"], row["difference"]) for row in criteria] == [
         ("accuracy", 2, 0.0),
         ("tone", 2, 0.0),
     ]

@@ -100,8 +100,8 @@ class AtStep:
     def _watch(self) -> None:
         while not self._over.is_set():
             for path in self._runs.iterdir() if self._runs.exists() else ():
-                if path.name not in self._before and (taken := len(read_metrics(path))) >= self._step:
-                    self.done_at = taken
+                if path.name not in self._before and (steps := len(read_metrics(path))) >= self._step:
+                    self.done_at = steps
                     self._do()
                     return
             time.sleep(0.05)

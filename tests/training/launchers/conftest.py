@@ -69,9 +69,9 @@ def scheduler(
     monkeypatch.setattr(cluster_runs, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(cluster_runs, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr("annotation.services.jobs.running._POLL_SECONDS", 0.05)
-    found = Scheduler(folder)
-    yield found
-    for process in found.hit:
+    fake_scheduler = Scheduler(folder)
+    yield fake_scheduler
+    for process in fake_scheduler.hit:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     for path in folder.glob("*.json"):

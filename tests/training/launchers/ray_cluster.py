@@ -54,7 +54,7 @@ class RayCluster:
     def kill_node_of(self, rank: int) -> None:
         """End the node on which a job's node trains as a power cut does: its raylet, and all below it."""
         agents = self.processes("training.launchers.node")
-        raylet = self.raylet_of(next(one for one in agents if f"--rank {rank} " in _command_of(one)))
+        raylet = self.raylet_of(next(agent for agent in agents if f"--rank {rank} " in _command_of(agent)))
         dying = [raylet, *raylet.children(recursive=True)]
         for process in dying:
             with suppress(psutil.NoSuchProcess):
@@ -85,16 +85,16 @@ class RayCluster:
 
     def processes(self, module: str) -> list[psutil.Process]:
         """The processes of the cluster that run a module (`-m`)."""
-        found = []
+        matching = []
         for process in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.Error):
                 if process.cmdline()[1:3] == ["-m", module]:
-                    found.append(process)
-        return found
+                    matching.append(process)
+        return matching
 
     def raylet_of(self, process: psutil.Process) -> psutil.Process:
         """The node that a process runs on."""
-        return next(one for one in [process, *process.parents()] if one.name() == "raylet")
+        return next(candidate for candidate in [process, *process.parents()] if candidate.name() == "raylet")
 
     def _wait_for_jobs_api(self) -> None:
         until = time.monotonic() + 60

@@ -125,11 +125,11 @@ class SlurmCluster:
             return 0
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
-        found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
-        assert found is not None, program
+        path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+        assert path is not None, program
         with (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
-                [found, *arguments],
+                [path, *arguments],
                 env={**os.environ, **self.environment},
                 stdout=output,
                 stderr=output,
@@ -152,15 +152,15 @@ def missing_programs() -> list[str]:
 
 def _processes_of(node: str) -> list[psutil.Process]:
     """The tasks of a node, and the slurmstepd above each."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("SLURMD_NODENAME") == node:
-                found.append(process)
+                processes.append(process)
                 parent = process.parent()
                 if parent is not None and parent.name() == "slurmstepd":
-                    found.insert(0, parent)
-    return found
+                    processes.insert(0, parent)
+    return processes
 
 
 def _free_port() -> int:

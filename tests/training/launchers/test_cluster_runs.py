@@ -115,11 +115,11 @@ def test_a_pause_saves_ends_the_job_and_a_new_one_goes_on(
     run = run_of(step)
     assert run.state == RunState.STOPPED
     assert states() == [LaunchState.ENDED]
-    taken = len(read_metrics(run.path))
-    behave(rondo_home, steps=taken + 2)
+    steps_taken = len(read_metrics(run.path))
+    behave(rondo_home, steps=steps_taken + 2)
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
-    assert (run.path / "starts").read_text().splitlines()[-1].endswith(f"from {taken}")
+    assert (run.path / "starts").read_text().splitlines()[-1].endswith(f"from {steps_taken}")
 
 
 def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(

@@ -98,7 +98,7 @@ class Stub:
             self.objects[place] = body
             return httpx.Response(201, json=body)
         if path in (JOBS, SETS):
-            items = [one for one in self.objects.values() if one["kind"] in ("Job", "JobSet")]
+            items = [resource for resource in self.objects.values() if resource["kind"] in ("Job", "JobSet")]
             return httpx.Response(200, json={"items": items})
         if path not in self.objects:
             return httpx.Response(404, json={"message": "not found"})

@@ -25,10 +25,10 @@ HERE = socket.gethostname()
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The GPUs of this host: two."""
-    found = [{"index": 0}, {"index": 1}]
-    monkeypatch.setattr(leases, "gpus", lambda: found)
+    host_gpus = [{"index": 0}, {"index": 1}]
+    monkeypatch.setattr(leases, "gpus", lambda: host_gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return found
+    return host_gpus
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_the_gpus_of_a_silent_worker_are_free_again(gpus: list[Any], runs: list[
     long_ago = timezone.now() - timedelta(seconds=settings.RONDO_STALE_SECONDS + 60)
     for gpu in (0, 1):
         GpuLease.objects.create(host=HERE, gpu=gpu, run=runs[0], worker="dead", heartbeat_at=long_ago)
-    with leases.leased_gpus(runs[1], processes=2, wanted=None) as taken:
-        assert taken == [0, 1]
+    with leases.leased_gpus(runs[1], processes=2, wanted=None) as indices:
+        assert indices == [0, 1]
 
 
 def test_renewing_keeps_a_lease_alive(gpus: list[Any], runs: list[Run], settings: Settings):
@@ -138,14 +138,14 @@ def test_without_gpus_a_run_of_several_processes_takes_the_processor(
     gpus: list[Any], runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ):
     gpus.clear()
-    with leases.leased_gpus(runs[0], processes=4, wanted=None) as taken:
-        assert taken is None
+    with leases.leased_gpus(runs[0], processes=4, wanted=None) as indices:
+        assert indices is None
     assert launcher.devices_of(None) == {}
 
 
 def test_a_recipe_with_no_gpus_hides_those_of_the_host(gpus: list[Any], runs: list[Run]):
-    with leases.leased_gpus(runs[0], processes=2, wanted=0) as taken:
-        assert taken == []
+    with leases.leased_gpus(runs[0], processes=2, wanted=0) as indices:
+        assert indices == []
     assert launcher.devices_of([])["CUDA_VISIBLE_DEVICES"] == ""
     assert launcher.devices_of([1, 3])["CUDA_VISIBLE_DEVICES"] == "1,3"
 
@@ -154,8 +154,8 @@ def test_a_worker_that_sees_some_gpus_leases_those(
     gpus: list[Any], runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with leases.leased_gpus(runs[0], processes=1, wanted=None) as taken:
-        assert taken == [1]
+    with leases.leased_gpus(runs[0], processes=1, wanted=None) as indices:
+        assert indices == [1]
 
 
 @pytest.mark.usefixtures("fake_trainer", "rings")

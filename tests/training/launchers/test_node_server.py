@@ -20,7 +20,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def server_keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     keeper = [sys.executable, "-m", "training.launchers.node.server", "--"]
     command = [sys.executable, "-c", SERVER, str(tmp_path / "starts")]
     process = subprocess.Popen([*keeper, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -48,22 +48,24 @@ def are_gone(pids: list[int]) -> bool:
 
 
 def test_a_server_that_ends_is_started_again_without_what_it_left(
-    kept: subprocess.Popen[bytes], tmp_path: Path
+    server_keeper: subprocess.Popen[bytes], tmp_path: Path
 ):
     wait_until(lambda: len(starts(tmp_path)) == 1)
     first = starts(tmp_path)[0]
     psutil.Process(first[0]).kill()
     wait_until(lambda: len(starts(tmp_path)) == 2)
     assert are_gone(first)
-    assert kept.stdout is not None
-    assert b"ended with -9; started again in 1 s" in kept.stdout.readline()
+    assert server_keeper.stdout is not None
+    assert b"ended with -9; started again in 1 s" in server_keeper.stdout.readline()
 
 
-def test_once_the_pipe_closes_the_server_and_its_children_end(kept: subprocess.Popen[bytes], tmp_path: Path):
+def test_once_the_pipe_closes_the_server_and_its_children_end(
+    server_keeper: subprocess.Popen[bytes], tmp_path: Path
+):
     wait_until(lambda: len(starts(tmp_path)) == 1)
-    assert kept.stdin is not None
-    kept.stdin.close()
-    assert kept.wait(60) == 0
+    assert server_keeper.stdin is not None
+    server_keeper.stdin.close()
+    assert server_keeper.wait(60) == 0
     assert are_gone(starts(tmp_path)[0])
 
 

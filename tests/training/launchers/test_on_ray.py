@@ -135,8 +135,8 @@ def test_a_pause_reaches_the_nodes_and_the_run_goes_on_in_another_job(
         assert not do_step(step)
     run = Run.objects.get()
     assert run.state == "stopped"
-    taken = len(read_metrics(run.path))
+    steps_taken = len(read_metrics(run.path))
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
-    assert f"Going on after step {taken} of" in (run.path / "log.txt").read_text()
+    assert f"Going on after step {steps_taken} of" in (run.path / "log.txt").read_text()
     assert [launch.state for launch in run.launches.all()] == ["ended", "ended"]

@@ -159,7 +159,7 @@ def test_a_policy_gradient_goes_on_while_its_worker_is_replaced_and_stops_when_p
     assert step.run.launches.get().state == "ended"
     assert step.run.state == "stopped"
     assert "Going on after" not in (step.run.path / "log.txt").read_text()
-    taken = len(read_metrics(step.run.path))
+    steps_taken = len(read_metrics(step.run.path))
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
-    assert f"Going on after step {taken} of" in (step.run.path / "log.txt").read_text()
+    assert f"Going on after step {steps_taken} of" in (step.run.path / "log.txt").read_text()

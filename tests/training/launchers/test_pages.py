@@ -63,15 +63,15 @@ def test_a_local_plan_has_no_script(round_: Round):
 
 
 def test_a_launcher_that_the_installation_lacks_is_refused_at_the_start(round_: Round, carol: User):
-    wanted = with_compute(round_, launcher="ray")
+    changed_round = with_compute(round_, launcher="ray")
     with pytest.raises(Refusal, match=r"asks for the launcher ray, and this installation has local, slurm"):
-        start_round(round_=wanted, started_by=carol)
+        start_round(round_=changed_round, started_by=carol)
 
 
 def test_several_machines_need_a_cluster(round_: Round, carol: User):
-    wanted = with_compute(round_, nodes=2)
+    changed_round = with_compute(round_, nodes=2)
     with pytest.raises(Refusal, match="asks for 2 machines, and local has one"):
-        start_round(round_=wanted, started_by=carol)
+        start_round(round_=changed_round, started_by=carol)
 
 
 def test_rollout_servers_need_ray_and_a_folder_that_all_nodes_share(round_: Round, settings: Settings):

@@ -57,16 +57,18 @@ def losses_of_votes(parameters: Floats, left, right, outcome, covariates, items:
     """−log P of each vote as Davidson writes it; parameters: ratings, coefficients, log ν."""
     strengths = np.exp(parameters[:items])
     shift = np.exp(covariates @ parameters[items:-1])
-    one, other = strengths[left] * shift, strengths[right]
-    tie = np.exp(parameters[-1]) * np.sqrt(one * other)
-    chosen = np.where(outcome == 1, one, np.where(outcome == 0, tie, other))
-    return np.asarray(-np.log(chosen / (one + other + tie)))
+    left_strength, right_strength = strengths[left] * shift, strengths[right]
+    tie = np.exp(parameters[-1]) * np.sqrt(left_strength * right_strength)
+    chosen = np.where(outcome == 1, left_strength, np.where(outcome == 0, tie, right_strength))
+    return np.asarray(-np.log(chosen / (left_strength + right_strength + tie)))
 
 
 def derivative(function: Callable[[Floats], Floats], at: Floats, step: float = 1e-5) -> Floats:
     """By differences: one column for each parameter."""
     steps = np.eye(len(at)) * step
-    return np.stack([(function(at + one) - function(at - one)) / (2 * step) for one in steps], axis=-1)
+    return np.stack(
+        [(function(at + offset) - function(at - offset)) / (2 * step) for offset in steps], axis=-1
+    )
 
 
 # ── the estimate ──────────────────────────────────────────────────────────────────────
@@ -74,19 +76,19 @@ def derivative(function: Callable[[Floats], Floats], at: Floats, step: float = 1
 
 def test_two_items_are_apart_by_the_log_of_their_odds():
     # 3 : 1 → d = log 3, shared around the mean. Var d = 1/3 + 1/1 = 4/3, so each rating has half its error.
-    found = bradley_terry_ratings([[0, 3], [1, 0]])
-    assert found.ratings == pytest.approx([math.log(3) / 2, -math.log(3) / 2])
-    assert np.sqrt(np.diag(found.covariance)) == pytest.approx([math.sqrt(4 / 3) / 2] * 2)
-    assert found.low[0] == pytest.approx(math.log(3) / 2 - norm.ppf(0.975) * math.sqrt(4 / 3) / 2)
-    assert found.tie is None
-    assert found.votes.tolist() == [4, 4]
+    fit = bradley_terry_ratings([[0, 3], [1, 0]])
+    assert fit.ratings == pytest.approx([math.log(3) / 2, -math.log(3) / 2])
+    assert np.sqrt(np.diag(fit.covariance)) == pytest.approx([math.sqrt(4 / 3) / 2] * 2)
+    assert fit.low[0] == pytest.approx(math.log(3) / 2 - norm.ppf(0.975) * math.sqrt(4 / 3) / 2)
+    assert fit.tie is None
+    assert fit.votes.tolist() == [4, 4]
 
 
 def test_two_items_with_ties_fit_their_shares_exactly():
     # 4 : 4 : 1 of wins, ties and losses: P(tie) / √(P(win) P(loss)) = 4 / √4 = 2 = ν, d = log 4.
-    found = bradley_terry_ratings([[0, 4], [1, 0]], [[0, 4], [4, 0]])
-    assert found.ratings[0] - found.ratings[1] == pytest.approx(math.log(4))
-    assert found.tie == pytest.approx(2)
+    fit = bradley_terry_ratings([[0, 4], [1, 0]], [[0, 4], [4, 0]])
+    assert fit.ratings[0] - fit.ratings[1] == pytest.approx(math.log(4))
+    assert fit.tie == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +116,21 @@ def test_a_ring_that_barely_holds_together_is_fitted_exactly():
 
 def test_the_prior_is_the_penalty_of_choix():
     """choix adds alpha · |ratings|²; a normal prior of precision λ is λ / 2 of that."""
-    found = bradley_terry_ratings([[0, 5, 3], [0, 0, 2], [0, 1, 0]], prior=0.2)
+    fit = bradley_terry_ratings([[0, 5, 3], [0, 0, 2], [0, 1, 0]], prior=0.2)
     votes = [(0, 1)] * 5 + [(0, 2)] * 3 + [(1, 2)] * 2 + [(2, 1)]
     expected = choix.opt_pairwise(3, votes, alpha=0.1, tol=1e-10)
-    assert found.ratings == pytest.approx(expected, abs=1e-6)
+    assert fit.ratings == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ties_and_covariates_are_fitted_as_a_general_optimiser_fits_them(seed: int):
     left, right, outcome, covariates = random_votes(800, seed=seed)
-    found = ratings_of_votes(left, right, outcome, covariates)
+    fit = ratings_of_votes(left, right, outcome, covariates)
     data = (left, right, outcome, covariates, 5)
     best = minimize(lambda at: losses_of_votes(at, *data).sum(), np.zeros(8), method="BFGS", tol=1e-7).x
-    assert found.ratings == pytest.approx(best[:5] - best[:5].mean(), abs=1e-4)
-    assert found.coefficients == pytest.approx(best[5:7], abs=1e-4)
-    assert found.tie == pytest.approx(math.exp(best[7]), abs=1e-4)
+    assert fit.ratings == pytest.approx(best[:5] - best[:5].mean(), abs=1e-4)
+    assert fit.coefficients == pytest.approx(best[5:7], abs=1e-4)
+    assert fit.tie == pytest.approx(math.exp(best[7]), abs=1e-4)
 
 
 def test_without_covariates_votes_and_counts_say_the_same():
@@ -143,22 +145,22 @@ def test_without_covariates_votes_and_counts_say_the_same():
 
 def test_without_a_tie_davidsons_model_is_bradley_and_terrys():
     wins = random_wins(4, 100, 5)
-    found = bradley_terry_ratings(wins, np.zeros((4, 4)))
-    assert found.tie == 0
-    assert found.ratings.tolist() == bradley_terry_ratings(wins).ratings.tolist()
+    fit = bradley_terry_ratings(wins, np.zeros((4, 4)))
+    assert fit.tie == 0
+    assert fit.ratings.tolist() == bradley_terry_ratings(wins).ratings.tolist()
 
 
 def test_turning_a_vote_around_changes_nothing():
     left, right, outcome, covariates = random_votes(400)
     turned = np.random.default_rng(1).random(400) < 0.5
-    found = ratings_of_votes(left, right, outcome, covariates)
+    fit = ratings_of_votes(left, right, outcome, covariates)
     again = ratings_of_votes(
         np.where(turned, right, left),
         np.where(turned, left, right),
         np.where(turned, -outcome, outcome),
         np.where(turned[:, None], -covariates, covariates),
     )
-    assert again.parameters == pytest.approx(found.parameters, abs=1e-12)
+    assert again.parameters == pytest.approx(fit.parameters, abs=1e-12)
 
 
 # ── the errors ────────────────────────────────────────────────────────────────────────
@@ -178,17 +180,17 @@ def sandwich_by_differences(at: Floats, data: tuple[Any, ...]) -> Floats:
 
 def test_the_covariance_with_covariates_is_the_sandwich_of_the_votes():
     left, right, outcome, covariates = random_votes(600)
-    found = ratings_of_votes(left, right, outcome, covariates)
-    expected = sandwich_by_differences(found.parameters, (left, right, outcome, covariates, 5))
-    assert found.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    fit = ratings_of_votes(left, right, outcome, covariates)
+    expected = sandwich_by_differences(fit.parameters, (left, right, outcome, covariates, 5))
+    assert fit.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 def test_the_covariance_of_counts_is_the_sandwich_of_the_votes():
     left, right, outcome, _ = random_votes(600)
-    found = bradley_terry_ratings(*count_votes(left, right, outcome))
+    fit = bradley_terry_ratings(*count_votes(left, right, outcome))
     data = (left, right, outcome, np.zeros((600, 0)), 5)
-    expected = sandwich_by_differences(found.parameters, data)
-    assert found.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    expected = sandwich_by_differences(fit.parameters, data)
+    assert fit.parameter_covariance == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 # ── what cannot be rated ──────────────────────────────────────────────────────────────
@@ -196,8 +198,8 @@ def test_the_covariance_of_counts_is_the_sandwich_of_the_votes():
 
 def test_items_that_were_never_compared_with_the_rest_are_named():
     wins = np.zeros((5, 5))
-    for one, other in ((0, 1), (1, 2), (3, 4)):
-        wins[one, other] = wins[other, one] = 2
+    for left, right in ((0, 1), (1, 2), (3, 4)):
+        wins[left, right] = wins[right, left] = 2
     with pytest.raises(UnboundedRatingsError, match="Items 3, 4 stand apart") as refused:
         bradley_terry_ratings(wins)
     assert refused.value.items == (3, 4)
@@ -240,11 +242,11 @@ def test_nothing_but_ties_is_refused():
     ids=["always lost", "never compared", "only ties", "runs away", "alone"],
 )
 def test_a_prior_gives_an_answer_to_everything(wins, ties):
-    found = bradley_terry_ratings(wins, ties, prior=WEAK_PRIOR, bootstrap=50)
-    assert np.isfinite(found.parameters).all()
-    assert np.isfinite(found.parameter_covariance).all()
-    assert np.isfinite(found.resampled).all()
-    assert found.ratings.mean() == pytest.approx(0, abs=1e-9)
+    fit = bradley_terry_ratings(wins, ties, prior=WEAK_PRIOR, bootstrap=50)
+    assert np.isfinite(fit.parameters).all()
+    assert np.isfinite(fit.parameter_covariance).all()
+    assert np.isfinite(fit.resampled).all()
+    assert fit.ratings.mean() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +268,9 @@ def test_covariates_that_cannot_be_told_apart_are_named(column, guilty: str):
 
 def test_a_covariate_that_tells_every_outcome_is_refused():
     left, right, outcome, covariates = random_votes(400)
-    told = np.column_stack([covariates, outcome])
+    with_outcome = np.column_stack([covariates, outcome])
     with pytest.raises(UnboundedRatingsError, match="a covariate tells the outcome"):
-        ratings_of_votes(left, right, outcome, told)
+        ratings_of_votes(left, right, outcome, with_outcome)
 
 
 @pytest.mark.parametrize(
@@ -308,27 +310,27 @@ def test_a_tie_is_half_a_win_in_the_matrix_of_win_rates():
 
 
 def test_four_hundred_points_of_elo_are_odds_of_ten_to_one():
-    found = bradley_terry_ratings([[0, 10], [1, 0]])
-    assert found.elo() == pytest.approx([1200, 800])
-    assert found.elo(found.low, mean=0)[0] == pytest.approx(found.low[0] * 400 / math.log(10))
+    fit = bradley_terry_ratings([[0, 10], [1, 0]])
+    assert fit.elo() == pytest.approx([1200, 800])
+    assert fit.elo(fit.low, mean=0)[0] == pytest.approx(fit.low[0] * 400 / math.log(10))
     assert pytest.approx(173.7178) == ELO_PER_UNIT
 
 
 def test_the_difference_of_neighbours_is_tested_with_their_covariance():
     # 30 : 10 → d = log 3, variance 1/30 + 1/10.
-    (found,) = neighbours(bradley_terry_ratings([[0, 10], [30, 0]]))
+    (neighbour,) = neighbours(bradley_terry_ratings([[0, 10], [30, 0]]))
     error = math.sqrt(1 / 30 + 1 / 10)
-    assert (found.better, found.worse) == (1, 0)
-    assert found.difference == pytest.approx(math.log(3))
-    assert found.standard_error == pytest.approx(error)
-    assert found.p_value == pytest.approx(2 * norm.sf(math.log(3) / error))
-    assert found.p_holm == found.p_value
+    assert (neighbour.better, neighbour.worse) == (1, 0)
+    assert neighbour.difference == pytest.approx(math.log(3))
+    assert neighbour.standard_error == pytest.approx(error)
+    assert neighbour.p_value == pytest.approx(2 * norm.sf(math.log(3) / error))
+    assert neighbour.p_holm == neighbour.p_value
 
 
 def test_neighbours_go_down_the_order_and_are_corrected_together():
-    found = neighbours(bradley_terry_ratings(random_wins(6, 3_000, 8)))
-    assert [one.worse for one in found[:-1]] == [one.better for one in found[1:]]
-    assert [one.p_holm for one in found] == holm(np.array([one.p_value for one in found])).tolist()
+    pairs = neighbours(bradley_terry_ratings(random_wins(6, 3_000, 8)))
+    assert [pair.worse for pair in pairs[:-1]] == [pair.better for pair in pairs[1:]]
+    assert [pair.p_holm for pair in pairs] == holm(np.array([pair.p_value for pair in pairs])).tolist()
 
 
 def test_holm_steps_down():

@@ -39,8 +39,8 @@ def share_held(simulations: int, fit: Callable[[Floats, Floats], Ratings], *, ti
     generator = np.random.default_rng(11)
     held = []
     for _ in range(simulations):
-        found = fit(*simulated(generator, tie=tie, least=5, most=60))
-        held.append(((found.low <= TRUTH) & (found.high >= TRUTH)).mean())
+        fitted = fit(*simulated(generator, tie=tie, least=5, most=60))
+        held.append(((fitted.low <= TRUTH) & (fitted.high >= TRUTH)).mean())
     return float(np.mean(held))
 
 
@@ -81,10 +81,10 @@ def test_intervals_of_coefficients_hold_the_truth_in_95_of_100():
     generator, truth = np.random.default_rng(5), np.array([0.8, 0.25])
     held, ratings_held = [], []
     for _ in range(400):
-        found = ratings_of_votes(*votes_with_covariates(generator, 600, truth), items=ITEMS)
-        low, high = found.coefficient_interval
+        fitted = ratings_of_votes(*votes_with_covariates(generator, 600, truth), items=ITEMS)
+        low, high = fitted.coefficient_interval
         held.append((low <= truth) & (truth <= high))
-        ratings_held.append(((found.low <= TRUTH) & (found.high >= TRUTH)).mean())
+        ratings_held.append(((fitted.low <= TRUTH) & (fitted.high >= TRUTH)).mean())
     assert (np.abs(np.mean(held, axis=0) - 0.95) < 0.03).all()
     assert abs(np.mean(ratings_held) - 0.95) < 0.03
 
@@ -113,11 +113,11 @@ def test_a_batch_of_weightings_is_fitted_as_choix_fits_each():
 
 def test_resamples_are_the_same_for_a_seed_and_others_for_another():
     wins, ties = simulated(np.random.default_rng(3), tie=TIE, least=5, most=60)
-    one, same, other = (
+    first, same, other = (
         bradley_terry_ratings(wins, ties, bootstrap=20, seed=seed).resampled for seed in (1, 1, 2)
     )
-    assert one.tolist() == same.tolist()
-    assert not np.isclose(one, other).any()
+    assert first.tolist() == same.tolist()
+    assert not np.isclose(first, other).any()
 
 
 # The spread of 1,000 resamples has an error of 1 / √2000 = 2.2 %, dealing into 4,096 blocks adds 1.1 %.
@@ -126,20 +126,20 @@ def test_resamples_spread_as_the_sandwich_says(at_most: int, monkeypatch: pytest
     monkeypatch.setattr(resampling, "_MOST_REFITTED", at_most)
     monkeypatch.setattr(resampling, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
     votes = votes_with_covariates(np.random.default_rng(4), 20_000, np.array([0.8, 0.25]))
-    found = ratings_of_votes(*votes, items=ITEMS, bootstrap=1000)
-    errors = np.sqrt(np.diag(found.parameter_covariance))
-    assert found.resampled.std(axis=0) / errors == pytest.approx(np.ones(ITEMS + 3), abs=0.1)
-    assert (found.resampled.std(axis=0) / errors).mean() == pytest.approx(1, abs=0.04)
-    assert (found.resampled.mean(axis=0) - found.parameters) / errors == pytest.approx(
+    fitted = ratings_of_votes(*votes, items=ITEMS, bootstrap=1000)
+    errors = np.sqrt(np.diag(fitted.parameter_covariance))
+    assert fitted.resampled.std(axis=0) / errors == pytest.approx(np.ones(ITEMS + 3), abs=0.1)
+    assert (fitted.resampled.std(axis=0) / errors).mean() == pytest.approx(1, abs=0.04)
+    assert (fitted.resampled.mean(axis=0) - fitted.parameters) / errors == pytest.approx(
         np.zeros(ITEMS + 3), abs=0.15
     )
 
 
 def test_every_resample_rates_an_item_that_lost_only_once():
     """Drawn vote by vote, a third of the resamples would miss that defeat and have no finite rating."""
-    found = bradley_terry_ratings([[0, 12, 9], [1, 0, 6], [0, 5, 0]], bootstrap=1000)
-    assert np.isfinite(found.resampled).all()
-    assert found.low[0] < found.ratings[0] < found.high[0] < 20
+    fitted = bradley_terry_ratings([[0, 12, 9], [1, 0, 6], [0, 5, 0]], bootstrap=1000)
+    assert np.isfinite(fitted.resampled).all()
+    assert fitted.low[0] < fitted.ratings[0] < fitted.high[0] < 20
 
 
 @pytest.mark.parametrize("at_most", [10**9, 0], ids=["each refitted", "one step"])
@@ -148,7 +148,7 @@ def test_what_only_the_prior_speaks_of_is_as_wide_as_the_prior(at_most: int, mon
     and the little that the mean of the others adds."""
     monkeypatch.setattr(resampling, "_MOST_REFITTED", at_most)
     monkeypatch.setattr(resampling, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
-    found = bradley_terry_ratings([[0, 40, 0], [30, 0, 0], [0, 0, 0]], prior=WEAK_PRIOR, bootstrap=2000)
-    error = np.sqrt(found.covariance[2, 2])
+    fitted = bradley_terry_ratings([[0, 40, 0], [30, 0, 0], [0, 0, 0]], prior=WEAK_PRIOR, bootstrap=2000)
+    error = np.sqrt(fitted.covariance[2, 2])
     assert error == pytest.approx(np.sqrt(2 / 3 / WEAK_PRIOR), rel=0.01)
-    assert found.resampled[:, 2].std() == pytest.approx(error, rel=0.06)
+    assert fitted.resampled[:, 2].std() == pytest.approx(error, rel=0.06)

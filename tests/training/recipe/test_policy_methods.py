@@ -72,10 +72,10 @@ def test_a_policy_is_trained_for_the_reward_model_of_its_own_round_and_for_earli
     settings = run.spec["settings"]
     now, short = settings["rewards"]
     [before] = settings["watch"]["held_out"]
-    own = Run.objects.get(name="tea-round-2-reward")
+    reward_run = Run.objects.get(name="tea-round-2-reward")
     assert now["checkpoint"] == "../tea-round-2-reward/checkpoint"
-    assert (run.path / now["checkpoint"]).resolve() == own.path / "checkpoint"
-    assert now["checkpoint_digest"] == Checkpoint.objects.get(run=own).digest
+    assert (run.path / now["checkpoint"]).resolve() == reward_run.path / "checkpoint"
+    assert now["checkpoint_digest"] == Checkpoint.objects.get(run=reward_run).digest
     assert short["checkpoint"] is None
     earlier = Checkpoint.objects.get(name="tea-round-1-reward")
     assert (run.path / before["checkpoint"]).resolve() == earlier.path

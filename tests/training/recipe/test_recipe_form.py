@@ -30,14 +30,14 @@ def classes(cls: Any, seen: set[Any]) -> set[Any]:
         return seen
     seen.add(cls)
     for hint in typing.get_type_hints(cls).values():
-        for one in (hint, *typing.get_args(hint)):
-            if isinstance(one, type) and dataclasses.is_dataclass(one):
-                classes(one, seen)
+        for part in (hint, *typing.get_args(hint)):
+            if isinstance(part, type) and dataclasses.is_dataclass(part):
+                classes(part, seen)
     return seen
 
 
 EVERY_CLASS = sorted(
-    classes(Recipe, set()).union(*(classes(one, set()) for one in SETTINGS.values())),
+    classes(Recipe, set()).union(*(classes(setting, set()) for setting in SETTINGS.values())),
     key=lambda cls: cls.__name__,
 )
 
@@ -59,7 +59,7 @@ def test_a_form_says_its_sentences_in_the_readers_language(monkeypatch: pytest.M
     english = help_of(Recipe)["seed"]
     monkeypatch.setattr(form, "gettext", lambda text: "Deutsch." if text == english else text)
     whole = RecipeForm(flattened(Recipe())).whole
-    assert {one.name: one.help for one in whole.inputs}["seed"] == "Deutsch."
+    assert {field.name: field.help for field in whole.inputs}["seed"] == "Deutsch."
 
 
 def test_help_is_what_stands_under_the_field():
@@ -121,7 +121,9 @@ def test_a_form_that_nobody_touched_gives_the_same_recipe(recipe: Recipe):
 
 
 def inputs_of(group: Group) -> list[str]:
-    return [one.name for one in group.inputs] + [name for inner in group.groups for name in inputs_of(inner)]
+    return [field.name for field in group.inputs] + [
+        name for inner in group.groups for name in inputs_of(inner)
+    ]
 
 
 def test_every_plain_setting_is_an_input():
@@ -155,9 +157,9 @@ WRONG = [
 def test_an_error_stands_at_the_field_that_it_names(name: str, value: str, message: str):
     form = RecipeForm({**flattened(Recipe()), name: [value]})
     assert form.recipe is None
-    (found,) = form.errors
-    assert found[0] == name
-    assert found[1].startswith(message)
+    (error,) = form.errors
+    assert error[0] == name
+    assert error[1].startswith(message)
 
 
 def test_an_error_across_a_method_stands_at_its_field_too():

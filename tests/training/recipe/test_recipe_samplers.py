@@ -22,7 +22,7 @@ COLD = {"temperature": 0.0}
 
 
 @pytest.fixture
-def asked(project: Project) -> list[Prompt]:
+def train_prompts(project: Project) -> list[Prompt]:
     return [factories.make_prompt(project, f"What is {n}?", split="train") for n in range(2)]
 
 
@@ -41,24 +41,24 @@ def first_seed(prompt: Prompt, checkpoint: str, seed: int = 0) -> int:
     return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4], "big") >> 2
 
 
-def test_a_recipe_without_samplers_draws_the_seeds_of_before(project: Project, asked: list[Prompt]):
+def test_a_recipe_without_samplers_draws_the_seeds_of_before(project: Project, train_prompts: list[Prompt]):
     round_ = a_round(project)
     rival = another()
     pair, ranking = questions_of(round_, rival)
     starter = round_.policy.name
     assert [(draw.checkpoint.name, draw.seed) for draw in pair.draws] == [
-        (starter, first_seed(asked[0], starter)),
-        ("other", first_seed(asked[0], "other")),
+        (starter, first_seed(train_prompts[0], starter)),
+        ("other", first_seed(train_prompts[0], "other")),
     ]
     assert [draw.seed for draw in ranking.draws] == [
-        first_seed(asked[1], starter),
-        first_seed(asked[1], starter) + 1,
-        first_seed(asked[1], "other"),
-        first_seed(asked[1], "other") + 1,
+        first_seed(train_prompts[1], starter),
+        first_seed(train_prompts[1], starter) + 1,
+        first_seed(train_prompts[1], "other"),
+        first_seed(train_prompts[1], "other") + 1,
     ]
 
 
-def test_each_prompt_gets_the_answers_of_all_samplers(project: Project, asked: list[Prompt]):
+def test_each_prompt_gets_the_answers_of_all_samplers(project: Project, train_prompts: list[Prompt]):
     round_ = a_round(
         project,
         samplers=[{"completions": 2}, {"checkpoint": "rival"}, {"completions": 1, "sampling": COLD}],
@@ -75,22 +75,22 @@ def test_each_prompt_gets_the_answers_of_all_samplers(project: Project, asked: l
         assert len(set(keys)) == len(keys)
 
 
-def test_two_samplers_of_one_checkpoint_go_on_counting(project: Project, asked: list[Prompt]):
+def test_two_samplers_of_one_checkpoint_go_on_counting(project: Project, train_prompts: list[Prompt]):
     name = register_starter().name
     round_ = a_round(project, samplers=[{"checkpoint": "policy"}, {"checkpoint": "rival"}])
     question = next(questions_of(round_, None))
-    seed = first_seed(asked[0], name)
+    seed = first_seed(train_prompts[0], name)
     # In a first round the rival is the policy itself.
     assert [draw.seed for draw in question.draws] == [seed, seed + 1]
 
 
-def test_the_same_samplers_draw_the_same_again(project: Project, asked: list[Prompt]):
+def test_the_same_samplers_draw_the_same_again(project: Project, train_prompts: list[Prompt]):
     round_ = a_round(project, samplers=[{"completions": 2, "sampling": COLD}])
     once, again = ([question.draws for question in questions_of(round_, None)] for _ in range(2))
     assert once == again
 
 
-def test_a_sampler_that_no_checkpoint_is_named_for_is_refused(project: Project, asked: list[Prompt]):
+def test_a_sampler_that_no_checkpoint_is_named_for_is_refused(project: Project, train_prompts: list[Prompt]):
     round_ = a_round(project, samplers=[{"checkpoint": "nobody", "completions": 2}])
     with pytest.raises(Refusal, match="'nobody' is no checkpoint"):
         list(questions_of(round_, None))
@@ -155,13 +155,13 @@ def test_a_round_that_asks_some_prompts_asks_enough_held_out_ones(project: Proje
     ]
     round_ = a_round(project, prompts=10)
     # A fifth of 10 are 2: one is there already, and the next one takes the last training prompt's place.
-    assert [prompts.index(one) for one in prompts_of(round_)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12]
+    assert [prompts.index(prompt) for prompt in prompts_of(round_)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12]
     # A fifth of 15 are 3; 3 and 12 are there.
     round_.recipe = {"prompts": 15}
-    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(14), 15]
+    assert [prompts.index(prompt) for prompt in prompts_of(round_)] == [*range(14), 15]
     # Half as many again as the decision wants: 2 of 1.
     round_.recipe = {"prompts": 15, "promotion": {"least_reward_model_judgments": 1}}
-    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(15)]
+    assert [prompts.index(prompt) for prompt in prompts_of(round_)] == [*range(15)]
     round_.recipe = {"prompts": 10}
     round_.number = 2
-    assert [prompts.index(one) for one in prompts_of(round_)] == [*range(10, 20)]
+    assert [prompts.index(prompt) for prompt in prompts_of(round_)] == [*range(10, 20)]

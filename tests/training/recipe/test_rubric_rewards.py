@@ -121,8 +121,8 @@ def test_a_rounds_policy_is_trained_by_the_rubric_that_its_recipe_names(
 def test_names_that_the_project_does_not_have_are_refused_in_the_dry_run_and_at_the_start(
     project: Project, version: RubricVersion, options: dict[str, Any], problem: str
 ):
-    [found] = unknown_rubric(project, part(**options))
-    assert problem in found
+    [message] = unknown_rubric(project, part(**options))
+    assert problem in message
     with pytest.raises(Refusal, match=problem):
         with_rubric(project, part(**options))
 

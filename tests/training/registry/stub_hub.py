@@ -53,8 +53,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             repository, revision = "/".join(parts[:2]), parts[3] if len(parts) > 3 else "main"
         folder = self.hub.folders.get(repository)
-        wanted = self.hub.tokens.get(repository)
-        if folder is None or (wanted and self.headers.get("Authorization") != f"Bearer {wanted}"):
+        token = self.hub.tokens.get(repository)
+        if folder is None or (token and self.headers.get("Authorization") != f"Bearer {token}"):
             return self._refuse("RepoNotFound")
         if revision not in ("main", COMMIT):
             return self._refuse("RevisionNotFound")
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._file(folder / parts[4], body=body)
 
     def _facts(self, repository: str, folder: Path) -> dict[str, Any]:
-        files = [{"rfilename": one.name, "size": one.stat().st_size} for one in sorted(folder.iterdir())]
+        files = [{"rfilename": file.name, "size": file.stat().st_size} for file in sorted(folder.iterdir())]
         return {
             "id": repository,
             "sha": COMMIT,
@@ -77,11 +77,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse("EntryNotFound")
         content = file.read_bytes()
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        asked = self.headers.get("Range", "")
+        requested_range = self.headers.get("Range", "")
         status = 200
-        if asked and body:
-            self.hub.ranges.append((file.name, asked))
-            begin = int(asked.removeprefix("bytes=").partition("-")[0])
+        if requested_range and body:
+            self.hub.ranges.append((file.name, requested_range))
+            begin = int(requested_range.removeprefix("bytes=").partition("-")[0])
             headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
             content, status = content[begin:], 206
         if body:

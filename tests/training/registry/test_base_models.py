@@ -70,9 +70,9 @@ def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield running
 
 
-def added(wanted: Wanted, user: User) -> BaseModelAddition:
+def added(request: Wanted, user: User) -> BaseModelAddition:
     """The addition after a worker has done it."""
-    addition = request_base_model(wanted=wanted, requested_by=user)
+    addition = request_base_model(wanted=request, requested_by=user)
     do_addition(addition.pk)
     addition.refresh_from_db()
     return addition
@@ -89,7 +89,7 @@ def of_hub(licence: str | None = "apache-2.0", revision: str = "") -> Wanted:
 def leftovers(settings: Settings) -> list[str]:
     """What lies in the folder of base models."""
     folder = Path(settings.RONDO_MODELS)
-    return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 # ── Folders ───────────────────────────────────────────────────────────────────────────
@@ -102,7 +102,7 @@ def test_a_folder_becomes_a_base_model_with_its_facts_and_the_digest_of_every_fi
     addition = added(of_folder(server_folder), admin)
     assert (addition.state, addition.error) == (JobState.FINISHED, "")
     base = BaseModel.objects.get(name="tiny-llama")
-    assert {one["name"]: one["sha256"] for one in base.files} == {
+    assert {file["name"]: file["sha256"] for file in base.files} == {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in server_folder.iterdir()
     }
     assert (
@@ -129,10 +129,10 @@ def test_a_folder_becomes_a_base_model_with_its_facts_and_the_digest_of_every_fi
 
 @pytest.mark.slow
 def test_a_folder_in_rondos_own_models_is_used_where_it_lies(llama: Path, admin: User, settings: Settings):
-    own = Path(shutil.copytree(llama, Path(settings.RONDO_MODELS) / "mine"))
-    assert added(of_folder(own), admin).state == JobState.FINISHED
-    assert not (own / "config.json").is_symlink()
-    assert BaseModel.objects.get(name="mine").path == own
+    folder = Path(shutil.copytree(llama, Path(settings.RONDO_MODELS) / "mine"))
+    assert added(of_folder(folder), admin).state == JobState.FINISHED
+    assert not (folder / "config.json").is_symlink()
+    assert BaseModel.objects.get(name="mine").path == folder
 
 
 @pytest.mark.slow
@@ -264,9 +264,9 @@ def test_a_gguf_file_becomes_a_base_model_and_a_damaged_or_unclear_one_leaves_no
 def test_a_model_of_the_hub_is_pinned_to_its_commit_and_downloaded_once_its_licence_is_accepted(
     hub: StubHub, admin: User, settings: Settings
 ):
-    found = look_up_on_hub(repository="maker/tiny-llama")
-    assert (found.revision, found.licence) == (COMMIT, "apache-2.0")
-    assert found.size == sum(one.stat().st_size for one in hub.folders["maker/tiny-llama"].iterdir())
+    hub_model = look_up_on_hub(repository="maker/tiny-llama")
+    assert (hub_model.revision, hub_model.licence) == (COMMIT, "apache-2.0")
+    assert hub_model.size == sum(file.stat().st_size for file in hub.folders["maker/tiny-llama"].iterdir())
     for licence in (None, "mit"):
         with pytest.raises(Refusal, match=r"apache-2\.0") as refused:
             request_base_model(wanted=of_hub(licence), requested_by=admin)
@@ -385,8 +385,10 @@ def test_a_model_of_another_server_is_added_when_that_server_knows_it(
     admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     _served(monkeypatch, settings, httpx.Response(200, json={"data": [{"id": "maker/large"}]}))
-    wanted = Wanted(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="maker/large")
-    assert added(wanted, admin).error == ""
+    request = Wanted(
+        origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="maker/large"
+    )
+    assert added(request, admin).error == ""
     base = BaseModel.objects.get(name="large")
     assert (base.origin, base.has_files, base.files) == (BaseOrigin.SERVER, False, [])
     assert (base.starter.server_url, base.starter.server_model) == ("http://gpu-box:8000/v1", "maker/large")
@@ -401,8 +403,8 @@ def test_a_server_that_does_not_answer_is_not_added(
     admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     _served(monkeypatch, settings, httpx.Response(500, json={"error": {"message": "broken"}}))
-    wanted = Wanted(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="large")
-    assert added(wanted, admin).state == JobState.FAILED
+    request = Wanted(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="large")
+    assert added(request, admin).state == JobState.FAILED
     assert not BaseModel.objects.exists()
     inside = Wanted(origin=BaseOrigin.SERVER, server_url="http://169.254.169.254/v1", server_model="large")
     with pytest.raises(Refusal) as refused:
@@ -453,7 +455,7 @@ def test_the_memory_of_a_base_model_is_reckoned_by_the_formulas_of_the_dry_run(
 ):
     added(of_folder(server_folder), admin)
     base = BaseModel.objects.get()
-    estimates = {one.name: one for one in estimates_of(base)}
+    estimates = {estimate.name: estimate for estimate in estimates_of(base)}
     assert {"serving", "reward", "preference", "kto", "sft", "grpo", "ppo"} <= set(estimates)
     # Three layers with two key heads of twelve places, keys and values.
     places = CACHE_TOKENS * 2 * 3 * 2 * 12

@@ -96,16 +96,16 @@ def test_checkpoints_are_found_by_tag_kind_and_text(old: Checkpoint, project, ca
     Checkpoint.objects.filter(pk=old.pk).update(tags=["best"], notes="answers in rhyme")
     client = client_of(carol)
 
-    def found(**asked: str) -> set[str]:
-        page = client.get(reverse("checkpoints"), asked).content.decode()
+    def listed(**query: str) -> set[str]:
+        page = client.get(reverse("checkpoints"), query).content.decode()
         return {name for name in ("policy-1", "policy-2", "reward-1") if f'/checkpoints/{name}/"' in page}
 
-    assert found() == {"policy-1", "policy-2", "reward-1"}
-    assert found(tag="best") == {"policy-1"}
-    assert found(tag="bes") == set()
-    assert found(kind="reward") == {"reward-1"}
-    assert found(text="rhyme") == {"policy-1"}
-    assert found(text="POLICY", kind="policy") == {"policy-1", "policy-2"}
+    assert listed() == {"policy-1", "policy-2", "reward-1"}
+    assert listed(tag="best") == {"policy-1"}
+    assert listed(tag="bes") == set()
+    assert listed(kind="reward") == {"reward-1"}
+    assert listed(text="rhyme") == {"policy-1"}
+    assert listed(text="POLICY", kind="policy") == {"policy-1", "policy-2"}
 
 
 def test_checkpoints_are_ordered_by_what_was_measured_and_lead_to_it(
@@ -117,20 +117,20 @@ def test_checkpoints_are_ordered_by_what_was_measured_and_lead_to_it(
         Run.objects.filter(pk=made.run_id).update(summary={"held_out_accuracy": accuracy})
     client = client_of(carol)
 
-    def found(**asked: str) -> list[str]:
-        page = client.get(reverse("checkpoints"), asked)
+    def listed(**query: str) -> list[str]:
+        page = client.get(reverse("checkpoints"), query)
         assert page.status_code == 200
         return re.findall(r'<th scope="row"><a href="/checkpoints/([^/]+)/"', page.content.decode())
 
-    assert found(sort="-accuracy")[:2] == ["reward-2", "reward-1"]
-    assert found(sort="accuracy")[:2] == ["reward-1", "reward-2"]
-    assert found(sort="name")[:2] == ["base", "policy-1"]
-    assert found(sort="-created")[0] == "reward-2"
-    assert found(evaluated="1") == []
-    assert found(round="7") == []
-    newest = found()
+    assert listed(sort="-accuracy")[:2] == ["reward-2", "reward-1"]
+    assert listed(sort="accuracy")[:2] == ["reward-1", "reward-2"]
+    assert listed(sort="name")[:2] == ["base", "policy-1"]
+    assert listed(sort="-created")[0] == "reward-2"
+    assert listed(evaluated="1") == []
+    assert listed(round="7") == []
+    newest = listed()
     for hostile in ({"sort": "-run__spec"}, {"sort": "__class__"}, {"page": "-1"}, {"round": "9" * 30}):
-        assert found(**hostile) == newest
+        assert listed(**hostile) == newest
     page = client.get(reverse("checkpoints"), {"project": "tea"}).content.decode()
     assert better.run.get_absolute_url() in page
     # Only what writes text can be compared.
@@ -143,13 +143,13 @@ def test_checkpoints_are_ordered_by_what_was_measured_and_lead_to_it(
 
 
 def test_every_file_is_held_against_its_digest(old: Checkpoint):
-    assert {one.name: one.state for one in check_files(old)} == {
+    assert {file.name: file.state for file in check_files(old)} == {
         "manifest.json": "intact", "adapter_model.safetensors": "intact", "adapter_config.json": "intact",
     }  # fmt: skip
     (old.path / "adapter_model.safetensors").write_text("other weights")
     (old.path / "adapter_config.json").unlink()
     (old.path / "note.txt").write_text("hello")
-    assert {one.name: one.state for one in check_files(old)} == {
+    assert {file.name: file.state for file in check_files(old)} == {
         "manifest.json": "intact", "adapter_model.safetensors": "changed",
         "adapter_config.json": "missing", "note.txt": "unknown",
     }  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_manifest_that_was_exchanged_with_its_files_is_found_out(old: Checkpoi
     other = make_trained("policy-3", project)
     for file in old.path.iterdir():
         file.write_bytes((other.path / file.name).read_bytes())
-    assert [(one.name, one.state) for one in check_files(old)] == [("manifest.json", "changed")]
+    assert [(checked.name, checked.state) for checked in check_files(old)] == [("manifest.json", "changed")]
     with pytest.raises(Refusal, match="its manifest is changed"):
         require_registered(old)
     require_registered(other)
@@ -173,7 +173,7 @@ def test_a_link_in_place_of_a_file_is_no_file(old: Checkpoint, project: Project)
     weights = old.path / "adapter_model.safetensors"
     weights.rename(old.path.parent / "elsewhere")
     weights.symlink_to(old.path.parent / "elsewhere")
-    assert {one.name: one.state for one in check_files(old)}["adapter_model.safetensors"] == "missing"
+    assert {file.name: file.state for file in check_files(old)}["adapter_model.safetensors"] == "missing"
 
 
 def test_verify_now_shows_each_file(old: Checkpoint, carol: User, client_of: SignIn):
@@ -330,10 +330,10 @@ def test_the_newest_that_nothing_needs_and_all_that_are_tagged_stay(
     assert [line.split(",")[0] for line in out.getvalue().splitlines()] == [
         "checkpoint policy-2", "checkpoint policy-0", "2 would be deleted",
     ]  # fmt: skip
-    assert all(one.path.is_dir() for one in made)
+    assert all(checkpoint.path.is_dir() for checkpoint in made)
     with django_capture_on_commit_callbacks(execute=True):
         apply_retention()
-    assert [one.path.is_dir() for one in made] == [False, True, False, True, True, True]
+    assert [checkpoint.path.is_dir() for checkpoint in made] == [False, True, False, True, True, True]
     entry = AuditEntry.objects.filter(action="checkpoint.delete").first()
     assert (entry.actor, entry.details["reason"]) == (None, "retention")
     assert expired_files() == []
@@ -341,17 +341,17 @@ def test_the_newest_that_nothing_needs_and_all_that_are_tagged_stay(
 
 def test_states_of_all_but_the_newest_finished_runs_go(project: Project, settings: Settings):
     made = [make_trained(f"policy-{n}", project) for n in range(3)]
-    for one in made:
-        (one.run.path / "state").mkdir()
-        (one.run.path / "state" / "optimiser").write_text("x" * 10)
-        (one.run.path / "metrics.jsonl").write_text("")
+    for checkpoint in made:
+        (checkpoint.run.path / "state").mkdir()
+        (checkpoint.run.path / "state" / "optimiser").write_text("x" * 10)
+        (checkpoint.run.path / "metrics.jsonl").write_text("")
     settings.RONDO_KEEP_RUN_STATES = 1
-    assert [(one.what, one.size) for one in expired_files()] == [
+    assert [(expired.what, expired.size) for expired in expired_files()] == [
         ("state of run policy-1", 10), ("state of run policy-0", 10),
     ]  # fmt: skip
     apply_retention()
-    assert [(one.run.path / "state").is_dir() for one in made] == [False, False, True]
-    assert all((one.run.path / "metrics.jsonl").exists() for one in made)
+    assert [(policy.run.path / "state").is_dir() for policy in made] == [False, False, True]
+    assert all((policy.run.path / "metrics.jsonl").exists() for policy in made)
 
 
 def test_an_export_that_nobody_fetched_goes_after_a_week(old: Checkpoint, rondo_home):
@@ -366,7 +366,7 @@ def test_an_export_that_nobody_fetched_goes_after_a_week(old: Checkpoint, rondo_
     )
     assert apply_retention() == []
     CheckpointExport.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=8))
-    assert [one.what for one in apply_retention()] == ["export of policy-1, adapter"]
+    assert [expired.what for expired in apply_retention()] == ["export of policy-1, adapter"]
     assert not (rondo_home / "exports" / "1").exists()
     made.refresh_from_db()
     assert made.folder == ""

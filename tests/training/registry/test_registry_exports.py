@@ -148,7 +148,7 @@ class FakeHub:
         return f"https://hub.example.org/{name}"
 
     def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> None:
-        files = sorted(one.name for one in Path(folder_path).iterdir())
+        files = sorted(path.name for path in Path(folder_path).iterdir())
         self.calls.append(("upload", repo_id, files, commit_message))
 
 

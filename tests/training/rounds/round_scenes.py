@@ -25,7 +25,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, *, ready: bool, promote: bool, reaso
 def deeds(round_: Round) -> list[tuple[str, str | None]]:
     """What the audit log says of a round, in the order in which it was done."""
     entries = AuditEntry.objects.filter(subject_id=round_.pk, action__startswith="round.").order_by("pk")
-    return [(one.action, one.actor.username if one.actor else None) for one in entries]
+    return [(entry.action, entry.actor.username if entry.actor else None) for entry in entries]
 
 
 def states(round_: Round) -> list[str]:

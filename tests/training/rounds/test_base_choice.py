@@ -118,8 +118,8 @@ def test_a_recipe_whose_reference_is_a_checkpoint_of_another_base_cannot_start(
     round_ = draft_first_round(project=project, created_by=None)
     Round.objects.filter(pk=round_.pk).update(recipe=recipe.to_json())
     round_.refresh_from_db()
-    found = [one for one in dry_run(round_=round_).problems if "stands on other" in one]
-    assert len(found) == 1
+    problems = [problem for problem in dry_run(round_=round_).problems if "stands on other" in problem]
+    assert len(problems) == 1
 
 
 def test_rows_longer_than_the_base_reads_are_refused_before_training(
@@ -130,8 +130,8 @@ def test_rows_longer_than_the_base_reads_are_refused_before_training(
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 10}
     (folder / "config.json").write_text(json.dumps(sizes | {"max_position_embeddings": 512}))
     round_ = draft_first_round(project=project, created_by=None)
-    found = [one for one in dry_run(round_=round_).problems if "reads 512" in one]
-    assert [one.split()[0] for one in found] == ["reward", "policy"]
+    problems = [problem for problem in dry_run(round_=round_).problems if "reads 512" in problem]
+    assert [problem.split()[0] for problem in problems] == ["reward", "policy"]
 
 
 # ── Figures ───────────────────────────────────────────────────────────────────────────
@@ -165,10 +165,12 @@ def test_compare_shows_the_divergence_within_one_tokenizer_alone(
         shown.answers.create(
             position=position, checkpoint=checkpoint, messages=[], text="Yes.", token_kl=[[0, 4, 0.5]]
         )
-    assert [one.kl_sum for one in responses_of(shown)] == [0.5, 0.5]
+    assert [response.kl_sum for response in responses_of(shown)] == [0.5, 0.5]
     on(second, other)
-    told = [(one.kl_sum, one.kl_is_hidden, list(one.tokens)) for one in responses_of(shown)]
-    assert told == [(None, True, []), (None, True, [])]
+    divergences = [
+        (response.kl_sum, response.kl_is_hidden, list(response.tokens)) for response in responses_of(shown)
+    ]
+    assert divergences == [(None, True, []), (None, True, [])]
 
 
 def test_runs_of_different_tokenizers_are_compared_without_divergences(project: Project, other: BaseModel):
@@ -193,7 +195,11 @@ def test_compare_offers_every_base_and_the_checkpoints_of_ones_other_projects(
     hidden = factories.make_project(slug="hidden")
     for name, owner in (("mine", project), ("theirs", elsewhere), ("secret", hidden)):
         make_trained(name, owner)
-    assert [one.name for one in comparable_checkpoints(project, carol)] == ["mine", "theirs", "other"]
+    assert [checkpoint.name for checkpoint in comparable_checkpoints(project, carol)] == [
+        "mine",
+        "theirs",
+        "other",
+    ]
 
 
 # ── Installations of before ───────────────────────────────────────────────────────────

@@ -43,16 +43,16 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("kept", "sentence"), KEPT)
-def test_a_reason_is_said_with_its_figures(kept: Any, sentence: str):
+@pytest.mark.parametrize(("stored", "sentence"), KEPT)
+def test_a_reason_is_said_with_its_figures(stored: Any, sentence: str):
     with translation.override("en"):
-        assert said(kept) == sentence
+        assert said(stored) == sentence
         # It lies in the database as JSON in between.
-        assert said(json.loads(json.dumps(kept))) == sentence
+        assert said(json.loads(json.dumps(stored))) == sentence
 
 
 def test_a_reason_is_said_in_the_language_of_its_reader(monkeypatch: pytest.MonkeyPatch):
-    kept = reason("people_came", judgments=3, wanted=5)
+    stored = reason("people_came", judgments=3, wanted=5)
     german = {"%(judgments)s of %(wanted)s annotations by people are in.": "%(judgments)s von %(wanted)s da."}
     original = translation.gettext
 
@@ -62,9 +62,9 @@ def test_a_reason_is_said_in_the_language_of_its_reader(monkeypatch: pytest.Monk
     (source,) = german
     monkeypatch.setitem(decision_reasons._SENTENCES, "people_came", lazy(catalogue, str)(source))
     with translation.override("de"):
-        assert said(kept) == "3 von 5 da."
+        assert said(stored) == "3 von 5 da."
     with translation.override("en"):
-        assert said(kept) == "3 of 5 annotations by people are in."
+        assert said(stored) == "3 of 5 annotations by people are in."
 
 
 def test_a_code_without_a_sentence_is_never_kept():

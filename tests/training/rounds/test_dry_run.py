@@ -71,19 +71,19 @@ def a_round_after(project: Project, before: Round, **recipe) -> Round:
 def test_answers_and_judgments_are_counted(project: Project, prompts: list[Prompt]):
     Project.objects.update(overlap=2, extra_overlap=1, extra_overlap_share=0.5)
     project.refresh_from_db()
-    told = dry_run(round_=a_round(project))
+    estimate = dry_run(round_=a_round(project))
     # Pair, ranking of four, pair, ranking of four.
-    assert told.answers == {register_starter().name: 12}
-    assert told.comparisons == 4
+    assert estimate.answers == {register_starter().name: 12}
+    assert estimate.comparisons == 4
     # Four comparisons, each for two people and every second one for a third.
-    assert told.judgments_expected == 10
-    assert (told.prompts, told.held_out_prompts, told.evaluated_prompts) == (4, 1, 1)
+    assert estimate.judgments_expected == 10
+    assert (estimate.prompts, estimate.held_out_prompts, estimate.evaluated_prompts) == (4, 1, 1)
 
 
 def test_samplers_are_counted_by_who_answers(project: Project, prompts: list[Prompt]):
-    told = dry_run(round_=a_round(project, samplers=[{"completions": 3}], prompts=2))
-    assert told.answers == {register_starter().name: 6}
-    assert told.comparisons == 2
+    estimate = dry_run(round_=a_round(project, samplers=[{"completions": 3}], prompts=2))
+    assert estimate.answers == {register_starter().name: 6}
+    assert estimate.comparisons == 2
 
 
 def test_what_would_be_left_out_is_counted_by_reason(
@@ -245,15 +245,15 @@ def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Pro
     round_ = a_round(project)
     for number in range(18):
         factories.make_prompt(project, f"Held out {number}", split="held-out")
-    wanted = "compared with its parent on 19 held-out prompts, and a decision needs at least 20"
-    told = dry_run(round_=round_)
-    assert told.evaluated_prompts == 19
-    assert any(wanted in warning for warning in told.warnings)
+    expected = "compared with its parent on 19 held-out prompts, and a decision needs at least 20"
+    estimate = dry_run(round_=round_)
+    assert estimate.evaluated_prompts == 19
+    assert any(expected in warning for warning in estimate.warnings)
     factories.make_prompt(project, "Held out too", split="held-out")
-    told = dry_run(round_=round_)
-    assert not any("a decision needs" in warning for warning in told.warnings)
+    estimate = dry_run(round_=round_)
+    assert not any("a decision needs" in warning for warning in estimate.warnings)
     # Of 20 prompts 18 must be won, which a policy does that wins 92.2 % in four rounds of five.
-    (suggestion,) = told.suggestions
+    (suggestion,) = estimate.suggestions
     assert suggestion.startswith(
         "20 held-out prompts show a win rate of 93 % or more in four rounds of five."
     )
@@ -265,9 +265,9 @@ def test_without_the_base_model_memory_is_not_known_and_nothing_is_refused(
 ):
     round_ = a_round(project)
     refuse_unless_fits(round_)
-    told = dry_run(round_=round_)
-    assert told.runs[0].memory is None
-    assert any("is not known" in warning for warning in told.warnings)
+    estimate = dry_run(round_=round_)
+    assert estimate.runs[0].memory is None
+    assert any("is not known" in warning for warning in estimate.warnings)
 
 
 def test_a_reward_model_that_is_not_there_is_refused(project: Project, prompts: list[Prompt]):
@@ -287,9 +287,9 @@ def test_nothing_is_trained_from_a_model_of_another_server(
     assert refused.value.field == "recipe"
     assert any("sonnet is served elsewhere" in problem for problem in dry_run(round_=round_).problems)
     # It may answer all the same: beside the checkpoint that is trained.
-    beside = a_round_after(project, round_, samplers=[{"checkpoint": "sonnet", "completions": 2}])
-    refuse_unless_fits(beside)
-    assert not [problem for problem in dry_run(round_=beside).problems if "served elsewhere" in problem]
+    mixed_round = a_round_after(project, round_, samplers=[{"checkpoint": "sonnet", "completions": 2}])
+    refuse_unless_fits(mixed_round)
+    assert not [problem for problem in dry_run(round_=mixed_round).problems if "served elsewhere" in problem]
 
 
 def test_nothing_is_trained_from_a_checkpoint_whose_files_were_deleted(
@@ -302,8 +302,10 @@ def test_nothing_is_trained_from_a_checkpoint_whose_files_were_deleted(
 
 
 def test_answers_longer_than_the_context_are_a_problem(project: Project, prompts: list[Prompt], base: Path):
-    told = dry_run(round_=a_round(project, evaluation={"sampling": {"max_tokens": 2048}}))
-    assert [problem for problem in told.problems if problem.startswith("evaluation, sampling asks for 2048")]
+    estimate = dry_run(round_=a_round(project, evaluation={"sampling": {"max_tokens": 2048}}))
+    assert [
+        problem for problem in estimate.problems if problem.startswith("evaluation, sampling asks for 2048")
+    ]
 
 
 def test_a_project_without_prompts_says_so(project: Project):
@@ -335,8 +337,8 @@ UNFIT = {
 def test_a_base_whose_chats_cannot_be_trained_on_is_refused_before_anybody_labels(
     project: Project, prompts: list[Prompt], base: Path, template: str, reason: str, named: bool
 ):
-    found = [{"name": "default", "template": template}] if named else template
-    (base / "tokenizer_config.json").write_text(json.dumps({**TOKENIZER, "chat_template": found}))
+    templates = [{"name": "default", "template": template}] if named else template
+    (base / "tokenizer_config.json").write_text(json.dumps({**TOKENIZER, "chat_template": templates}))
     round_ = a_round(project)
     (problem,) = dry_run(round_=round_).problems
     assert problem.startswith(f"Responses of {base.name} could be annotated but not trained on: ")

@@ -50,9 +50,9 @@ def gpu(total: int, used: int = 0) -> dict[str, object]:
 
 def test_the_web_hosts_memory_is_not_asked(round_: Round, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1, available=1))
-    told = dry_run(round_=round_)
-    assert not told.problems
-    assert any("No worker that trains has reported" in warning for warning in told.warnings)
+    estimate = dry_run(round_=round_)
+    assert not estimate.problems
+    assert any("No worker that trains has reported" in warning for warning in estimate.warnings)
     report(memory_total_bytes=64 * GIB, memory_bytes=GIB)
     refuse_unless_fits(round_)
     assert dry_run(round_=round_).machine.total_bytes == 64 * GIB
@@ -90,8 +90,12 @@ def test_only_live_workers_that_take_training_are_asked_and_the_largest_counts(s
 
 
 def test_a_worker_reports_device_precision_and_what_the_model_server_holds(monkeypatch: pytest.MonkeyPatch):
-    told = machine_use()
-    assert (told["device"], told["dtype"]) in (("cpu", "float32"), ("cuda", "bfloat16"), ("mps", "bfloat16"))
+    usage = machine_use()
+    assert (usage["device"], usage["dtype"]) in (
+        ("cpu", "float32"),
+        ("cuda", "bfloat16"),
+        ("mps", "bfloat16"),
+    )
     processes = [
         SimpleNamespace(pid=1, info={"cmdline": ["python", "-m", "training.serving"], "memory_info": memory})
         for memory in (SimpleNamespace(rss=3 * GIB), None)
@@ -104,7 +108,8 @@ def test_a_worker_reports_device_precision_and_what_the_model_server_holds(monke
     listed = "1, 2048\n2, 4096\n7, [N/A]\nnonsense\n"
     monkeypatch.setattr("training.services.jobs.gpus.shutil.which", lambda name: name)
     monkeypatch.setattr(
-        "training.services.jobs.gpus.subprocess.run", lambda *given, **more: SimpleNamespace(stdout=listed)
+        "training.services.jobs.gpus.subprocess.run",
+        lambda *arguments, **more: SimpleNamespace(stdout=listed),
     )
     assert model_server_bytes(on_gpu=True) == 2 * GIB
 
@@ -119,9 +124,9 @@ def test_an_administrator_may_start_all_the_same_and_that_is_recorded(
         start_round(round_=round_, started_by=carol, despite_memory=True)
     url = reverse("round-start", args=[round_.project.slug, round_.number])
     assert "An administrator can start it all the same" in client_of(carol).get(url).content.decode()
-    asked = client_of(admin).get(url).content.decode()
-    assert "lower micro_batch_tokens" in asked
-    assert 'name="despite_memory"' in asked
+    page = client_of(admin).get(url).content.decode()
+    assert "lower micro_batch_tokens" in page
+    assert 'name="despite_memory"' in page
     client_of(admin).post(url, {"despite_memory": "on"})
     round_.refresh_from_db()
     assert round_.state == RoundState.TRAINING_REWARD_MODELS

@@ -90,10 +90,10 @@ def test_the_reward_model_trains_on_its_base_and_the_policy_is_scored_by_the_mod
     assert "<dt>Base of the reward models</dt><dd>larger</dd>" in page
     page = client.get(policy.get_absolute_url()).content.decode()
     assert f"<dt>Base model</dt><dd>{policy.base_model}</dd>" in page
-    told = client.get(f"/api/v1/runs/{reward.pk}/").json()
-    assert told["base_model"] == "larger"
-    told = client.get(f"/api/v1/projects/{round_.project.slug}/rounds/1/").json()
-    assert (told["base_model"], told["reward_base"]) == (policy.base_model, "larger")
+    body = client.get(f"/api/v1/runs/{reward.pk}/").json()
+    assert body["base_model"] == "larger"
+    body = client.get(f"/api/v1/projects/{round_.project.slug}/rounds/1/").json()
+    assert (body["base_model"], body["reward_base"]) == (policy.base_model, "larger")
 
 
 @pytest.mark.usefixtures("fake_trainer")
@@ -120,10 +120,10 @@ def test_an_earlier_reward_model_of_another_base_is_served_and_one_of_the_same_w
     )
     policy = PolicyGradientSettings(rewards=parts)
     round_ = with_recipe(draft_first_round(project=project, created_by=None), policy=policy)
-    assert not [one for one in dry_run(round_=round_).problems if "reward" in one]
+    assert not [problem for problem in dry_run(round_=round_).problems if "reward" in problem]
     placed = with_reward_models(round_, policy)
     assert isinstance(placed, PolicyGradientSettings)
-    assert [(one.kind, one.checkpoint) for one in placed.rewards] == [
+    assert [(part.kind, part.checkpoint) for part in placed.rewards] == [
         ("served", "old-reward"),
         ("served", "own-reward"),
     ]
@@ -166,19 +166,19 @@ def test_trl_has_its_samples_scored_by_the_model_server(
     round_ = draft_first_round(project=project, created_by=None)
     placed = with_reward_models(round_, policy, served=True)
     assert isinstance(placed, PolicyGradientSettings)
-    assert [(one.kind, one.checkpoint) for one in placed.rewards] == [("served", "old-reward")]
+    assert [(part.kind, part.checkpoint) for part in placed.rewards] == [("served", "old-reward")]
     # What a run of TRL is made of.
     assert not list(trl_refusals(placed))
 
 
 def test_a_base_that_is_not_here_cannot_be_the_reward_models(project: Project):
     round_ = with_recipe(draft_first_round(project=project, created_by=None), reward_base="nowhere")
-    assert [one for one in dry_run(round_=round_).problems if "reward_base names nowhere" in one]
+    assert [problem for problem in dry_run(round_=round_).problems if "reward_base names nowhere" in problem]
     register_base_model(
         name="far", origin=BaseOrigin.SERVER, server_url="https://example.org", server_model="far"
     )
     round_ = with_recipe(round_, reward_base="far")
-    assert [one for one in dry_run(round_=round_).problems if "reward_base names far" in one]
+    assert [problem for problem in dry_run(round_=round_).problems if "reward_base names far" in problem]
     with pytest.raises(ContractError, match=r"reward_base: '\.\./x' is no base model's name"):
         Recipe.from_json({"reward_base": "../x"})
 
@@ -191,12 +191,14 @@ def test_the_estimate_is_of_the_base_that_each_run_trains(project: Project, larg
     assert [run.base for run in estimate.runs] == ["larger", round_.policy.base_model]
     # The policy's base has no files here: of its memory nothing is known.
     assert [run.memory is None for run in estimate.runs] == [False, True]
-    assert [one.split()[0] for one in estimate.problems if "larger reads 512" in one] == ["reward"]
+    assert [problem.split()[0] for problem in estimate.problems if "larger reads 512" in problem] == [
+        "reward"
+    ]
 
 
 def test_a_served_part_without_a_reward_model_of_the_project_is_refused(project: Project):
     policy = PolicyGradientSettings(rewards=(RewardPart(name="it", kind="served", checkpoint="theirs"),))
     round_ = with_recipe(draft_first_round(project=project, created_by=None), policy=policy)
-    assert [one for one in dry_run(round_=round_).problems if "names theirs" in one]
+    assert [problem for problem in dry_run(round_=round_).problems if "names theirs" in problem]
     with pytest.raises(Refusal, match="'theirs', which is no reward model"):
         with_reward_models(round_, policy)

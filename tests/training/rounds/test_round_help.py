@@ -61,19 +61,19 @@ def evaluated(project: Project, verdict: str, rewards: list[tuple[float, float]]
 )
 def test_the_answer_is_the_verdict_in_a_word(project: Project, verdict: str, answer: str):
     round_ = evaluated(project, verdict, [(0, 1), (0, 2), (1, 0), (1, 1.05)], 0.6)
-    found = help_of(round_)
-    assert found.answer == answer
+    round_help = help_of(round_)
+    assert round_help.answer == answer
     # Two wins, one loss; rewards that differ by less than the tolerance tie.
-    assert found.facts[0].number == "2 to 1"
-    assert found.facts[0].address == reverse("evaluation", args=["tea-policy"])
+    assert round_help.facts[0].number == "2 to 1"
+    assert round_help.facts[0].address == reverse("evaluation", args=["tea-policy"])
 
 
 def test_every_number_leads_to_its_judgments(project: Project):
     round_ = evaluated(project, "promote", [(0, 1)], 0.9)
-    found = help_of(round_)
-    assert [fact.number for fact in found.facts] == ["1 to 0", "57", "70%"]
-    assert found.facts[1].address == round_.snapshot.get_absolute_url()
-    assert found.facts[2].address == f"{reverse('data-annotations', args=['tea'])}?split=held-out"
+    round_help = help_of(round_)
+    assert [fact.number for fact in round_help.facts] == ["1 to 0", "57", "70%"]
+    assert round_help.facts[1].address == round_.snapshot.get_absolute_url()
+    assert round_help.facts[2].address == f"{reverse('data-annotations', args=['tea'])}?split=held-out"
 
 
 def test_a_round_that_was_not_evaluated_is_not_spoken_of(project: Project):
@@ -104,11 +104,11 @@ def test_the_outlook_speaks_of_a_hundred_more_annotations(project: Project, caro
             }
         },
     )
-    found = outlook_of(project)
-    assert found.next_100[0] == pytest.approx(1.2)
-    assert not found.hardly
+    outlook = outlook_of(project)
+    assert outlook.next_100[0] == pytest.approx(1.2)
+    assert not outlook.hardly
     # 20 of 60 is a third of 300; 0.6 of 0.5 to 0.74 is 30 of 72 from the bottom.
-    assert found.line.startswith("M100.0,42.0L")
+    assert outlook.line.startswith("M100.0,42.0L")
     page = client_of(carol).get(reverse("dashboard", args=["tea"])).content.decode()
     assert "+1.2 points" in page
 

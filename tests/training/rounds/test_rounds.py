@@ -172,10 +172,10 @@ def test_a_message_that_comes_twice_does_the_work_once(
 ):
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
-    asked = len(fake_server.asked)
+    request_count = len(fake_server.asked)
     advance_round(labelled.pk)
     advance_round(labelled.pk)
-    assert len(fake_server.asked) == asked
+    assert len(fake_server.asked) == request_count
     assert Run.objects.count() == 2
     starts = [(run.path / "starts").read_text().splitlines() for run in Run.objects.all()]
     assert [len(lines) for lines in starts] == [1, 1]
@@ -270,8 +270,8 @@ def test_a_round_is_in_labelling_when_the_first_prompts_are_answered(
 
     original = create_comparison
 
-    def create(**given: Any) -> Comparison:
-        created = original(**given)
+    def create(**fields: Any) -> Comparison:
+        created = original(**fields)
         seen.append((Round.objects.get().state, Comparison.objects.count()))
         return created
 

@@ -59,7 +59,7 @@ def test_after_a_rejection_the_next_round_goes_on_from_the_old_policy_with_new_a
     first = set(Comparison.objects.filter(round_number=1).values_list("completion_set", flat=True))
     advance_round(second.pk)
     comparisons = Comparison.objects.filter(round_number=2)
-    assert [one.size for one in comparisons.order_by("prompt_id")] == [2, 4, 2, 4]
+    assert [comparison.size for comparison in comparisons.order_by("prompt_id")] == [2, 4, 2, 4]
     assert not first & set(comparisons.values_list("completion_set", flat=True))
     # Its checkpoint stays, for whoever wants it after all.
     assert Checkpoint.objects.filter(name="tea-round-1-policy").exists()
@@ -118,7 +118,7 @@ def test_a_round_that_is_not_trained_is_not_promoted(labelled: Round, carol: Use
 def test_of_two_managers_who_promote_and_reject_at_once_one_decides(
     deciding_round: Round, carol: User, admin: User
 ):
-    told: list[str] = []
+    outcomes: list[str] = []
     gate = threading.Barrier(8)
 
     def press(verdict: Callable[..., None], actor: User) -> None:
@@ -126,9 +126,9 @@ def test_of_two_managers_who_promote_and_reject_at_once_one_decides(
         gate.wait()
         try:
             verdict(round_=round_, actor=actor, note="Read them all.")
-            told.append(round_.state)
+            outcomes.append(round_.state)
         except Refusal as refusal:
-            told.append(refusal.message)
+            outcomes.append(refusal.message)
         finally:
             connections.close_all()
 
@@ -141,8 +141,8 @@ def test_of_two_managers_who_promote_and_reject_at_once_one_decides(
     for thread in threads:
         thread.join(60)
     deciding_round.refresh_from_db()
-    assert len(told) == 8
-    assert [one for one in told if one in ("promoted", "rejected")] == [deciding_round.state]
+    assert len(outcomes) == 8
+    assert [outcome for outcome in outcomes if outcome in ("promoted", "rejected")] == [deciding_round.state]
     assert Round.objects.count() == 2
     second = Round.objects.get(number=2)
     assert (second.policy == deciding_round.policy) == (deciding_round.state == RoundState.REJECTED)

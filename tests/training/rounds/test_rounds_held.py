@@ -171,7 +171,7 @@ def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twi
     rings.clear()
     sweep()
     assert rings == [labelled.pk]
-    asked = Completion.objects.count()
+    completion_count = Completion.objects.count()
     advance_round(labelled.pk)
     labelled.refresh_from_db()
     assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
@@ -181,7 +181,7 @@ def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twi
     assert Checkpoint.objects.exclude(kind="starter").count() == 2
     assert [name for name, _ in deeds(labelled)].count("round.not_enough_evidence") == 1
     if kind in (StepKind.EVALUATE, StepKind.DECIDE):
-        assert Completion.objects.count() == asked
+        assert Completion.objects.count() == completion_count
     with pytest.raises(claims.ClaimLostError):
         claims.release(dead, state=StepState.FINISHED)
 

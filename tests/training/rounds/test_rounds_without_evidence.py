@@ -58,9 +58,9 @@ def test_the_default_recipe_ends_a_small_round_without_enough_evidence(undecided
 def test_the_next_round_goes_on_with_the_parent_and_asks_people_about_both(undecided: Round):
     second = Round.objects.get(number=2)
     assert (second.state, second.policy) == (RoundState.SAMPLING, undecided.policy)
-    asked = Comparison.objects.filter(round_number=2)
-    assert asked.count() == HELD_OUT
-    assert {one.prompt.split for one in asked} == {"held-out"}
+    comparisons = Comparison.objects.filter(round_number=2)
+    assert comparisons.count() == HELD_OUT
+    assert {pair.prompt.split for pair in comparisons} == {"held-out"}
     advance_round(second.pk)
     for comparison in Comparison.objects.filter(round_number=2):
         writers = {completion.source.name for completion in comparison.completions.all()}
@@ -70,7 +70,7 @@ def test_the_next_round_goes_on_with_the_parent_and_asks_people_about_both(undec
 def test_held_out_pairs_are_what_annotators_get_first(undecided: Round, bob: User):
     advance_round(Round.objects.get(number=2).pk)
     first = judge_all(undecided.project, bob)[:HELD_OUT]
-    assert {one.comparison.prompt.split for one in first} == {"held-out"}
+    assert {assignment.comparison.prompt.split for assignment in first} == {"held-out"}
 
 
 @pytest.mark.parametrize(("prefers_new", "end"), [(True, "promoted"), (False, "rejected")])
@@ -140,7 +140,7 @@ def test_page_and_api_say_in_a_paragraph_what_was_compared_and_what_would_change
     undecided: Round, carol: User, client_of: Callable[[User], Client]
 ):
     client = client_of(carol)
-    wanted = [
+    sentences = [
         f"{NEW} was compared with its parent {undecided.policy.name}. Held-out prompts: 22; identical "
         "responses on 0 of them",
         "The reward model tea-round-1-reward scored all of them, and people submitted 0 annotations",
@@ -151,11 +151,11 @@ def test_page_and_api_say_in_a_paragraph_what_was_compared_and_what_would_change
     page = client.get("/projects/tea/rounds/1/").content.decode()
     fragment = client.get("/projects/tea/rounds/1/progress/").content.decode()
     report = client.get(f"/checkpoints/{NEW}/evaluation/").content.decode()
-    told = client.get("/api/v1/projects/tea/rounds/1/").json()
-    for text in (page, fragment, report, told["summary"]):
-        assert [one for one in wanted if one not in text] == []
-    assert (told["verdict"], told["decision_note"]) == ("not_enough_evidence", "")
-    assert {"promote", "reject"} <= set(told["offered"])
+    body = client.get("/api/v1/projects/tea/rounds/1/").json()
+    for text in (page, fragment, report, body["summary"]):
+        assert [sentence for sentence in sentences if sentence not in text] == []
+    assert (body["verdict"], body["decision_note"]) == ("not_enough_evidence", "")
+    assert {"promote", "reject"} <= set(body["offered"])
 
 
 def test_the_page_asks_for_the_reason_and_shows_it(

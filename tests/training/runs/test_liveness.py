@@ -107,8 +107,8 @@ def test_the_page_shows_a_run_without_a_worker_as_interrupted(run: Run, carol: U
 
 def test_the_api_tells_an_interrupted_run_from_one_that_runs(run: Run, carol: User, client_of: SignIn):
     client, url = client_of(carol), f"/api/v1/runs/{run.pk}/"
-    told = client.get(url).json()
-    assert (told["state"], told["interrupted"]) == ("running", False)
+    body = client.get(url).json()
+    assert (body["state"], body["interrupted"]) == ("running", False)
     Run.objects.update(heartbeat_at=timezone.now() - timedelta(hours=1))
-    told = client.get(url).json()
-    assert (told["state"], told["interrupted"]) == ("running", True)
+    body = client.get(url).json()
+    assert (body["state"], body["interrupted"]) == ("running", True)

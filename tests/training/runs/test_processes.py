@@ -35,13 +35,13 @@ def folder(tmp_path: Path) -> Path:
 
 def children(word: str) -> list[psutil.Process]:
     """Processes below this one with this word in their command line, by their rank."""
-    found: list[tuple[str, psutil.Process]] = []
-    for one in psutil.Process().children(recursive=True):
+    ranked: list[tuple[str, psutil.Process]] = []
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            command = one.cmdline()
+            command = process.cmdline()
             if word in command and "torch.distributed.run" not in command:
-                found.append((one.environ().get("RANK", ""), one))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                ranked.append((process.environ().get("RANK", ""), process))
+    return [child for _, child in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def trainers() -> list[psutil.Process]:
@@ -66,7 +66,7 @@ def test_two_processes_train_a_run_to_its_end(folder: Path):
     seen: set[int] = set()
 
     def look(status: RunStatus | None) -> bool:
-        seen.update(one.pid for one in trainers())
+        seen.update(process.pid for process in trainers())
         return False
 
     ending = run_trainer(folder, watch=look)

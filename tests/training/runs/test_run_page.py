@@ -124,10 +124,10 @@ def test_a_mark_of_another_width_or_of_nonsense_gets_everything(run: Run, carol:
     with (run.path / "metrics.jsonl").open("a") as stream:
         stream.writelines(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(201, 600))
     for mark in (first["mark"], "", "x-y", "1-2-3-", "-" * 9):
-        (told,) = client.get(url, {"since": mark}).json()["runs"]
-        assert told["all"], mark
-        assert told["width"] == 4  # 600 steps in at most 256 buckets
-        assert told["metrics"]["loss"][0][0] == 3  # the least of 1, 1/2 and 1/3
+        (curves,) = client.get(url, {"since": mark}).json()["runs"]
+        assert curves["all"], mark
+        assert curves["width"] == 4  # 600 steps in at most 256 buckets
+        assert curves["metrics"]["loss"][0][0] == 3  # the least of 1, 1/2 and 1/3
 
 
 def test_other_runs_of_the_project_are_drawn_over_it_and_of_other_projects_not(
@@ -142,8 +142,8 @@ def test_other_runs_of_the_project_are_drawn_over_it_and_of_other_projects_not(
     write_metrics(make_run("foreign", elsewhere), 4)
     names = ["foreign", "reward-3", "reward-2", "reward-1", "nobody", "reward-5"]
     client = client_of(carol)
-    told = client.get(reverse("run-curves", args=[run.pk]), {"with": names}).json()["runs"]
-    assert [one["run"] for one in told] == ["reward-1", "reward-3", "reward-2", "reward-5"]
+    curves = client.get(reverse("run-curves", args=[run.pk]), {"with": names}).json()["runs"]
+    assert [curve["run"] for curve in curves] == ["reward-1", "reward-3", "reward-2", "reward-5"]
     page = client.get(run.get_absolute_url(), {"with": ["reward-3", "reward-2"]}).content.decode()
     assert "foreign" not in page
     for kind in range(3):
@@ -184,8 +184,8 @@ def test_an_archive_comes_in_pieces(tmp_path: Path):
 
 
 def test_secrets_are_known_by_the_names_of_their_variables():
-    found = secrets_in({"RONDO_HUB_TOKEN": "hf_12345678", "HOME": "/home/someone", "SHORT_KEY": "abc"})
-    assert found == [b"hf_12345678"]
+    secrets = secrets_in({"RONDO_HUB_TOKEN": "hf_12345678", "HOME": "/home/someone", "SHORT_KEY": "abc"})
+    assert secrets == [b"hf_12345678"]
 
 
 def test_the_event_file_is_what_tensorboard_reads(run: Run, carol: User, client_of: SignIn, tmp_path: Path):

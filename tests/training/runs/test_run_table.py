@@ -165,11 +165,11 @@ def test_the_api_filters_alike_and_tells_summary_tags_and_notes(
     carol: User, runs: dict[str, Run], project: Project
 ):
     ask = Asker(carol)
-    found = ask.get("/projects/tea/runs/?kind=policy&text=policy").json()["results"]
-    assert [(one["name"], one["summary"], one["notes"]) for one in found] == [
+    rows = ask.get("/projects/tea/runs/?kind=policy&text=policy").json()["results"]
+    assert [(row["name"], row["summary"], row["notes"]) for row in rows] == [
         ("policy", {"kl": 1.5, "reward/helpful": 2.0}, "Diverged.")
     ]
-    assert [one["name"] for one in ask.get("/projects/tea/runs/?tag=old").json()["results"]] == ["poor"]
+    assert [row["name"] for row in ask.get("/projects/tea/runs/?tag=old").json()["results"]] == ["poor"]
     assert ask.get("/projects/tea/runs/?round=7").json()["results"] == []
     assert ask.get("/projects/tea/runs/?kind=starter").status_code == 422
 
@@ -322,7 +322,7 @@ def test_curves_of_all_compared_runs_are_drawn_together(manager: Client, project
     assert [f"curve__line--{n}" in page for n in range(7)] == [True] * 6 + [False]
     address = page.partition('data-curves="')[2].partition('"')[0]
     drawn = manager.get(address).json()["runs"]
-    assert [one["run"] for one in drawn] == [run.name for run in chosen]
+    assert [curve["run"] for curve in drawn] == [run.name for run in chosen]
 
 
 def test_at_most_six_runs_of_the_project_are_compared(manager: Client, project: Project, alice: User):

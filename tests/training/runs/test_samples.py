@@ -49,17 +49,17 @@ def line(step: int, text: str = "ab", **changes: Any) -> str:
 
 
 def answers(*lines: str) -> list[SampledAnswer]:
-    return [decode(SampledAnswer, json.loads(one)) for one in lines]
+    return [decode(SampledAnswer, json.loads(text)) for text in lines]
 
 
 def test_the_samples_of_one_step_are_read_and_no_others(tmp_path: Path) -> None:
     text = "".join([line(1), line(1, '"step":2,'), line(2, "x"), line(12), line(2, "y")])
     (tmp_path / SAMPLES_FILE).write_text(text, encoding="utf-8")
-    assert [one.text for one in read_samples(tmp_path, 2)] == ["x", "y"]
-    assert [one.text for one in read_samples(tmp_path, 1)] == ["ab", '"step":2,']
+    assert [answer.text for answer in read_samples(tmp_path, 2)] == ["x", "y"]
+    assert [answer.text for answer in read_samples(tmp_path, 1)] == ["ab", '"step":2,']
     assert read_samples(tmp_path, 3) == []
     [first, _] = read_samples(tmp_path, 1)
-    assert [one.text for one in first.tokens] == ["a", "b", ""]
+    assert [piece.text for piece in first.tokens] == ["a", "b", ""]
     assert first.tokens[2].advantage == 0.75
 
 
@@ -113,18 +113,18 @@ def test_shades_are_on_one_scale_for_all_answers_of_a_step() -> None:
         1, tokens=[token("a", advantage=2.0), token("b", advantage=-0.6), token("c", advantage=0.001)]
     )
     other = line(1, tokens=[token("d", advantage=1.0), token("e"), token("f", advantage=None)])
-    found = shaded(answers(first, other), step=1, last_step=3, measure="advantage")
-    assert [[one.shade for one in answer.tokens] for answer in found.answers] == [[4, -1, 1], [2, 0, 0]]
-    assert [one.css for one in found.answers[0].tokens] == ["shade-p4", "shade-n1", "shade-p1"]
-    assert found.answers[1].tokens[1].css == ""
-    assert (found.largest, found.before, found.after) == (2.0, None, 2)
+    shades = shaded(answers(first, other), step=1, last_step=3, measure="advantage")
+    assert [[piece.shade for piece in answer.tokens] for answer in shades.answers] == [[4, -1, 1], [2, 0, 0]]
+    assert [piece.css for piece in shades.answers[0].tokens] == ["shade-p4", "shade-n1", "shade-p1"]
+    assert shades.answers[1].tokens[1].css == ""
+    assert (shades.largest, shades.before, shades.after) == (2.0, None, 2)
 
 
 def test_a_step_in_which_nothing_was_earned_has_no_colour() -> None:
-    found = shaded(answers(line(2, tokens=[token("a"), token("")])), step=2, last_step=2, measure="kl")
-    assert [one.css for one in found.answers[0].tokens] == ["", ""]
-    assert [one.text for one in found.answers[0].tokens] == ["a", "∎"]
-    assert (found.has_reference, found.before, found.after) == (False, 1, None)
+    shades = shaded(answers(line(2, tokens=[token("a"), token("")])), step=2, last_step=2, measure="kl")
+    assert [piece.css for piece in shades.answers[0].tokens] == ["", ""]
+    assert [piece.text for piece in shades.answers[0].tokens] == ["a", "∎"]
+    assert (shades.has_reference, shades.before, shades.after) == (False, 1, None)
 
 
 @pytest.fixture

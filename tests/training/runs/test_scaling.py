@@ -66,75 +66,75 @@ def plan(method: str, *, rank: int = 1, sharding: Sharding = "none", micro_batch
 
 
 def test_one_gpu_sends_nothing_and_is_wholly_efficient():
-    found = scaling_of(plan("reward"), 1)
-    assert (found.communication_bytes, found.efficiency_low, found.efficiency_high) == (0, 1, 1)
+    scaling = scaling_of(plan("reward"), 1)
+    assert (scaling.communication_bytes, scaling.efficiency_low, scaling.efficiency_high) == (0, 1, 1)
     # Rank 1 on all linear layers: Σ (in + out) = 16 + 12 + 12 + 16 + 24 + 24 + 24 = 128 a block, 256 in all.
     # Two passes of 2 × 1,992 and 2 × 256 a token, 1,024 tokens, at half of a million operations a second.
-    assert found.compute_seconds == pytest.approx(1024 * (2 * 2 * 1992 + 2 * 256) / 0.5e6)
-    assert found.tokens_per_second == pytest.approx(1024 / found.compute_seconds)
+    assert scaling.compute_seconds == pytest.approx(1024 * (2 * 2 * 1992 + 2 * 256) / 0.5e6)
+    assert scaling.tokens_per_second == pytest.approx(1024 / scaling.compute_seconds)
 
 
 def test_gradients_of_an_adapter_are_summed_around_a_ring():
-    found = scaling_of(plan("reward"), 4)
+    scaling = scaling_of(plan("reward"), 4)
     # 2 × 3/4 of 256 parameters of 4 bytes, over the network, as a node has two GPUs.
-    assert found.gradient_bytes == pytest.approx(2 * 0.75 * 256 * 4)
-    assert found.gather_bytes == 0
-    assert found.communication_seconds == pytest.approx(1536 / 100)
+    assert scaling.gradient_bytes == pytest.approx(2 * 0.75 * 256 * 4)
+    assert scaling.gather_bytes == 0
+    assert scaling.communication_seconds == pytest.approx(1536 / 100)
     assert scaling_of(plan("reward"), 2).communication_seconds == pytest.approx(2 * 0.5 * 1024 / 1000)
-    seconds = found.compute_seconds
-    assert found.efficiency_low == pytest.approx(seconds / (seconds + 15.36))
-    assert found.efficiency_high == found.efficiency_low
+    seconds = scaling.compute_seconds
+    assert scaling.efficiency_low == pytest.approx(seconds / (seconds + 15.36))
+    assert scaling.efficiency_high == scaling.efficiency_low
 
 
 def test_a_sharded_base_is_gathered_for_every_pass_of_every_micro_batch():
-    found = scaling_of(plan("preference", sharding="full", micro_batches=3), 2)
+    scaling = scaling_of(plan("preference", sharding="full", micro_batches=3), 2)
     # Two blocks of 592 parameters are cut. Forward, backward, reference: three passes of three micro-batches.
-    assert found.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 9)
+    assert scaling.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 9)
     # 808 of embedding and last norm stay whole.
-    assert found.memory.base == (808 + 1184 // 2) * 2
+    assert scaling.memory.base == (808 + 1184 // 2) * 2
     # Two blocks, with the buffers that they arrive in.
-    assert found.memory.gathered == 2 * 2 * 592 * 2
+    assert scaling.memory.gathered == 2 * 2 * 592 * 2
     # What is gathered can hide behind computation, what is summed at the end cannot.
-    assert found.efficiency_high > found.efficiency_low
+    assert scaling.efficiency_high > scaling.efficiency_low
 
 
 def test_sampling_reads_the_base_for_every_token_and_gathers_it_when_sharded():
-    found = scaling_of(plan("policy_gradient", sharding="full"), 2)
-    assert found.sampling_seconds == pytest.approx(10 * 1992 * 2 / 1e6)
-    assert found.gather_bytes == pytest.approx(0.5 * 1184 * 2 * (3 + 10))
+    scaling = scaling_of(plan("policy_gradient", sharding="full"), 2)
+    assert scaling.sampling_seconds == pytest.approx(10 * 1992 * 2 / 1e6)
+    assert scaling.gather_bytes == pytest.approx(0.5 * 1184 * 2 * (3 + 10))
 
 
 def test_training_all_weights_sums_all_their_gradients():
-    found = scaling_of(plan("sft", rank=0), 2)
-    assert found.gradient_bytes == pytest.approx(2 * 0.5 * 1992 * 4)
+    scaling = scaling_of(plan("sft", rank=0), 2)
+    assert scaling.gradient_bytes == pytest.approx(2 * 0.5 * 1992 * 4)
     # 16 bytes of each, 2 more of its rounded copy, and 4 while gradients are summed.
-    assert (found.memory.trained, found.memory.summed) == (18 * 1992, 4 * 1992)
+    assert (scaling.memory.trained, scaling.memory.summed) == (18 * 1992, 4 * 1992)
 
 
 def test_gradients_of_blocks_that_are_cut_are_scattered_in_every_micro_batch():
-    found = scaling_of(plan("sft", rank=0, sharding="full", micro_batches=3), 4)
+    scaling = scaling_of(plan("sft", rank=0, sharding="full", micro_batches=3), 4)
     # Three quarters of 1,184 × 4 bytes three times; 808 parameters that stay whole are summed once.
-    assert found.gradient_bytes == pytest.approx(3 * 0.75 * 4736 + 2 * 0.75 * 808 * 4)
+    assert scaling.gradient_bytes == pytest.approx(3 * 0.75 * 4736 + 2 * 0.75 * 808 * 4)
     # Forward and backward, over the network, as a node has two GPUs.
-    assert found.gather_bytes == pytest.approx(0.75 * 1184 * 2 * 2 * 3)
-    assert found.communication_seconds == pytest.approx((10_656 + 4848 + 10_656) / 100)
-    assert found.memory.trained == 16 * (808 + 1184 // 4)
+    assert scaling.gather_bytes == pytest.approx(0.75 * 1184 * 2 * 2 * 3)
+    assert scaling.communication_seconds == pytest.approx((10_656 + 4848 + 10_656) / 100)
+    assert scaling.memory.trained == 16 * (808 + 1184 // 4)
 
 
 def test_nodes_gather_within_themselves_and_sum_their_parts_over_the_network():
-    found = scaling_of(plan("sft", rank=0, sharding="node", micro_batches=3), 4)
+    scaling = scaling_of(plan("sft", rank=0, sharding="node", micro_batches=3), 4)
     # Two nodes of two GPUs: half of 4,736 bytes is scattered over the links, and what each keeps, 2,368
     # bytes, is summed over the network, 2 × 1/2 of it, three times; so once are 3,232 bytes that stay whole.
-    assert found.gradient_bytes == pytest.approx(3 * 2368 + 3 * 2368 + 2 * 0.75 * 3232)
-    assert found.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 2 * 3)
-    assert found.communication_seconds == pytest.approx((7104 + 7104) / 1000 + (7104 + 4848) / 100)
+    assert scaling.gradient_bytes == pytest.approx(3 * 2368 + 3 * 2368 + 2 * 0.75 * 3232)
+    assert scaling.gather_bytes == pytest.approx(0.5 * 1184 * 2 * 2 * 3)
+    assert scaling.communication_seconds == pytest.approx((7104 + 7104) / 1000 + (7104 + 4848) / 100)
     # A node's two GPUs share a copy, however many nodes there are, and keep the base beside it.
-    assert found.memory.base == 2 * (808 + 1184 // 2)
-    assert found.memory.trained == 16 * (808 + 1184 // 2)
-    assert found.memory == scaling_of(plan("sft", rank=0, sharding="node"), 8).memory
+    assert scaling.memory.base == 2 * (808 + 1184 // 2)
+    assert scaling.memory.trained == 16 * (808 + 1184 // 2)
+    assert scaling.memory == scaling_of(plan("sft", rank=0, sharding="node"), 8).memory
     # A block's gradients in float32 come to it, with their buffer.
-    assert found.memory.gathered == 2 * 2 * 592 * 2 + 2 * 592 * 4
-    assert found.memory.summed == 4 * 808
+    assert scaling.memory.gathered == 2 * 2 * 592 * 2 + 2 * 592 * 4
+    assert scaling.memory.summed == 4 * 808
 
 
 @given(st.sampled_from(sorted(BASES)), st.sampled_from(GPU_COUNTS), st.sampled_from(["none", "full", "node"]))
@@ -143,16 +143,16 @@ def test_memory_is_that_of_the_dry_run_and_falls_with_gpus_only_where_the_base_i
 ):
     settings = settings_for("preference", rank=16, micro_batch_tokens=2048, gradient_checkpointing=True)
     shape = BASES[base][1]
-    found = scaling_of(Plan(settings=settings, shape=shape, gpu=GPUS["h100"], sharding=sharding), gpus)
+    scaling = scaling_of(Plan(settings=settings, shape=shape, gpu=GPUS["h100"], sharding=sharding), gpus)
     whole = memory_of(settings, shape, base_bytes=2)
     shards = {"none": 1, "full": gpus, "node": min(gpus, 8)}[sharding]
     # Embedding, LM head and last norm stay whole.
-    kept = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
-    cut = 2 * (kept + (shape.parameters - kept) / shards)
-    more = 4 * 2 * (shape.parameters - kept) // shape.layers if shards > 1 else 0
+    unsharded = shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
+    cut = 2 * (unsharded + (shape.parameters - unsharded) / shards)
+    more = 4 * 2 * (shape.parameters - unsharded) // shape.layers if shards > 1 else 0
     more += 4 * shape.adapter_parameters(settings.lora) if gpus > 1 else 0
-    assert found.memory.total == pytest.approx(whole.total - whole.base + cut + more, abs=2)
-    assert 0 < found.efficiency_low <= found.efficiency_high <= 1
+    assert scaling.memory.total == pytest.approx(whole.total - whole.base + cut + more, abs=2)
+    assert 0 < scaling.efficiency_low <= scaling.efficiency_high <= 1
 
 
 def test_parts_of_a_base_and_of_trained_weights_are_those_that_a_process_keeps():
@@ -194,11 +194,11 @@ def test_seventy_billion_parameters_fit_on_gpus_that_share_them():
 
 def test_formulas_say_what_was_measured():
     compared = [*compared_points()]
-    assert {one.point.processes for one in compared} == {1, 2, 4}
-    for one in compared:
-        assert one.memory == pytest.approx(one.point.memory, rel=0.25)
+    assert {row.point.processes for row in compared} == {1, 2, 4}
+    for comparison in compared:
+        assert comparison.memory == pytest.approx(comparison.point.memory, rel=0.25)
         # Beside gradients and weights a few flags are exchanged.
-        assert one.sent == pytest.approx(one.point.sent, rel=1e-3)
+        assert comparison.sent == pytest.approx(comparison.point.sent, rel=1e-3)
 
 
 @pytest.mark.django_db

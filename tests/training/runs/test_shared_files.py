@@ -53,32 +53,32 @@ def begun(labelled: Round, carol: User, machine: Machines, name: str = "worker o
 def test_a_run_goes_on_on_another_machine_and_is_registered_on_a_third(
     labelled: Round, carol: User, machine: Machines, quick_trainer: None
 ):
-    one = begun(labelled, carol, machine)
-    behave(one, steps=3, interrupted_at=2)
+    home_one = begun(labelled, carol, machine)
+    behave(home_one, steps=3, interrupted_at=2)
     advance_round(labelled.pk)
     run = Run.objects.get()
     assert states(labelled)[1:3] == ["finished", "waiting"]
-    assert (one / "runs" / run.name / STATE_FOLDER / "step").read_text() == "2"
+    assert (home_one / "runs" / run.name / STATE_FOLDER / "step").read_text() == "2"
 
-    two = machine("worker two")
-    behave(two, steps=3)
-    assert files_in(two) == ["fake_trainer.json"]
+    home_two = machine("worker two")
+    behave(home_two, steps=3)
+    assert files_in(home_two) == ["fake_trainer.json"]
     advance_round(labelled.pk)
     assert [step.error for step in labelled.steps.all()] == [""] * 7
     run.refresh_from_db()
     assert run.state == "finished"
     # Both trainers in turn: the second one went on after two steps.
-    starts = (two / "runs" / run.name / "starts").read_text().splitlines()
+    starts = (home_two / "runs" / run.name / "starts").read_text().splitlines()
     assert [line.split(" from ")[1] for line in starts] == ["0", "2"]
-    assert not (one / "checkpoints").exists()
+    assert not (home_one / "checkpoints").exists()
 
-    three = machine("web")
-    found = Checkpoint.objects.get(run=run)
-    assert files_in(three) == []
-    assert register_checkpoint(run=run) == found
-    call_command("verify_checkpoints", found.name)
-    assert files_in(three / "checkpoints") == sorted(
-        f"{found.name}/{name}" for name in ("adapter_model.safetensors", "manifest.json")
+    home_three = machine("web")
+    checkpoint = Checkpoint.objects.get(run=run)
+    assert files_in(home_three) == []
+    assert register_checkpoint(run=run) == checkpoint
+    call_command("verify_checkpoints", checkpoint.name)
+    assert files_in(home_three / "checkpoints") == sorted(
+        f"{checkpoint.name}/{name}" for name in ("adapter_model.safetensors", "manifest.json")
     )
 
 
@@ -113,7 +113,7 @@ def test_a_registered_checkpoint_comes_from_the_run_that_another_machine_trained
 def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_lost(
     labelled: Round, carol: User, machine: Machines, quick_trainer: None, monkeypatch: pytest.MonkeyPatch
 ):
-    one = begun(labelled, carol, machine)
+    home_one = begun(labelled, carol, machine)
     real = run_files.Sender.finish
     cut = pytest.MonkeyPatch()
 
@@ -131,7 +131,7 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
     assert (step.state, step.message, step.error) == ("waiting", "The cable is cut.", "")
     run = Run.objects.get()
     assert run.state != "finished"
-    assert (one / "runs" / run.name / CHECKPOINT_FOLDER / "manifest.json").is_file()
+    assert (home_one / "runs" / run.name / CHECKPOINT_FOLDER / "manifest.json").is_file()
 
     cut.undo()
     monkeypatch.setattr(run_files.Sender, "finish", real)
@@ -139,15 +139,15 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
     run.refresh_from_db()
     assert run.state == "finished"
     # The steps that were taken are not taken again.
-    starts = (one / "runs" / run.name / "starts").read_text().splitlines()
+    starts = (home_one / "runs" / run.name / "starts").read_text().splitlines()
     assert [line.split(" from ")[1] for line in starts] == ["0", "3"]
 
 
 def test_a_damaged_snapshot_in_the_store_fails_the_step_in_plain_words(
     labelled: Round, carol: User, machine: Machines, quick_trainer: None
 ):
-    one = begun(labelled, carol, machine)
-    behave(one, interrupted_at=1)
+    home_one = begun(labelled, carol, machine)
+    behave(home_one, interrupted_at=1)
     advance_round(labelled.pk)
     store, key = shared_files.shared(), f"snapshots/{Snapshot.objects.get().digest}"
     for piece in store._objects.sizes(f"pieces/{key}"):
@@ -162,8 +162,8 @@ def test_a_damaged_snapshot_in_the_store_fails_the_step_in_plain_words(
 def test_pages_of_another_machine_show_a_run_while_it_goes_on_and_when_it_has_ended(
     labelled: Round, carol: User, machine: Machines, quick_trainer: None, client: Client
 ):
-    one = begun(labelled, carol, machine)
-    behave(one, steps=3, interrupted_at=2)
+    home_one = begun(labelled, carol, machine)
+    behave(home_one, steps=3, interrupted_at=2)
     advance_round(labelled.pk)
     run = Run.objects.get()
     client.force_login(carol)
@@ -190,17 +190,17 @@ def test_a_page_shows_what_is_here_while_the_store_is_away_and_does_not_ask_at_e
     begun(labelled, carol, machine)
     advance_round(labelled.pk)
     run = Run.objects.get(method="reward")
-    asked = []
+    keys = []
 
     def nobody(self: Store, key: str) -> None:
-        asked.append(key)
+        keys.append(key)
         raise StoreUnreachableError("The cable is cut.")
 
     monkeypatch.setattr(Store, "listing", nobody)
     web = machine("web")
     for _ in range(3):
         assert folder_of(run) == web / "runs" / run.name
-    assert asked == [f"runs/{run.name}"]
+    assert keys == [f"runs/{run.name}"]
 
 
 def test_a_folder_in_which_a_trainer_works_is_never_overwritten(
@@ -208,8 +208,8 @@ def test_a_folder_in_which_a_trainer_works_is_never_overwritten(
 ):
     import fcntl
 
-    one = begun(labelled, carol, machine)
-    behave(one, steps=3, interrupted_at=1)
+    home_one = begun(labelled, carol, machine)
+    behave(home_one, steps=3, interrupted_at=1)
     advance_round(labelled.pk)
     run = Run.objects.get()
     two = machine("worker two")
@@ -232,8 +232,8 @@ def test_deleted_files_go_from_the_store_too_at_once_or_once_it_is_back(
     project: Project, carol: User, machine: Machines, django_capture_on_commit_callbacks: Any
 ):
     machine("web")
-    gone, left, kept = (make_trained(name, project) for name in ("gone", "left", "kept"))
-    for checkpoint in (gone, left, kept):
+    gone, left, remaining = (make_trained(name, project) for name in ("gone", "left", "kept"))
+    for checkpoint in (gone, left, remaining):
         shared_files.publish(checkpoint.path)
     with django_capture_on_commit_callbacks(execute=True):
         delete_files(checkpoint=gone, deleted_by=carol)
@@ -257,7 +257,7 @@ def test_states_of_finished_runs_go_from_the_store_wherever_retention_runs(
         shared_files.publish(run.path)
     settings.RONDO_KEEP_RUN_STATES = 1
     machine("worker two")
-    assert [(one.run, one.size) for one in expired_files()] == [(old, 100)]
+    assert [(expired.run, expired.size) for expired in expired_files()] == [(old, 100)]
     apply_retention()
     assert set(shared_files.shared().listing("runs/old").files) == {"log.txt"}
     assert set(shared_files.shared().listing("runs/new").files) == {"log.txt", f"{STATE_FOLDER}/moments"}
@@ -381,8 +381,8 @@ def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_
     caplog: pytest.LogCaptureFixture,
 ):
     monkeypatch.setattr(run_files, "_SEND_EVERY_SECONDS", 0)
-    one = begun(labelled, carol, machine)
-    behave(one, steps=3, interrupted_at=1)
+    home_one = begun(labelled, carol, machine)
+    behave(home_one, steps=3, interrupted_at=1)
     advance_round(labelled.pk)
     run = Run.objects.get()
     store, key = shared_files.shared(), f"runs/{run.name}"

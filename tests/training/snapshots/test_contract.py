@@ -130,8 +130,8 @@ def test_a_tie_gives_no_pair_and_every_decided_pair_is_given_once():
 
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_pairs_are_those_of_the_definition(ranks):
-    found = set(row(ranks=dict(zip("123", ranks, strict=True))).pairs())
-    assert found == {
+    pairs = set(row(ranks=dict(zip("123", ranks, strict=True))).pairs())
+    assert pairs == {
         (a, b) for a, i in zip("123", ranks, strict=True) for b, j in zip("123", ranks, strict=True) if i < j
     }
 
@@ -274,7 +274,7 @@ def test_a_spec_resolves_the_learning_rate_by_method_and_adapter_and_keeps_one_t
     full = contract.PreferenceSettings(adapter="none")
     assert preference.optimiser.learning_rate is full.optimiser.learning_rate is None
     resolved = [spec(method="preference", settings=settings) for settings in (preference, full)]
-    adapter_rate, full_rate = (one.settings.optimiser.learning_rate for one in resolved)
+    adapter_rate, full_rate = (resolved_spec.settings.optimiser.learning_rate for resolved_spec in resolved)
     assert adapter_rate == preference.default_rates["lora"] > full_rate == full.default_rates["none"]
     set_by_hand = contract.settings_from_json("preference", {"optimiser": {"learning_rate": 1e-6}})
     assert spec(method="preference", settings=set_by_hand).settings.optimiser.learning_rate == 1e-6

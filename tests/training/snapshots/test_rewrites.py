@@ -144,20 +144,20 @@ def test_a_rewrite_gives_a_pair_an_example_and_a_span(
     }
     tokenizer = tiny_tokenizer()
 
-    def examples(**wanted: object) -> list[list[str]]:
-        found = build_examples(
+    def examples(**kinds: object) -> list[list[str]]:
+        built = build_examples(
             [row],
             tokenizer,
             max_tokens=256,
             context=False,
-            wanted=Wanted(**wanted),  # type: ignore[arg-type]
+            wanted=Wanted(**kinds),  # type: ignore[arg-type]
         )
         return [
             [
                 "".join(tokenizer.decode(list(answer.ids)[low:high]) for low, high in answer.learned_runs)
                 for answer in example.answers
             ]
-            for example in found.train
+            for example in built.train
         ]
 
     end = tokenizer.eos_token

@@ -59,7 +59,7 @@ def test_one_changed_letter_of_a_reference_gives_another_digest(tmp_path):
 def test_a_folder_that_is_written_again_without_prompts_keeps_none(tmp_path):
     write(tmp_path, prompt(reference="ab"))
     write(tmp_path)
-    assert [found.reference for found in contract.read_prompts(tmp_path)] == [None]
+    assert [stored.reference for stored in contract.read_prompts(tmp_path)] == [None]
 
 
 @pytest.mark.parametrize("read", [contract.read_prompts, contract.read_snapshot])

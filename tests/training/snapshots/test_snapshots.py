@@ -121,14 +121,14 @@ def test_all_prompts_of_the_project_go_with_their_references_judged_or_not(proje
 
     snapshot = freeze_snapshot(project=project, rounds=[1])
 
-    found = list(read_prompts(snapshot.path))
-    assert [(one.id, one.split, one.reference) for one in found] == [
+    prompts = list(read_prompts(snapshot.path))
+    assert [(prompt.id, prompt.split, prompt.reference) for prompt in prompts] == [
         (str(judged.pk), "train", "3 minutes"),
         (str(held_out.pk), "held-out", ["2", "two"]),
         (str(plain.pk), "train", None),
     ]
-    assert found[0].context == (Passage(title="Tea", sentences=("It steeps.", "Long.")),)
-    assert found[2].messages == (Message(role="user", content="c"),)
+    assert prompts[0].context == (Passage(title="Tea", sentences=("It steeps.", "Long.")),)
+    assert prompts[2].messages == (Message(role="user", content="c"),)
     held_out.references = ["3"]
     held_out.save()
     assert freeze_snapshot(project=project, rounds=[1]).digest != snapshot.digest

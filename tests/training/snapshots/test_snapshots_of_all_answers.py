@@ -77,22 +77,24 @@ def test_every_kind_of_answer_is_in_the_row(project: Project, comparison: Compar
 
     snapshot = freeze_snapshot(project=project, rounds=[1])
 
-    [found] = read_snapshot(snapshot.path)
+    [snapshot_row] = read_snapshot(snapshot.path)
     pk = str(worse.pk)
-    [span], [missing], [corrected] = found.spans, found.missing, found.corrections
+    [span], [missing], [corrected] = snapshot_row.spans, snapshot_row.missing, snapshot_row.corrections
     assert (span.severity, span.note) == (2, "no")
     assert missing.insert_at == 10
     assert corrected.edits == (
         SnapshotEdit(start=0, end=3, quote="Ten", replacement="Two"),
         SnapshotEdit(start=9, end=10, quote=".", replacement="!"),
     )
-    assert {(one.completion, one.criterion, one.scale, one.value) for one in found.ratings} == {
+    assert {
+        (rating.completion, rating.criterion, rating.scale, rating.value) for rating in snapshot_row.ratings
+    } == {
         (pk, "helpful", "seven", 6),
         (pk, "kind", "thumbs", 0),
     }
-    assert [(one.completion, one.text) for one in found.critiques] == [(pk, "absurd")]
-    assert found.demonstration == "Three minutes."
-    assert (found.review, found.weight) == (None, 1.0)
+    assert [(critique.completion, critique.text) for critique in snapshot_row.critiques] == [(pk, "absurd")]
+    assert snapshot_row.demonstration == "Three minutes."
+    assert (snapshot_row.review, snapshot_row.weight) == (None, 1.0)
     assert snapshot.counts["corrections"] == 1
 
 
@@ -102,11 +104,11 @@ def test_a_decision_is_in_the_row_and_the_vote_stays(
     factories.make_judgment(comparison, alice, (1, 2))
     decide(comparison, rita, Verdict.RANKED, 2, 1)
     snapshot = freeze_snapshot(project=project, rounds=[1])
-    [found] = read_snapshot(snapshot.path)
-    first, second = (one.id for one in found.completions)
-    assert found.ranks == {first: 1, second: 2}
-    assert found.review is not None
-    assert (found.review.verdict, found.review.ranks) == ("ranked", {first: 2, second: 1})
+    [snapshot_row] = read_snapshot(snapshot.path)
+    first, second = (completion.id for completion in snapshot_row.completions)
+    assert snapshot_row.ranks == {first: 1, second: 2}
+    assert snapshot_row.review is not None
+    assert (snapshot_row.review.verdict, snapshot_row.review.ranks) == ("ranked", {first: 2, second: 1})
     assert snapshot.counts["reviewed"] == 1
     assert "rita" not in (snapshot.path / "judgments.jsonl").read_text()
 
@@ -116,8 +118,8 @@ def test_a_review_that_nobody_decided_yet_is_not_in_the_row(
 ):
     factories.make_judgment(comparison, alice, (1, 2))
     open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
-    [found] = read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
-    assert found.review is None
+    [judged_row] = read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
+    assert judged_row.review is None
 
 
 def test_where_the_only_preference_was_overruled_there_is_nothing_to_learn(
@@ -150,19 +152,21 @@ def test_rows_weigh_what_their_annotators_do_only_when_asked_for(
     comparison = factories.make_comparison(project, prompt=prompt)
     for user in (alice, bob):
         factories.make_judgment(comparison, user)
-    asked: list[tuple[Project, list[int]]] = []
+    calls: list[tuple[Project, list[int]]] = []
 
-    def weights(found: Project, rounds: list[int]) -> dict[int, float]:
-        asked.append((found, list(rounds)))
+    def weights(weighed_project: Project, rounds: list[int]) -> dict[int, float]:
+        calls.append((weighed_project, list(rounds)))
         return {alice.pk: 0.25}
 
     monkeypatch.setattr(freezing, "reliability_weights", weights)
     plain = freeze_snapshot(project=project, rounds=[1])
-    assert [found.weight for found in read_snapshot(plain.path)] == [1.0, 1.0]
-    assert asked == []
+    assert [snapshot_row.weight for snapshot_row in read_snapshot(plain.path)] == [1.0, 1.0]
+    assert calls == []
     weighed = freeze_snapshot(project=project, rounds=[1], weigh_by_reliability=True)
-    assert asked == [(project, [1])]
-    by_annotator = {found.annotator: found.weight for found in read_snapshot(weighed.path)}
+    assert calls == [(project, [1])]
+    by_annotator = {
+        snapshot_row.annotator: snapshot_row.weight for snapshot_row in read_snapshot(weighed.path)
+    }
     assert by_annotator == {str(alice.pseudonym): 0.25, str(bob.pseudonym): 1.0}
     assert weighed.digest != plain.digest
 
@@ -180,7 +184,7 @@ def test_who_answers_against_everyone_weighs_less(project: Project, alice: User,
             factories.make_judgment(comparison, user, (1, 2))
         factories.make_judgment(comparison, dora, (2, 1))
     snapshot = freeze_snapshot(project=project, rounds=[1], weigh_by_reliability=True)
-    weights = {found.annotator: found.weight for found in read_snapshot(snapshot.path)}
+    weights = {snapshot_row.annotator: snapshot_row.weight for snapshot_row in read_snapshot(snapshot.path)}
     honest = [weights[str(user.pseudonym)] for user in (alice, bob, carl)]
     assert min(honest) > 0.5 > weights[str(dora.pseudonym)]
 

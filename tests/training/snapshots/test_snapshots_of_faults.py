@@ -39,7 +39,8 @@ def flag(judgment: Judgment) -> None:
 
 def frozen(project: Project) -> dict[str, SnapshotRow]:
     return {
-        found.comparison: found for found in read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
+        snapshot_row.comparison: snapshot_row
+        for snapshot_row in read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
     }
 
 
@@ -53,17 +54,17 @@ def test_all_answers_of_who_marks_anything_were_read_and_of_who_never_marks_none
     factories.make_judgment(second, alice)
     factories.make_judgment(unsure, alice, (), verdict="cannot_judge")
     by_alice = frozen(project)
-    ids = [one.id for one in by_alice[str(second.pk)].completions]
+    ids = [completion.id for completion in by_alice[str(second.pk)].completions]
     assert by_alice[str(second.pk)].read_for_spans == tuple(ids)
     assert set(by_alice[str(first.pk)].read_for_spans or ()) > {by_alice[str(first.pk)].spans[0].completion}
     assert by_alice[str(unsure.pk)].read_for_spans == ()
     # Nobody ever said that something is missing.
-    assert {found.read_for_missing for found in by_alice.values()} == {()}
+    assert {snapshot_row.read_for_missing for snapshot_row in by_alice.values()} == {()}
 
     factories.make_judgment(second, bob)
-    found = read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
-    by_bob = [one for one in found if one.annotator == str(bob.pseudonym)]
-    assert [one.read_for_spans for one in by_bob] == [()]
+    rows = read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
+    by_bob = [snapshot_row for snapshot_row in rows if snapshot_row.annotator == str(bob.pseudonym)]
+    assert [snapshot_row.read_for_spans for snapshot_row in by_bob] == [()]
 
 
 def test_what_is_missing_is_read_for_apart_from_marks(project: Project, alice: User):
@@ -76,9 +77,9 @@ def test_what_is_missing_is_read_for_apart_from_marks(project: Project, alice: U
         category=Category.objects.get(project=project, key="missing"),
         text="heat",
     )
-    found = frozen(project)
-    assert [len(found[str(one.pk)].read_for_missing or ()) for one in (first, second)] == [2, 2]
-    assert [found[str(one.pk)].read_for_spans for one in (first, second)] == [(), ()]
+    rows = frozen(project)
+    assert [len(rows[str(comparison.pk)].read_for_missing or ()) for comparison in (first, second)] == [2, 2]
+    assert [rows[str(comparison.pk)].read_for_spans for comparison in (first, second)] == [(), ()]
 
 
 def test_a_project_that_asks_for_marks_no_longer_keeps_those_it_has(project: Project, alice: User):
@@ -87,9 +88,9 @@ def test_a_project_that_asks_for_marks_no_longer_keeps_those_it_has(project: Pro
     factories.make_judgment(second, alice)
     project.ask_span_flags = False
     project.save()
-    found = frozen(project)
-    assert found[str(first.pk)].read_for_spans == (found[str(first.pk)].spans[0].completion,)
-    assert found[str(second.pk)].read_for_spans == ()
+    rows = frozen(project)
+    assert rows[str(first.pk)].read_for_spans == (rows[str(first.pk)].spans[0].completion,)
+    assert rows[str(second.pk)].read_for_spans == ()
 
 
 def test_of_an_imported_judgment_what_it_speaks_of_was_read(project: Project, alice: User):
@@ -100,8 +101,8 @@ def test_of_an_imported_judgment_what_it_speaks_of_was_read(project: Project, al
     QuerySet(Judgment).filter(pk=judgment.pk).update(imported_from={"format": "some set"})
     corrected = comparison.candidates.get(index=1).completion
     Correction.objects.create(judgment=judgment, completion=corrected, text="Three minutes.")
-    found = frozen(project)[str(comparison.pk)]
-    assert found.read_for_spans == found.read_for_missing == (str(corrected.pk),)
+    snapshot_row = frozen(project)[str(comparison.pk)]
+    assert snapshot_row.read_for_spans == snapshot_row.read_for_missing == (str(corrected.pk),)
 
 
 @pytest.mark.skipif(not FEEDBACK.is_file(), reason="the published set is not there")
@@ -111,12 +112,14 @@ def test_of_qa_feedback_every_first_answer_was_read_and_no_other(rondo_home: Pat
     texts = {item["prediction 1"] for item in json.loads(FEEDBACK.read_text())}
     rows = list(read_snapshot(freeze_snapshot(project=project, rounds=[1]).path))
     assert len(rows) == 350
-    for found in rows:
-        [read] = found.read_for_spans or ()
-        assert found.read_for_missing == (read,)
-        assert next(one.text for one in found.completions if one.id == read) in texts
+    for snapshot_row in rows:
+        [read] = snapshot_row.read_for_spans or ()
+        assert snapshot_row.read_for_missing == (read,)
+        assert (
+            next(completion.text for completion in snapshot_row.completions if completion.id == read) in texts
+        )
     # Counted in the file: four first answers have no fault of either kind.
-    assert sum(not found.spans and not found.missing for found in rows) == 4
+    assert sum(not judged_row.spans and not judged_row.missing for judged_row in rows) == 4
 
 
 def test_an_older_row_keeps_its_spelling_and_says_that_it_does_not_know():
@@ -124,11 +127,11 @@ def test_an_older_row_keeps_its_spelling_and_says_that_it_does_not_know():
     assert (old.read_for_spans, old.read_for_missing) == (None, None)
     assert "read_for" not in old.to_json()
     assert SnapshotRow.from_json(json.loads(old.to_json())).to_json() == old.to_json()
-    told = SnapshotRow.from_json(
+    parsed = SnapshotRow.from_json(
         {**json.loads(old.to_json()), "read_for_spans": ["2"], "read_for_missing": []}
     )
-    assert (told.read_for_spans, told.read_for_missing) == (("2",), ())
-    assert SnapshotRow.from_json(json.loads(told.to_json())) == told
+    assert (parsed.read_for_spans, parsed.read_for_missing) == (("2",), ())
+    assert SnapshotRow.from_json(json.loads(parsed.to_json())) == parsed
 
 
 @pytest.mark.parametrize(

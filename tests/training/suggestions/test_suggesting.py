@@ -83,7 +83,7 @@ def test_a_reply_is_read_by_its_quotes_and_what_names_nothing_is_left_out():
 
 def test_only_what_the_project_asks_is_read():
     read = read_suggestions(json.dumps(REPLY), question(kinds=frozenset({SuggestionKind.CRITIQUE})))
-    assert [one.kind for one in read] == ["critique"]
+    assert [suggestion.kind for suggestion in read] == ["critique"]
 
 
 @pytest.mark.parametrize("reply", ["", "no", "{", "[1]", '{"spans": ', "{" * 5000])
@@ -110,7 +110,7 @@ def test_spans_stand_on_their_quotes_in_any_script(data: st.DataObject):
     [span] = read
     assert text[span.start : span.end] == span.quote == quote.strip()
     planted = plant(read, question=question({5: text}), share=1.0, comparison_id=1)
-    assert all(text[one.start : one.end] == one.quote for one in planted)
+    assert all(text[suggestion.start : suggestion.end] == suggestion.quote for suggestion in planted)
 
 
 # ── What a reward model scores ────────────────────────────────────────────────────────
@@ -160,9 +160,9 @@ def test_planted_suggestions_are_wrong_and_keep_what_they_were():
 def test_the_share_of_planted_suggestions_is_the_one_that_was_set():
     read = read_suggestions(json.dumps(REPLY), question())
     planted = [
-        one.original is not None
+        suggestion.original is not None
         for comparison in range(500)
-        for one in plant(read, question=question(), share=0.2, comparison_id=comparison)
+        for suggestion in plant(read, question=question(), share=0.2, comparison_id=comparison)
     ]
     # Binomial: 0.2 of 2000 with a deviation of 0.009; five of them on either side.
     assert 0.155 < sum(planted) / len(planted) < 0.245
@@ -196,8 +196,8 @@ class FakeModel:
         if request.url.path.endswith("/score"):
             segments = [[{"start": 0, "end": len(text), "reward": -2.0}] for text in body["completions"]]
             scores = [float(len(text)) for text in body["completions"]]
-            told = {"scores": scores, "heads": {}, "segments": {"facts": segments}}
-            return httpx.Response(200, json=told)
+            scored = {"scores": scores, "heads": {}, "segments": {"facts": segments}}
+            return httpx.Response(200, json=scored)
         reply = self.replies.pop(0) if self.replies else json.dumps(REPLY)
         choice = {"index": 0, "message": {"content": reply}, "finish_reason": "stop"}
         return httpx.Response(200, json={"choices": [choice], "usage": {}})
@@ -205,9 +205,9 @@ class FakeModel:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
-    found = FakeModel()
-    monkeypatch.setattr(suggesting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(found)))
-    return found
+    fake_model = FakeModel()
+    monkeypatch.setattr(suggesting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model)))
+    return fake_model
 
 
 def pair(project: Project, round_number: int = 1) -> Comparison:
@@ -243,14 +243,16 @@ def test_suggestions_are_computed_once_for_the_newest_round(project: Project, ca
     source = work(switched_on(project, carol))
     assert (source.state, source.error) == (JobState.FINISHED, "")
     assert (source.compared, source.suggested, source.planted) == (2, 8, 0)
-    assert set(SuggestionSet.objects.values_list("comparison_id", flat=True)) == {one.pk for one in new}
+    assert set(SuggestionSet.objects.values_list("comparison_id", flat=True)) == {
+        comparison.pk for comparison in new
+    }
     span = Suggestion.objects.filter(kind="span").first()
     assert span is not None
     assert span.completion is not None
     assert span.completion.text[span.start : span.end] == span.quote == "Never boil it."
     text = model.asked[0]["messages"][0]["content"]
-    for said in ("<answer A>\nTwo minutes.", "untruthful (", "missing (", '"ranking": "B > A"'):
-        assert said in text
+    for phrase in ("<answer A>\nTwo minutes.", "untruthful (", "missing (", '"ranking": "B > A"'):
+        assert phrase in text
     # Nothing is left; a new comparison wakes it again.
     assert not without_suggestions(project).exists()
     pair(project, 2)
@@ -350,7 +352,7 @@ def test_a_suggestion_whose_quote_is_not_at_its_place_fails_the_work(
         end=4,
         quote="Two",
     )
-    monkeypatch.setattr(asking, "read_suggestions", lambda text, asked: [wrong])
+    monkeypatch.setattr(asking, "read_suggestions", lambda text, _question: [wrong])
     source = work(switched_on(project, carol))
     assert source.state == JobState.FAILED
     assert "does not stand on its quote" in source.error
@@ -387,8 +389,8 @@ def test_a_manager_switches_suggestions_on_and_sees_how_far_they_are(
     assert (project.help_settings.control_share, project.help_settings.unread_seconds) == (0.25, 3.0)
     work(source)
     page = client.get(address).content.decode()
-    for said in ("Effect of help", "nothing is left to suggest", "No data yet", "0 annotations with help"):
-        assert said in page
+    for phrase in ("Effect of help", "nothing is left to suggest", "No data yet", "0 annotations with help"):
+        assert phrase in page
 
 
 @pytest.mark.django_db
@@ -411,19 +413,21 @@ def test_the_api_sets_what_the_page_sets_and_tells_the_effect(
     first = factories.make_judgment(Comparison.objects.get(pk=comparison.pk), alice)
     labels = Asker(alice)
     address = f"/projects/tea/assignments/{first.assignment_id}/suggestions/"
-    told = labels.get(address).json()
-    assert told["open"] is True
-    assert [one["kind"] for one in told["suggestions"]] == ["span", "missing", "preference"]
-    assert not any("planted" in key for one in told["suggestions"] for key in one)
-    decisions = [{"suggestion": one["id"], "decision": "accepted"} for one in told["suggestions"]]
-    ranks = told["suggestions"][2]["ranks"]
+    body = labels.get(address).json()
+    assert body["open"] is True
+    assert [suggestion["kind"] for suggestion in body["suggestions"]] == ["span", "missing", "preference"]
+    assert not any("planted" in key for suggestion in body["suggestions"] for key in suggestion)
+    decisions = [
+        {"suggestion": suggestion["id"], "decision": "accepted"} for suggestion in body["suggestions"]
+    ]
+    ranks = body["suggestions"][2]["ranks"]
     judgment = {"verdict": "ranked", "ranks": {name: 3 - rank for name, rank in ranks.items()}}
     key = {"Idempotency-Key": str(uuid.uuid4())}
     finished = labels.post(address, {"judgment": judgment, "decisions": decisions}, **key)
     assert finished.status_code == 201, finished.content
     stored = finished.json()["judgment"]
     # The accepted ones were added, and the preference turned.
-    assert [one["quote"] for one in stored["span_flags"]] == ["Never boil it."]
+    assert [flag["quote"] for flag in stored["span_flags"]] == ["Never boil it."]
     assert stored["ranks"] == ranks
     assert finished.json()["planted"] == []
     assert labels.get(address).json() == {"open": False, "suggestions": []}
