@@ -91,7 +91,7 @@ class Scene:
     starter: Checkpoint
     ballot: ArenaBallot
     """Alice's, not voted on."""
-    beside: SideBySide
+    side_by_side: SideBySide
     conversation: Conversation
     """Alice's, in which nothing was said yet; the project's conversations are closed."""
     conversation_task: ConversationTask
@@ -156,7 +156,7 @@ class Scene:
             format_name="jsonl",
             arena=self.ballot.pair.arena.slug,
             ballot=self.ballot.pk,
-            page=self.beside.slug,
+            page=self.side_by_side.slug,
             key=self.criterion.key if "criteria" in path else self.category.key,
             action="promote",
         )
@@ -208,7 +208,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
         ballot=_ballot(project, comparison, alice),
-        beside=_beside(project, round_.policy, carol),
+        side_by_side=_side_by_side(project, round_.policy, carol),
         conversation=_conversation(project, round_.policy, alice),
         conversation_task=ConversationTask.objects.create(project=project, name="Refund"),
         prompt_set=_prompt_set(project, prompt, carol),
@@ -270,7 +270,7 @@ def _prompt_set(project: Project, prompt: Prompt, manager: User) -> PromptSet:
     return made
 
 
-def _beside(project: Project, checkpoint: Checkpoint, manager: User) -> SideBySide:
+def _side_by_side(project: Project, checkpoint: Checkpoint, manager: User) -> SideBySide:
     """A question that nobody has answered yet."""
     made = SideBySide.objects.create(
         project=project,

@@ -92,8 +92,8 @@ def test_a_server_gives_feedback_in_one_line_also_a_moment_before_the_completion
 def test_a_list_is_read_to_its_end(project: Project, carol: User, connect):
     made = [factories.make_prompt(project, f"Question {n}?").pk for n in range(5)]
     with connect(carol) as rondo:
-        found = [one["id"] for one in rondo.pages("projects/tea/prompts/", page_size=2)]
-    assert found == sorted(made, reverse=True)
+        ids = [prompt["id"] for prompt in rondo.pages("projects/tea/prompts/", page_size=2)]
+    assert ids == sorted(made, reverse=True)
     assert len(rondo.seen) == 3
 
 
@@ -151,8 +151,10 @@ def test_what_fails_on_the_way_is_sent_again_and_done_once(
     project: Project, carol: User, connect, failure, pauses
 ):
     rondo = connect(carol, failure)
-    told = rondo.post("projects/tea/prompts/", {"items": [{"prompt": [{"role": "user", "content": "Tea?"}]}]})
-    assert (told["added"], Prompt.objects.count(), rondo.slept) == (1, 1, pauses)
+    result = rondo.post(
+        "projects/tea/prompts/", {"items": [{"prompt": [{"role": "user", "content": "Tea?"}]}]}
+    )
+    assert (result["added"], Prompt.objects.count(), rondo.slept) == (1, 1, pauses)
     keys = {request.headers["Idempotency-Key"] for request in rondo.seen}
     assert (len(rondo.seen), len(keys), KeptAnswer.objects.count()) == (2, 1, 1)
 
@@ -266,6 +268,6 @@ def test_a_receiver_verifies_what_it_is_told(project: Project, carol: User, conn
         ({"headers": {**headers, "Webhook-Timestamp": "soon"}}, "no signature"),
         ({"now": sent.timestamp() + 302}, "too long ago"),
     ):
-        told: dict[str, Any] = {"secret": made["secret"], "headers": headers, "body": body, **wrong}
+        arguments: dict[str, Any] = {"secret": made["secret"], "headers": headers, "body": body, **wrong}
         with pytest.raises(SignatureError, match=why):
-            verified(told.pop("secret"), told.pop("headers"), told.pop("body"), **told)
+            verified(arguments.pop("secret"), arguments.pop("headers"), arguments.pop("body"), **arguments)

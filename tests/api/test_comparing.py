@@ -22,7 +22,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer()
     server.text = lambda body: f"{body['messages'][-1]['content']} {len(body['model'])}"
     monkeypatch.setattr(
-        side_by_side, "engine_for", lambda _one: Engine(transport=httpx.MockTransport(server))
+        side_by_side, "engine_for", lambda _checkpoint: Engine(transport=httpx.MockTransport(server))
     )
     return server
 
@@ -37,7 +37,7 @@ def test_an_arena_is_opened_voted_in_and_closed(
     project: Project, two: list[Checkpoint], server: FakeServer, as_carol: Asker, as_alice: Asker
 ):
     factories.make_prompt(project, "How long should tea steep?", split="held-out")
-    names = [one.name for one in two]
+    names = [checkpoint.name for checkpoint in two]
     made = as_carol.post("/projects/tea/arenas/", {"name": "Tea", "checkpoints": names, "prompts": 1})
     assert (made.status_code, made.json()["is_open"], made.json()["votes"]) == (201, True, 0)
     arena = ArenaLink.objects.get()
@@ -46,12 +46,12 @@ def test_an_arena_is_opened_voted_in_and_closed(
     ballot = as_alice.post(f"{address}next/").json()["ballot"]
     assert ballot == as_alice.post(f"{address}next/").json()["ballot"]
     # Blind: neither name stands anywhere in it.
-    assert [one["model"] for one in ballot["answers"]] == [None, None]
+    assert [answer["model"] for answer in ballot["answers"]] == [None, None]
     assert not any(name in str(ballot) for name in names)
     assert as_alice.post(f"{address}{ballot['id']}/vote/", {"vote": "third"}).status_code == 422
     voted = as_alice.post(f"{address}{ballot['id']}/vote/", {"vote": "second"}).json()
     assert voted["verdict"] == "ranked"
-    assert {one["model"] for one in voted["answers"]} == set(names)
+    assert {answer["model"] for answer in voted["answers"]} == set(names)
     assert as_alice.get(f"{address}{ballot['id']}/").json() == voted
     again = as_alice.post(f"{address}{ballot['id']}/vote/", {"vote": "first"}).json()
     assert again == voted
@@ -77,38 +77,38 @@ def test_a_ballot_of_somebody_else_is_not_there(scene: Scene, bob: User, as_caro
 def test_checkpoints_answer_beside_each_other_blind_until_the_vote(
     project: Project, two: list[Checkpoint], server: FakeServer, as_carol: Asker
 ):
-    names = [one.name for one in two]
-    asked = as_carol.post("/projects/tea/beside/", {"checkpoints": names, "text": "Tea?"})
-    assert (asked.status_code, asked.json()["hidden"]) == (201, True)
-    address = f"/projects/tea/beside/{asked.json()['page']}/"
+    names = [checkpoint.name for checkpoint in two]
+    created = as_carol.post("/projects/tea/beside/", {"checkpoints": names, "text": "Tea?"})
+    assert (created.status_code, created.json()["hidden"]) == (201, True)
+    address = f"/projects/tea/beside/{created.json()['page']}/"
     assert as_carol.post(f"{address}vote/", {"verdict": "equal"}).status_code == 422
     written = as_carol.post(f"{address}write/").json()
-    assert all(one["written"] for one in written["answers"])
+    assert all(answer["written"] for answer in written["answers"])
     assert not any(name in str(written) for name in names)
     for ranks in ({"one": 1, "2": 2}, {"1": 0, "2": 1}):
         refused = as_carol.post(f"{address}vote/", {"verdict": "ranked", "ranks": ranks})
         assert refused.status_code == 422
     voted = as_carol.post(f"{address}vote/", {"verdict": "ranked", "ranks": {"1": 2, "2": 1}}).json()
-    assert {one["checkpoint"] for one in voted["answers"]} == set(names)
+    assert {answer["checkpoint"] for answer in voted["answers"]} == set(names)
     assert (voted["blind"], voted["counts"]) == (True, True)
     best = Judgment.objects.get(pk=voted["judgment"]).ranks.get(rank=1).completion
     assert best.text == voted["answers"][1]["text"]
     onward = as_carol.post(f"{address}continue/", {"text": "And coffee?", "position": 2})
     assert onward.status_code == 201
     assert onward.json()["messages"][-2]["content"] == best.text
-    pages = [one["page"] for one in as_carol.get("/projects/tea/beside/").json()["results"]]
-    assert pages == [onward.json()["page"], asked.json()["page"]]
+    pages = [row["page"] for row in as_carol.get("/projects/tea/beside/").json()["results"]]
+    assert pages == [onward.json()["page"], created.json()["page"]]
 
 
 def test_names_shown_before_the_vote_leave_it_out_of_training(
     project: Project, two: list[Checkpoint], server: FakeServer, as_carol: Asker
 ):
-    names = {one.name for one in two}
-    asked = as_carol.post("/projects/tea/beside/", {"checkpoints": sorted(names), "text": "Tea?"}).json()
-    address = f"/projects/tea/beside/{asked['page']}/"
+    names = {checkpoint.name for checkpoint in two}
+    created = as_carol.post("/projects/tea/beside/", {"checkpoints": sorted(names), "text": "Tea?"}).json()
+    address = f"/projects/tea/beside/{created['page']}/"
     as_carol.post(f"{address}write/")
     shown = as_carol.post(f"{address}reveal/").json()
-    assert {one["checkpoint"] for one in shown["answers"]} == names
+    assert {answer["checkpoint"] for answer in shown["answers"]} == names
     voted = as_carol.post(f"{address}vote/", {"verdict": "equal"}).json()
     assert voted["counts"] is False
     (judgment,) = as_carol.get("/projects/tea/judgments/").json()["results"]

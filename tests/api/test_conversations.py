@@ -17,10 +17,10 @@ BELOW = "/projects/tea/"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.conversations.generating.engine_for", client)
-    return found
+    return fake_server
 
 
 def test_a_conversation_from_its_settings_to_its_end(
@@ -35,7 +35,7 @@ def test_a_conversation_from_its_settings_to_its_end(
     task = as_carol.post(
         f"{BELOW}conversation-tasks/", {"name": "Refund", "opening": "My tea is cold."}
     ).json()
-    assert [one["id"] for one in as_alice.get(f"{BELOW}conversation-tasks/").json()["results"]] == [
+    assert [row["id"] for row in as_alice.get(f"{BELOW}conversation-tasks/").json()["results"]] == [
         task["id"]
     ]
 
@@ -44,26 +44,28 @@ def test_a_conversation_from_its_settings_to_its_end(
     assert (begun["state"], begun["turns"][0]["message"]) == ("generating", "My tea is cold.")
     written = as_alice.post(f"{there}responses/").json()
     assert written["state"] == "judging"
-    assert all(one["text"] and not one["checkpoint"] for one in written["turns"][0]["responses"])
+    assert all(
+        response["text"] and not response["checkpoint"] for response in written["turns"][0]["responses"]
+    )
     assert not any(name in str(written) for name in names)
 
     judged = as_alice.get(f"{BELOW}assignments/{written['assignment']}/").json()
-    answers = [one["answer"] for one in judged["answers"]]
+    answers = [answer["answer"] for answer in judged["answers"]]
     sent = as_alice.post(
         f"{BELOW}assignments/{written['assignment']}/judgment/",
         {"verdict": "ranked", "ranks": dict(zip(answers, (2, 1), strict=True)), "strength": 3},
         **{"Idempotency-Key": str(uuid.uuid4())},
     )
     assert sent.status_code == 201
-    said = as_alice.post(f"{there}messages/", {"text": "Warm it."}).json()
-    assert said["turns"][0]["responses"][1]["goes_on"]
-    assert as_alice.post(f"{there}messages/", {"text": "Warm it."}).json()["turns"] == said["turns"]
+    continued = as_alice.post(f"{there}messages/", {"text": "Warm it."}).json()
+    assert continued["turns"][0]["responses"][1]["goes_on"]
+    assert as_alice.post(f"{there}messages/", {"text": "Warm it."}).json()["turns"] == continued["turns"]
 
     ended = as_alice.post(f"{there}end/", {"rating": 4}).json()
     assert (ended["rating"], ended["ended_at"] is not None) == (4, True)
     read = as_carol.get(there).json()
-    assert {one["checkpoint"] for one in read["turns"][0]["responses"]} == set(names)
-    assert [one["rank"] for one in read["turns"][0]["responses"]] == [2, 1]
+    assert {response["checkpoint"] for response in read["turns"][0]["responses"]} == set(names)
+    assert [response["rank"] for response in read["turns"][0]["responses"]] == [2, 1]
     assert as_carol("DELETE", f"{BELOW}conversation-tasks/{task['id']}/").status_code == 204
     assert as_alice.get(f"{BELOW}conversation-tasks/").json()["results"] == []
 

@@ -58,5 +58,5 @@ def test_a_decision_is_said_in_the_language_of_the_request(
     Round.objects.update(reasons=[reason("people_came", judgments=3, wanted=5)])
     carol.language = language
     carol.save()
-    [said] = as_carol.get("/projects/tea/rounds/1/", **{"Accept-Language": language}).json()["reasons"]
-    assert sentence in said
+    [text] = as_carol.get("/projects/tea/rounds/1/", **{"Accept-Language": language}).json()["reasons"]
+    assert sentence in text

@@ -14,20 +14,24 @@ def test_a_question_is_asked_answered_read_and_hidden_from_others(
 ):
     scene = make_scene(project, alice, carol)
     as_alice, as_bob, as_carol = Asker(alice), Asker(bob), Asker(carol)
-    own = f"/projects/tea/assignments/{scene.assignment.pk}/comments/"
+    comments_address = f"/projects/tea/assignments/{scene.assignment.pk}/comments/"
     threads = f"/projects/tea/comparisons/{scene.assignment.comparison_id}/comments/"
-    assert as_alice.post(own, {"text": "Hm?"}).status_code == 201
+    assert as_alice.post(comments_address, {"text": "Hm?"}).status_code == 201
     reply = {"assignment": scene.assignment.pk, "text": "Yes."}
     assert as_carol.post(threads, reply).json()["author"] == "carol"
-    assert [row["text"] for row in as_alice.get(own).json()["results"]] == ["Hm?", "Yes."]
+    assert [row["text"] for row in as_alice.get(comments_address).json()["results"]] == ["Hm?", "Yes."]
     assert [row["text"] for row in as_carol.get(threads).json()["results"]] == ["Hm?", "Yes."]
     assert assign_next(project=project, annotator=bob) is not None
-    assert as_bob.get(own).status_code == 404
+    assert as_bob.get(comments_address).status_code == 404
     assert as_bob.get(threads).status_code == 403
-    (told,) = as_alice.get("/inbox/?unread=true").json()["results"]
-    assert (told["kind"], told["text"], told["excerpt"]) == ("reply", "carol replied", "Yes.")
-    assert as_bob.post("/inbox/", {"ids": [told["id"]]}).json() == {"marked": 0}
-    assert as_alice.post("/inbox/", {"ids": [told["id"]]}).json() == {"marked": 1}
+    (notification,) = as_alice.get("/inbox/?unread=true").json()["results"]
+    assert (notification["kind"], notification["text"], notification["excerpt"]) == (
+        "reply",
+        "carol replied",
+        "Yes.",
+    )
+    assert as_bob.post("/inbox/", {"ids": [notification["id"]]}).json() == {"marked": 0}
+    assert as_alice.post("/inbox/", {"ids": [notification["id"]]}).json() == {"marked": 1}
     assert as_alice.get("/inbox/?unread=true").json()["results"] == []
 
 

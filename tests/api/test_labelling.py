@@ -23,8 +23,8 @@ def key() -> dict[str, str]:
 def shown(project: Project, as_alice: Asker) -> dict[str, Any]:
     """The assignment that Alice's program was given."""
     factories.make_comparison(project, texts=["Two minutes 🍵.", "Ten hours."])
-    found: dict[str, Any] = as_alice.post(f"{ADDRESS}/next/").json()["assignment"]
-    return found
+    assignment: dict[str, Any] = as_alice.post(f"{ADDRESS}/next/").json()["assignment"]
+    return assignment
 
 
 def ranked(shown: dict[str, Any], *ranks: int, **more: Any) -> dict[str, Any]:
@@ -36,16 +36,16 @@ def ranked(shown: dict[str, Any], *ranks: int, **more: Any) -> dict[str, Any]:
 def test_a_judgment_is_stored_by_completion_whatever_the_order_shown(
     shown: dict[str, Any], as_alice: Asker, alice: User
 ):
-    said = as_alice.post(f"{ADDRESS}/{shown['id']}/judgment/", ranked(shown, 2, 1, strength=3), **key())
-    assert said.status_code == 201
+    response = as_alice.post(f"{ADDRESS}/{shown['id']}/judgment/", ranked(shown, 2, 1, strength=3), **key())
+    assert response.status_code == 201
     judgment = Judgment.objects.get()
     order = Assignment.objects.get().display_order
     assert {row.completion_id: row.rank for row in judgment.ranks.all()} == {order[0]: 2, order[1]: 1}
     assert (judgment.annotator, judgment.strength) == (alice, 3)
-    told = said.json()["judgment"]
-    assert told["ranks"] == ranked(shown, 2, 1)["ranks"]
+    answer = response.json()["judgment"]
+    assert answer["ranks"] == ranked(shown, 2, 1)["ranks"]
     # Its annotator learns neither the comparison's number nor those of the completions.
-    assert told["comparison"] is None
+    assert answer["comparison"] is None
 
 
 def test_every_part_of_a_judgment_comes_back_as_it_was_sent(
@@ -91,17 +91,17 @@ def test_every_part_of_a_judgment_comes_back_as_it_was_sent(
         "active_seconds": 12,
     }
     body = ranked(shown, 1, 2, **parts)
-    told = as_alice.post(f"{ADDRESS}/{shown['id']}/judgment/", body, **key()).json()["judgment"]
-    assert {name: told[name] for name in body} == body
+    judgment = as_alice.post(f"{ADDRESS}/{shown['id']}/judgment/", body, **key()).json()["judgment"]
+    assert {name: judgment[name] for name in body} == body
     read = as_alice.get(f"{ADDRESS}/{shown['id']}/").json()
-    assert read["judgment"] == told
+    assert read["judgment"] == judgment
     assert read["state"] == AssignmentState.SUBMITTED
 
 
 def test_a_judgment_sent_twice_is_one_and_another_supersedes_it(shown: dict[str, Any], as_alice: Asker):
-    address, one = f"{ADDRESS}/{shown['id']}/judgment/", key()
+    address, headers = f"{ADDRESS}/{shown['id']}/judgment/", key()
     body = ranked(shown, 1, 2, strength=1)
-    first, second = as_alice.post(address, body, **one), as_alice.post(address, body, **one)
+    first, second = as_alice.post(address, body, **headers), as_alice.post(address, body, **headers)
     assert first.json() == second.json()
     assert Judgment.objects.count() == 1
     changed = as_alice.post(address, ranked(shown, 2, 1, strength=1), **key())
@@ -191,7 +191,7 @@ def test_asking_for_work_again_gives_what_one_holds(shown: dict[str, Any], as_al
     again = as_alice.post(f"{ADDRESS}/next/", **key()).json()["assignment"]
     assert again["id"] == shown["id"]
     held = as_alice.get(f"{ADDRESS}/?state=leased").json()["results"]
-    assert [one["id"] for one in held] == [shown["id"]]
+    assert [assignment["id"] for assignment in held] == [shown["id"]]
 
 
 def test_feedback_on_a_known_item_comes_after_the_answer_and_only_where_it_is_given(
@@ -203,8 +203,8 @@ def test_feedback_on_a_known_item_comes_after_the_answer_and_only_where_it_is_gi
     factories.make_comparison(project)
     shown = as_alice.post(f"{ADDRESS}/next/").json()["assignment"]
     ranks = [1 if answer["text"] == "right" else 2 for answer in shown["answers"]]
-    said = as_alice.post(
+    result = as_alice.post(
         f"{ADDRESS}/{shown['id']}/judgment/", ranked(shown, *ranks, strength=1), **key()
     ).json()
-    assert said["feedback"]["right"] is True
-    assert said["feedback"]["explanation"] == "Two minutes are enough."
+    assert result["feedback"]["right"] is True
+    assert result["feedback"]["explanation"] == "Two minutes are enough."

@@ -23,17 +23,17 @@ INVITATIONS = "/projects/tea/invitations/"
 def test_a_link_is_made_followed_and_revoked(project: Project, as_carol: Asker, oscar: User):
     made = as_carol.post(INVITATIONS, {"role": "reviewer", "days": 3, "note": "Oscar"})
     assert made.status_code == 201
-    told = made.json()
-    assert told["link"].endswith(f"/invitations/{told['secret']}/")
+    invitation = made.json()
+    assert invitation["link"].endswith(f"/invitations/{invitation['secret']}/")
     [listed] = as_carol.get(INVITATIONS).json()["results"]
-    assert told["secret"] not in str(listed)
+    assert invitation["secret"] not in str(listed)
     assert (listed["is_good"], listed["uses"], listed["most_uses"]) == (True, 0, 1)
     as_oscar = Asker(oscar)
-    joined = as_oscar.post("/invitations/accept/", {"secret": told["secret"]})
+    joined = as_oscar.post("/invitations/accept/", {"secret": invitation["secret"]})
     assert (joined.status_code, joined.json()["role"]) == (200, "reviewer")
     assert Membership.objects.get(user=oscar).role == "reviewer"
     # It was for one.
-    again = Asker(factories.make_user("nina")).post("/invitations/accept/", {"secret": told["secret"]})
+    again = Asker(factories.make_user("nina")).post("/invitations/accept/", {"secret": invitation["secret"]})
     assert (again.status_code, again.json()["errors"][0]["field"]) == (422, "secret")
     other = as_carol.post(INVITATIONS, {"role": "annotator"}).json()
     assert as_carol("DELETE", f"{INVITATIONS}{other['id']}/").status_code == 204
@@ -48,12 +48,12 @@ def test_an_invitation_is_sent_by_e_mail_and_its_link_is_in_no_response(
     with django_capture_on_commit_callbacks(execute=True):
         made = as_carol.post(INVITATIONS, {"role": "reviewer", "email": "oscar@example.org"})
     assert made.status_code == 201
-    told = made.json()
-    assert (told["email"], told["mail"], told["secret"], told["link"]) == (
+    invitation = made.json()
+    assert (invitation["email"], invitation["mail"], invitation["secret"], invitation["link"]) == (
         "oscar@example.org", "waiting", "", "",
     )  # fmt: skip
-    assert sent == [(TaskName.SEND_INVITATION, [told["id"]])]
-    assert send_invitation(told["id"])
+    assert sent == [(TaskName.SEND_INVITATION, [invitation["id"]])]
+    assert send_invitation(invitation["id"])
     (message,) = mail.outbox
     assert message.to == ["oscar@example.org"]
     [listed] = as_carol.get(INVITATIONS).json()["results"]
@@ -75,14 +75,14 @@ def test_an_address_is_refused_where_no_e_mail_is_sent_or_it_is_none(
 def test_a_person_sees_their_sessions_and_ends_them(alice: User):
     here, there = signed_in("alice"), signed_in("alice")
     listed = here.get("/api/v1/sessions/").json()
-    assert sorted(one["is_current"] for one in listed) == [False, True]
-    [other] = [one["id"] for one in listed if not one["is_current"]]
+    assert sorted(session["is_current"] for session in listed) == [False, True]
+    [other] = [session["id"] for session in listed if not session["is_current"]]
     assert here.delete(f"/api/v1/sessions/{other}/").status_code == 204
     assert there.get("/api/v1/me/").status_code in (401, 403)
     assert here.get("/api/v1/me/").status_code == 200
     assert here.delete(f"/api/v1/sessions/{other}/").status_code == 404
     # A token is no session: it ends all of them.
-    assert all(not one["is_current"] for one in Asker(alice).get("/sessions/").json())
+    assert all(not session["is_current"] for session in Asker(alice).get("/sessions/").json())
     assert Asker(alice, scopes=("manage",))("DELETE", "/sessions/").status_code == 204
     assert here.get("/api/v1/me/").status_code in (401, 403)
     assert AuditEntry.objects.filter(action__startswith="session.", actor=alice).count() == 2
@@ -104,10 +104,10 @@ def test_all_data_about_oneself_is_handed_out_after_a_proof_and_never_to_a_token
     assert Asker(alice, scopes=("read", "manage")).get("/me/data/").status_code == 403
     answer = confirmed(signed_in("alice")).get("/api/v1/me/data/")
     assert answer.status_code == 200
-    told = json.loads(answer.getvalue())
-    assert told["person"]["username"] == "alice"
+    exported = json.loads(answer.getvalue())
+    assert exported["person"]["username"] == "alice"
     alice.refresh_from_db()
-    assert told == json.loads("".join(personal_data(alice)))
+    assert exported == json.loads("".join(personal_data(alice)))
 
 
 def test_an_account_is_deleted_after_a_proof_and_its_name_and_never_by_a_token(client_of, alice: User):
@@ -141,7 +141,7 @@ def test_a_category_is_added_changed_and_deleted(project: Project, as_admin: Ask
     assert (changed.json()["label"], changed.json()["severity_steps"]) == ("Impolite", 3)
     # Those who label read it from their next page on.
     project.refresh_from_db()
-    assert "Impolite" in [one.label for one in configuration_of(project).categories]
+    assert "Impolite" in [category.label for category in configuration_of(project).categories]
     assert AuditEntry.objects.filter(action="category.set").count() == 2
     assert as_admin("DELETE", address).status_code == 204
     assert as_admin("DELETE", address).status_code == 404
@@ -157,7 +157,7 @@ def test_a_criterion_is_added_and_keeps_its_scale(project: Project, as_admin: As
 
 def test_a_value_that_no_category_has_is_refused_with_its_field(project: Project, as_admin: Asker):
     address = "/projects/tea/categories/rude/"
-    taken = project.categories.exclude(shortcut="").first().shortcut
+    used_shortcut = project.categories.exclude(shortcut="").first().shortcut
     for body, field in (
         ({"label": "Rude", "colour": "red"}, "colour"),
         ({"label": "Rude", "severity_steps": 10}, "severity_steps"),
@@ -166,7 +166,7 @@ def test_a_value_that_no_category_has_is_refused_with_its_field(project: Project
     ):
         refused = as_admin("PUT", address, body)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field)
-    assert as_admin("PUT", address, {"label": "Rude", "shortcut": taken}).status_code == 422
+    assert as_admin("PUT", address, {"label": "Rude", "shortcut": used_shortcut}).status_code == 422
     assert not Category.objects.filter(key="rude").exists()
 
 
@@ -199,26 +199,29 @@ def test_language_and_keys_are_chosen_as_on_the_pages(alice: User):
 def test_a_superuser_reads_the_whole_audit_log_and_how_rondo_stands(project: Project, as_admin: Asker):
     as_admin.post(INVITATIONS, {"role": "annotator"})
     AuditEntry.objects.create(action="note", subject="of no project")
-    told = as_admin.get("/audit/").json()["results"]
-    assert {(one["action"], one["project"]) for one in told} >= {("invitation.create", "tea"), ("note", None)}
-    [found] = as_admin.get("/audit/?project=tea&actor=admin&since=2000-01-01T00:00:00Z").json()["results"]
-    assert (found["action"], found["actor"]) == ("invitation.create", "admin")
+    entries = as_admin.get("/audit/").json()["results"]
+    assert {(entry["action"], entry["project"]) for entry in entries} >= {
+        ("invitation.create", "tea"),
+        ("note", None),
+    }
+    [newest] = as_admin.get("/audit/?project=tea&actor=admin&since=2000-01-01T00:00:00Z").json()["results"]
+    assert (newest["action"], newest["actor"]) == ("invitation.create", "admin")
     [note] = as_admin.get("/audit/?subject=NO%20project").json()["results"]
     assert (note["action"], note["actor"], note["project"]) == ("note", "", None)
     assert as_admin.get("/audit/?until=2000-01-01T00:00:00Z").json()["results"] == []
     state = as_admin.get("/status/").json()
     assert state["worst"] in ("fine", "attention", "wrong")
-    [database] = [one for one in state["findings"] if one["subject"] == "database"]
+    [database] = [finding for finding in state["findings"] if finding["subject"] == "database"]
     assert (database["level"], database["remedy"]) == ("fine", "")
 
 
 def test_a_superuser_adds_a_model_of_another_server(as_admin: Asker, settings):
     settings.RONDO_MODEL_SERVER_HOSTS = ["models.example.org"]
-    said = {"name": "elsewhere", "url": "https://models.example.org/v1", "model": "big"}
-    added = as_admin.post("/checkpoints/", said)
+    body = {"name": "elsewhere", "url": "https://models.example.org/v1", "model": "big"}
+    added = as_admin.post("/checkpoints/", body)
     assert (added.status_code, added.json()["name"]) == (201, "elsewhere")
-    assert AuditEntry.objects.get(action="checkpoint.serve").details["url"] == said["url"]
-    again = as_admin.post("/checkpoints/", said)
+    assert AuditEntry.objects.get(action="checkpoint.serve").details["url"] == body["url"]
+    again = as_admin.post("/checkpoints/", body)
     assert (again.status_code, again.json()["errors"][0]["field"]) == (422, "name")
     inside = as_admin.post("/checkpoints/", {"name": "inside", "url": "http://169.254.169.254/v1"})
     assert (inside.status_code, inside.json()["errors"][0]["field"]) == (422, "url")

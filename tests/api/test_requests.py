@@ -20,7 +20,7 @@ from training.models import DriftMeasurement
 PROMPTS = "/projects/tea/prompts/"
 
 
-def told(text: str) -> dict[str, object]:
+def prompt_body(text: str) -> dict[str, object]:
     """A body that adds one prompt."""
     return {"items": [{"prompt": [{"role": "user", "content": text}]}]}
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_refused(project: Project, as_carol: Asker, body:
 
 def test_a_body_that_is_too_large_is_refused(project: Project, as_carol: Asker, settings: Settings):
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
-    answer = as_carol.post(PROMPTS, told("x" * 200), **{"Idempotency-Key": "large"})
+    answer = as_carol.post(PROMPTS, prompt_body("x" * 200), **{"Idempotency-Key": "large"})
     assert (answer.status_code, answer.json()["status"]) == (413, 413)
 
 
@@ -133,17 +133,17 @@ def test_comparisons_are_found_by_round_purpose_and_free_places(
     waiting = factories.make_comparison(project, round_number=2)
     gold = factories.make_gold_item(project)
 
-    def found(query: str) -> list[int]:
+    def listed(query: str) -> list[int]:
         rows = as_carol.get(f"/projects/tea/comparisons/?{query}").json()["results"]
         return [row["id"] for row in rows]
 
-    assert found("") == [gold.pk, waiting.pk, judged.pk]
-    assert found("round=2&purpose=work") == [waiting.pk]
-    assert found("open=true") == [waiting.pk]
-    assert found("open=false") == [gold.pk, judged.pk]
-    assert found("purpose=gold") == [gold.pk]
-    assert found("judged=true") == [judged.pk]
-    assert found("judged=false&purpose=work") == [waiting.pk]
+    assert listed("") == [gold.pk, waiting.pk, judged.pk]
+    assert listed("round=2&purpose=work") == [waiting.pk]
+    assert listed("open=true") == [waiting.pk]
+    assert listed("open=false") == [gold.pk, judged.pk]
+    assert listed("purpose=gold") == [gold.pk]
+    assert listed("judged=true") == [judged.pk]
+    assert listed("judged=false&purpose=work") == [waiting.pk]
 
 
 def test_comparisons_are_found_by_who_wrote_their_answers_and_by_tags(project: Project, as_carol: Asker):
@@ -152,23 +152,23 @@ def test_comparisons_are_found_by_who_wrote_their_answers_and_by_tags(project: P
     def compared(tags: list[str], *sources: CompletionSource) -> Comparison:
         prompt = factories.make_prompt(project, f"{tags}?", tags=tags)
         written = [
-            factories.make_completions(prompt, [f"{n}"], source=one)[0] for n, one in enumerate(sources)
+            factories.make_completions(prompt, [f"{n}"], source=source)[0] for n, source in enumerate(sources)
         ]
         return create_comparison(prompt=prompt, completions=written, round_number=1)
 
-    both, one = compared(["tea", "süß"], green, old), compared(["tea"], green, green)
+    both, single = compared(["tea", "süß"], green, old), compared(["tea"], green, green)
 
-    def found(query: str) -> list[int]:
+    def listed(query: str) -> list[int]:
         rows = as_carol.get(f"/projects/tea/comparisons/?{query}").json()["results"]
         return [row["id"] for row in rows]
 
-    assert found("source=green") == [one.pk, both.pk]
-    assert found("source=green&against=old") == found("source=old&against=green") == [both.pk]
-    assert found("source=nobody") == []
-    assert found("tag=tea") == [one.pk, both.pk]
-    assert found("tag=s%C3%BC%C3%9F") == [both.pk]
+    assert listed("source=green") == [single.pk, both.pk]
+    assert listed("source=green&against=old") == listed("source=old&against=green") == [both.pk]
+    assert listed("source=nobody") == []
+    assert listed("tag=tea") == [single.pk, both.pk]
+    assert listed("tag=s%C3%BC%C3%9F") == [both.pk]
     # A tag is whole: no part of one, and no sign of its own.
-    assert found("tag=te") == found("tag=%25") == found("tag=%22") == []
+    assert listed("tag=te") == listed("tag=%25") == listed("tag=%22") == []
 
 
 # ── What one knows already, and what has changed since ────────────────────────────────
@@ -231,23 +231,23 @@ def test_a_request_sent_twice_is_done_once_and_answered_alike(scene: Scene, as_c
 
 def test_a_key_stands_for_one_request_alone(project: Project, as_carol: Asker):
     key = {"Idempotency-Key": "prompts-1"}
-    assert as_carol.post(PROMPTS, told("Tea?"), **key).status_code == 201
-    other = as_carol.post(PROMPTS, told("Coffee?"), **key)
+    assert as_carol.post(PROMPTS, prompt_body("Tea?"), **key).status_code == 201
+    other = as_carol.post(PROMPTS, prompt_body("Coffee?"), **key)
     assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
     assert Prompt.objects.count() == 1
 
 
 def test_a_key_is_ones_own(project: Project, as_carol: Asker, as_admin: Asker):
     key = {"Idempotency-Key": "prompts-1"}
-    as_carol.post(PROMPTS, told("Tea?"), **key)
-    assert as_admin.post(PROMPTS, told("Coffee?"), **key).json()["added"] == 1
+    as_carol.post(PROMPTS, prompt_body("Tea?"), **key)
+    assert as_admin.post(PROMPTS, prompt_body("Coffee?"), **key).json()["added"] == 1
 
 
 def test_what_was_refused_may_be_sent_again_with_its_key(project: Project, as_carol: Asker):
     key = {"Idempotency-Key": "prompts-1"}
     assert as_carol.post(PROMPTS, {"items": [{}]}, **key).status_code == 422
     assert not KeptAnswer.objects.exists()
-    assert as_carol.post(PROMPTS, told("Tea?"), **key).status_code == 201
+    assert as_carol.post(PROMPTS, prompt_body("Tea?"), **key).status_code == 201
 
 
 @pytest.mark.postgres
@@ -262,7 +262,7 @@ def test_of_one_request_that_arrives_many_times_at_once_one_is_done_and_all_are_
     def send(program: Asker) -> tuple[int, str]:
         try:
             program.headers = programs[0].headers
-            answer = program.post(PROMPTS, told("Tea?"), **{"Idempotency-Key": "impatient"})
+            answer = program.post(PROMPTS, prompt_body("Tea?"), **{"Idempotency-Key": "impatient"})
             return answer.status_code, answer.content.decode()
         finally:
             connection.close()
@@ -276,7 +276,7 @@ def test_of_one_request_that_arrives_many_times_at_once_one_is_done_and_all_are_
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\x7fb", "a b", " ", "schlüssel", "a\tb"])
 def test_a_key_that_no_program_should_draw_is_refused(project: Project, as_carol: Asker, key: str):
-    assert as_carol.post(PROMPTS, told("Tea?"), **{"Idempotency-Key": key}).status_code == 422
+    assert as_carol.post(PROMPTS, prompt_body("Tea?"), **{"Idempotency-Key": key}).status_code == 422
 
 
 def test_a_wrong_key_is_refused_where_no_answer_is_kept_too(as_carol: Asker):
@@ -288,10 +288,10 @@ def test_a_wrong_key_is_refused_where_no_answer_is_kept_too(as_carol: Asker):
 @pytest.mark.django_db
 def test_answers_are_kept_for_a_day(carol: User):
     for name, hours in (("old", 25), ("new", 23)):
-        kept = claim_key(user=carol, key=name, fingerprint="f")
-        KeptAnswer.objects.filter(pk=kept.pk).update(created_at=timezone.now() - timedelta(hours=hours))
+        claimed = claim_key(user=carol, key=name, fingerprint="f")
+        KeptAnswer.objects.filter(pk=claimed.pk).update(created_at=timezone.now() - timedelta(hours=hours))
     assert forget_answers() == 1
-    assert [kept.key for kept in KeptAnswer.objects.all()] == ["new"]
+    assert [answer.key for answer in KeptAnswer.objects.all()] == ["new"]
 
 
 # ── How often ─────────────────────────────────────────────────────────────────────────

@@ -71,14 +71,14 @@ def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
     ).json()
     as_carol.post(f"{IMPORTS}{made['id']}/start/")
     uploads.do_import(made["id"])
-    told = as_carol.get(f"{IMPORTS}{made['id']}/").json()
-    assert (told["state"], told["errors_total"]) == ("failed", 2)
-    assert [error[:5] for error in told["errors"]] == ["row 1", "row 2"]
+    result = as_carol.get(f"{IMPORTS}{made['id']}/").json()
+    assert (result["state"], result["errors_total"]) == ("failed", 2)
+    assert [error[:5] for error in result["errors"]] == ["row 1", "row 2"]
     assert not Judgment.objects.exists()
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         (r'{"prompt": "a\ud800"}', "row 1, field prompt: character 1 is half a surrogate pair (\\ud800)"),
         ('{"prompt": "a", "n": 1e999}', "row 1, field n: the number is too large"),
@@ -86,11 +86,11 @@ def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
     ],
 )
 def test_a_value_that_no_preview_can_show_is_refused_with_row_and_field(
-    project: Project, as_carol: Asker, row: str, told: str
+    project: Project, as_carol: Asker, row: str, message: str
 ):
     alone = upload(as_carol, row, name="votes.jsonl")
     assert alone.status_code == 422
-    assert told in json.dumps(alone.json(), ensure_ascii=False).replace("\\\\", "\\")
+    assert message in json.dumps(alone.json(), ensure_ascii=False).replace("\\\\", "\\")
     made = upload(as_carol, '{"prompt": "b"}\n' + row, name="votes.jsonl")
     assert made.status_code == 201
     shown = as_carol.get(f"{IMPORTS}{made.json()['id']}/preview/")
@@ -130,10 +130,10 @@ def test_a_file_that_is_too_large_or_none_is_refused(project: Project, as_carol:
 
 
 def test_formats_are_listed_with_the_columns_that_may_be_mapped(project: Project, as_carol: Asker):
-    told = as_carol.get("/formats/").json()
-    assert {"jsonl", "csv", "trl-preference"} <= {one["name"] for one in told["outgoing"]}
-    assert "argilla" in " ".join(one["name"] for one in told["incoming"])
-    assert "prompt" in told["columns"]
+    formats = as_carol.get("/formats/").json()
+    assert {"jsonl", "csv", "trl-preference"} <= {entry["name"] for entry in formats["outgoing"]}
+    assert "argilla" in " ".join(entry["name"] for entry in formats["incoming"])
+    assert "prompt" in formats["columns"]
 
 
 @pytest.fixture

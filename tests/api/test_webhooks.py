@@ -12,15 +12,15 @@ def test_a_program_makes_a_webhook_and_its_secret_is_kept_nowhere_in_the_clear(
 ):
     made = as_carol.post(HOOKS, NEW, **{"Idempotency-Key": "one"})
     assert made.status_code == 201
-    told = made.json()
-    assert told["secret"].startswith("whsec_")
-    read = as_carol.get(f"{HOOKS}{told['id']}/").json()
-    assert read == {name: value for name, value in told.items() if name != "secret"}
-    assert told["secret"] not in str(list(KeptAnswer.objects.values()))
-    rotated = as_carol.post(f"{HOOKS}{told['id']}/secret/").json()
-    assert rotated["secret"] != told["secret"]
+    webhook = made.json()
+    assert webhook["secret"].startswith("whsec_")
+    read = as_carol.get(f"{HOOKS}{webhook['id']}/").json()
+    assert read == {name: value for name, value in webhook.items() if name != "secret"}
+    assert webhook["secret"] not in str(list(KeptAnswer.objects.values()))
+    rotated = as_carol.post(f"{HOOKS}{webhook['id']}/secret/").json()
+    assert rotated["secret"] != webhook["secret"]
     assert rotated["previous_secret_until"] is not None
-    assert [row["id"] for row in as_carol.get(HOOKS).json()["results"]] == [told["id"]]
+    assert [row["id"] for row in as_carol.get(HOOKS).json()["results"]] == [webhook["id"]]
 
 
 def test_what_is_not_sent_stays_and_what_was_changed_since_is_not_overwritten(

@@ -35,7 +35,7 @@ SUPERUSER_ALONE = (401, 403, 403, 403, 403, 403, 200)
 
 def says(status: int, expected: tuple[int, ...]) -> tuple[int, ...]:
     """The same people are let in, and get another status."""
-    return tuple(status if one == 200 else one for one in expected)
+    return tuple(status if code == 200 else code for code in expected)
 
 
 # Requests that change something are sent with an empty object: who is let in is told what is missing (422).
@@ -317,11 +317,11 @@ def ask(asker: Asker, method: str, address: str) -> int:
 
 @pytest.mark.django_db
 def test_each_role_gets_what_the_table_says(scene: Scene, everybody: dict[str, Asker]):
-    found = {
+    statuses = {
         name: tuple(ask(everybody[role], method, scene.address(path)) for role in ROLES)
         for name, method, path in operations()
     }
-    assert {name: row for name, row in found.items() if row != TABLE[name]} == {}
+    assert {name: row for name, row in statuses.items() if row != TABLE[name]} == {}
 
 
 @pytest.mark.django_db
@@ -375,12 +375,12 @@ def test_a_page_of_another_site_cannot_use_the_session(scene: Scene, carol: User
 def test_who_is_signed_in_makes_a_token_and_a_token_makes_none(alice: User):
     client = Client()
     client.force_login(alice)
-    told = {"name": "script", "scopes": ["read", "label"]}
-    made = client.post("/api/v1/tokens/", told, content_type="application/json")
+    body = {"name": "script", "scopes": ["read", "label"]}
+    made = client.post("/api/v1/tokens/", body, content_type="application/json")
     assert made.status_code == 201
     with_it = Client(headers={"Authorization": f"Bearer {made.json()['secret']}"})
     assert with_it.get("/api/v1/me/").json()["username"] == "alice"
-    more = with_it.post("/api/v1/tokens/", {**told, "name": "more"}, content_type="application/json")
+    more = with_it.post("/api/v1/tokens/", {**body, "name": "more"}, content_type="application/json")
     assert more.status_code == 403
     assert with_it.delete(f"/api/v1/tokens/{made.json()['id']}/").status_code == 204
     assert with_it.get("/api/v1/me/").status_code == 401

@@ -41,11 +41,11 @@ def lasting_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_revoking_tokens_of_a_list_is_answered_as_the_document_says(
     scene: Scene, people: dict[str, User], tmp_path: Path
 ):
-    told = deepcopy(document())
-    paths = {path: methods for path, methods in told["paths"].items() if "/tokens/" in path}
-    paths[PROJECTS] = {"get": told["paths"][PROJECTS]["get"]}
+    description = deepcopy(document())
+    paths = {path: methods for path, methods in description["paths"].items() if "/tokens/" in path}
+    paths[PROJECTS] = {"get": description["paths"][PROJECTS]["get"]}
     config = configuration(scene, people, tmp_path, who="manager", phase="stateful", operations=labels())
-    schema = schemathesis.openapi.from_dict({**told, "paths": paths}, config=config)
+    schema = schemathesis.openapi.from_dict({**description, "paths": paths}, config=config)
     schema.app = get_wsgi_application()
     answers: Counter[tuple[str, int]] = Counter()
 
