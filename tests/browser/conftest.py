@@ -186,18 +186,18 @@ def barriers(axe: Axe) -> Axe:
     """
 
     def in_every_look(page: Page) -> list[str]:
-        found = []
+        faults = []
         for scheme, width in LOOKS:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.set_viewport_size({"width": width, "height": 900})
             if folder := os.environ.get("PICTURES"):
                 name = re.sub(r"\W+", "-", page.url.split("/", 3)[3]).strip("-") or "home"
                 page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
-            found += [f"{scheme}, {width} px: {line}" for line in axe(page)]
+            faults += [f"{scheme}, {width} px: {line}" for line in axe(page)]
             wider = page.evaluate("document.documentElement.scrollWidth") - width
             if wider > 0:
-                found.append(f"{scheme}, {width} px: {wider} px too wide")
-        return found
+                faults.append(f"{scheme}, {width} px: {wider} px too wide")
+        return faults
 
     return in_every_look
 
@@ -228,10 +228,10 @@ def axe() -> Axe:
     def violations(page: Page) -> list[str]:
         # A button that was just enabled fades to its colour: axe would measure the middle of the way.
         page.evaluate(ANIMATIONS_END)
-        found = engine.run(page).response["violations"]
+        rules = engine.run(page).response["violations"]
         return [
             f"{rule['id']}: {rule['help']} at {node['target']}: {node.get('failureSummary', '')}"
-            for rule in found
+            for rule in rules
             for node in rule["nodes"]
         ]
 

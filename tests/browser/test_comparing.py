@@ -34,12 +34,12 @@ TEXTS = {
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    found.text = lambda body: TEXTS[body["model"]]
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: TEXTS[body["model"]]
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
-    return found
+    return fake_server
 
 
 @pytest.fixture
@@ -70,16 +70,16 @@ def voted(project: Project, alice: User, checkpoints: list[Checkpoint]) -> None:
         prompt = factories.make_prompt(
             project, f"Question {number}?", tags=["tea"] if number % 3 else ["water"]
         )
-        one, other = checkpoints[number % 4], checkpoints[(number + 1 + number // 4 % 3) % 4]
+        first, second = checkpoints[number % 4], checkpoints[(number + 1 + number // 4 % 3) % 4]
         answers = [
             factories.make_completions(prompt, [TEXTS[each.name]], source=each.source)[0]
-            for each in (one, other)
+            for each in (first, second)
         ]
         comparison = voted_comparison(
             prompt=prompt, completions=answers, round_number=1 + number % 3, purpose=Purpose.WORK
         )
         tie = number % 7 == 0
-        better = answers[0] if (one.pk > other.pk) != (number % 5 == 0) else answers[1]
+        better = answers[0] if (first.pk > second.pk) != (number % 5 == 0) else answers[1]
         ranks = {} if tie else {answer.pk: 1 if answer == better else 2 for answer in answers}
         with transaction.atomic():
             record_vote(
@@ -92,7 +92,7 @@ def voted(project: Project, alice: User, checkpoints: list[Checkpoint]) -> None:
     count_votes()
 
 
-def asked(page: Page, *, unblinded: bool = False) -> None:
+def ask(page: Page, *, unblinded: bool = False) -> None:
     page.get_by_label("Third").select_option("round-2-policy")
     page.get_by_label("Second").select_option("round-1-policy")
     page.get_by_label("Or type one").fill("How long should green tea steep?")
@@ -110,7 +110,7 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
         assert barriers(page) == [], name
 
     sound("compare")
-    asked(page)
+    ask(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     page.eval_on_selector_all("main details", "all => all.forEach(one => one.open = true)")
     sound("beside-blind")
@@ -143,7 +143,7 @@ def test_answers_appear_as_they_are_written_and_are_compared_at_the_end(
     project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
 ):
     page = open_as(carol, "/compare/")
-    asked(page, unblinded=True)
+    ask(page, unblinded=True)
     expect(page).to_have_url(re.compile(r"/compare/[\w-]{20,}/$"))
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     expect(page.locator("ins").first).to_be_visible()
@@ -167,7 +167,7 @@ def test_blind_answers_have_no_names_until_the_vote(
     project: Project, carol: User, checkpoints: list[Checkpoint], open_as: Open
 ):
     page = open_as(carol, "/compare/")
-    asked(page)
+    ask(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     assert "policy" not in page.content()
     page.get_by_role("button", name="All bad").click()
@@ -195,7 +195,7 @@ def test_without_a_script_side_by_side_and_arena_do_the_same(
     project: Project, carol: User, arena: ArenaLink, open_as: Open
 ):
     page = open_as(carol, "/compare/", java_script_enabled=False)
-    asked(page)
+    ask(page)
     expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
     page.get_by_role("button", name="All good").click()
     expect(page.get_by_text("Your vote: all good.")).to_be_visible()

@@ -22,11 +22,11 @@ GOAL = "You bought a kettle and want your money back.\n\nTry to get a *wrong ref
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    found.text = lambda body: TEXTS[body["model"]]
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: TEXTS[body["model"]]
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.conversations.generating.engine_for", client)
-    return found
+    return fake_server
 
 
 @pytest.fixture

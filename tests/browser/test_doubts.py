@@ -67,10 +67,10 @@ def test_spans_on_a_response_ranked_first_are_asked_about_before_the_next_item_i
     # The rule can be read before anything is sent.
     expect(page.locator("#submit-status")).to_contain_text("B is ranked above A, but has more")
     page.keyboard.press("Control+Enter")
-    asked = page.get_by_role("alert")
-    expect(asked).to_contain_text(ASKED)
-    expect(asked).to_contain_text("B is ranked above A, but has more or more severe error spans.")
-    expect(asked).to_be_focused()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text(ASKED)
+    expect(alert).to_contain_text("B is ranked above A, but has more or more severe error spans.")
+    expect(alert).to_be_focused()
     assert prompt_on_screen(page) == shown
     assert statuses == []
     submit(page)
@@ -122,8 +122,8 @@ def test_the_winner_of_a_pair_with_error_spans_and_missing_ratings_are_asked_abo
     page.locator('#verdict [data-key="2"]').check(force=True)
     page.locator('#verdict [data-key="4"]').check(force=True)
     page.keyboard.press("Control+Enter")
-    asked = page.get_by_role("alert").locator("li")
-    expect(asked).to_have_text(
+    doubts = page.get_by_role("alert").locator("li")
+    expect(doubts).to_have_text(
         ["A is ranked above B, but has more or more severe error spans.", "No response is rated."]
     )
     submit(page)

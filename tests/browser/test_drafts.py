@@ -41,7 +41,7 @@ def open_prepared(open_as: Open, user: User, **options: object) -> Page:
     return page
 
 
-def taken(page: Page, held: list[Route]) -> Route:
+def next_held(page: Page, held: list[Route]) -> Route:
     """The next request that is held back, once it is: Playwright may miss the event of a request that comes
     at once, and never its route."""
     for _ in range(3000):
@@ -134,7 +134,7 @@ def test_an_untouched_screen_saves_nothing(items, alice: User, open_as: Open):
 
 def test_a_draft_of_a_closed_page_comes_back_once_one_is_signed_in_again(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
-    kept = next(cookie for cookie in page.context.cookies() if cookie["name"] == "sessionid")
+    session_cookie = next(cookie for cookie in page.context.cookies() if cookie["name"] == "sessionid")
     address = page.url
     page.context.clear_cookies(name="sessionid")
     page.locator("#comment").fill("still here")
@@ -145,7 +145,7 @@ def test_a_draft_of_a_closed_page_comes_back_once_one_is_signed_in_again(items, 
     assert not Draft.objects.exists()
     context = page.context
     page.close()
-    context.add_cookies([{"name": "sessionid", "value": kept["value"], "url": address}])
+    context.add_cookies([{"name": "sessionid", "value": session_cookie["value"], "url": address}])
     again = context.new_page()
     again.goto(address)
     expect(again.locator("#comment")).to_have_value("still here")
@@ -321,7 +321,7 @@ def test_the_next_comparison_is_there_before_the_submit_is_answered(items, alice
     expect(page.get_by_text("2 of 2")).to_be_visible()
     assert not Judgment.objects.exists()
     page.keyboard.type("ab=c")
-    taken(page, held).continue_()
+    next_held(page, held).continue_()
     page.keyboard.press("z")
     # Undo waits for the answer to be stored, and opens it.
     expect(page.get_by_text("changing an annotation")).to_be_visible()
@@ -349,7 +349,7 @@ def test_a_refused_answer_comes_back_and_the_next_one_stays_in_hand(items, alice
     page.keyboard.press("Enter")
     expect(page.locator(".candidate")).to_have_count(4)
     page.keyboard.type("ab=c")
-    taken(page, held).continue_()
+    next_held(page, held).continue_()
     page.unroute("**/submit/")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("does not stand on its quote")

@@ -39,7 +39,7 @@ def stored(project: Project, key: FeedbackKey) -> ApplicationRequest:
     """A request with hostile texts, feedback of every kind, and an incident."""
     starter = register_starter(name="starter")
     question = {"question": f"Why is tea hot? {HOSTILE}"}
-    one = factories.make_application_request(project, starter, HOSTILE, key="chatcmpl-1", **question)
+    request = factories.make_application_request(project, starter, HOSTILE, key="chatcmpl-1", **question)
     factories.make_application_request(project, starter, "Heat.", key="chatcmpl-2", **question)
     for number in range(8):
         thumb = NewFeedback(completion="chatcmpl-1", kind="thumb", value=int(number > 2), user=f"u{number}")  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def stored(project: Project, key: FeedbackKey) -> ApplicationRequest:
             is_included=included,
         )
         incident.feedback.set(Feedback.objects.filter(kind="rating"))
-    return one
+    return request
 
 
 def test_the_pages_of_applications_have_no_barrier_in_any_look(

@@ -63,7 +63,7 @@ def test_the_script_takes_every_picture_of_the_guide_anew_in_both_themes(tmp_pat
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("RONDO_", "DJANGO_"))
     }
-    told = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=ROOT,
         env={**environment, "RONDO_SCREENSHOT_PORT": str(free_port())},
@@ -71,14 +71,14 @@ def test_the_script_takes_every_picture_of_the_guide_anew_in_both_themes(tmp_pat
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
-    assert "TOO WIDE" not in told.stdout
-    taken = {path.name: path for path in (tmp_path / "pictures").iterdir()}
+    assert completed.returncode == 0, completed.stderr
+    assert "TOO WIDE" not in completed.stdout
+    pictures = {path.name: path for path in (tmp_path / "pictures").iterdir()}
     committed = {path.name: path for path in (ROOT / "static" / "guide").iterdir()}
     # Plots of benchmarks come from another script.
     plots = ("acquisition-", "hours-", "loop-")
-    assert set(taken) == {name for name in committed if not name.startswith(plots)}
-    for name, path in taken.items():
+    assert set(pictures) == {name for name in committed if not name.startswith(plots)}
+    for name, path in pictures.items():
         ours, theirs = (Image.open(picture).convert("L") for picture in (path, committed[name]))
         assert ours.size == theirs.size, name
         shades = ImageStat.Stat(ours)

@@ -23,8 +23,8 @@ def test_a_question_is_asked_without_leaving_the_item_or_losing_the_draft(
     page.keyboard.press("Enter")
     expect(page.get_by_text("Sent. The answer arrives here")).to_be_focused()
     expect(page.locator("#comment")).to_have_value("half a thought")
-    asked = Comment.objects.latest("pk")
-    assert (asked.author, asked.text) == (alice, "Is iced tea meant? 1 2 s x")
+    question = Comment.objects.latest("pk")
+    assert (question.author, question.text) == (alice, "Is iced tea meant? 1 2 s x")
     expect(page.locator("[data-saved]")).to_contain_text("saved")
     assert Draft.objects.get().fields["comment"] == ["half a thought"]
 

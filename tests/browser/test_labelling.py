@@ -33,10 +33,10 @@ def only_ranking(items) -> None:
 
 
 def texts_by_rank(judgment: Judgment) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
+    texts: dict[int, set[str]] = {}
     for row in judgment.ranks.select_related("completion"):
-        found.setdefault(row.rank, set()).add(row.completion.text)
-    return found
+        texts.setdefault(row.rank, set()).add(row.completion.text)
+    return texts
 
 
 def shown_order() -> dict[str, str]:
@@ -371,13 +371,13 @@ def test_an_expired_sign_in_loses_nothing(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.keyboard.press("3")
     page.locator("#comment").fill("still here")
-    kept = next(cookie for cookie in page.context.cookies() if cookie["name"] == "sessionid")
+    session_cookie = next(cookie for cookie in page.context.cookies() if cookie["name"] == "sessionid")
     page.context.clear_cookies(name="sessionid")
     page.locator("#comment").press("Control+Enter")
     expect(page.locator("#submit-status")).to_contain_text("you have been signed out")
     expect(page.locator("#outbox")).to_contain_text("1 answer kept on this device")
     expect(page.locator("#comment")).to_have_value("still here")
-    page.context.add_cookies([{"name": "sessionid", "value": kept["value"], "url": page.url}])
+    page.context.add_cookies([{"name": "sessionid", "value": session_cookie["value"], "url": page.url}])
     with page.expect_response("**/submit/"):
         page.get_by_role("button", name="Send now").click()
     expect(page.get_by_text("2 of 2")).to_be_visible()

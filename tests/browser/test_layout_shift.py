@@ -51,11 +51,13 @@ def test_nothing_on_a_page_moves_once_it_was_drawn(
         answered.answers.create(
             position=position, checkpoint=scene.starter, messages=[], text=answer, written_at=timezone.now()
         )
-    further = (scene.run, scene.round, scene.beside, answered)
+    further = (scene.run, scene.round, scene.side_by_side, answered)
     page = open_as(carol, "/guide/design/", viewport={"width": width, "height": 900})
     page.add_init_script(_OBSERVE)
-    found = {path: shifts_of(page, path) for path in (*PAGES, *(row.get_absolute_url() for row in further))}
-    assert {path: shifts for path, shifts in found.items() if shifts[0] > _MOST} == {}
+    shifts_by_path = {
+        path: shifts_of(page, path) for path in (*PAGES, *(row.get_absolute_url() for row in further))
+    }
+    assert {path: shifts for path, shifts in shifts_by_path.items() if shifts[0] > _MOST} == {}
 
 
 @pytest.mark.parametrize("width", [1400, 360])

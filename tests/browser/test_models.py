@@ -25,31 +25,31 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def runs(policy: Checkpoint) -> list[Run]:
     """Six runs with summaries, of which the second reward model is the best."""
-    found = list(Run.objects.order_by("pk"))
-    for number, run in enumerate(found):
+    stored_runs = list(Run.objects.order_by("pk"))
+    for number, run in enumerate(stored_runs):
         run.spec = {
             "method": run.method,
             "seed": number,
             "settings": {"optimiser": {"learning_rate": 1e-4 * (1 + number), "batch_size": 8}},
         }
         run.save()
-    for run, accuracy in zip(found[::2], (0.61, 0.83, 0.74), strict=True):
+    for run, accuracy in zip(stored_runs[::2], (0.61, 0.83, 0.74), strict=True):
         write_steps(run, 1, 120)
         report = f'{{"step": 100, "figures": {{"held_out_accuracy": {accuracy}}}, "details": {{}}}}'
         (run.path / "evaluation.json").write_text(report)
     sweep_summaries()
-    Run.objects.filter(pk=found[2].pk).update(tags=["baseline"], notes="The **one** to beat.")
+    Run.objects.filter(pk=stored_runs[2].pk).update(tags=["baseline"], notes="The **one** to beat.")
     return list(Run.objects.order_by("pk"))
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
-    found = StreamingServer()
-    found.text = lambda body: f"Steep it for {len(body['model'])} minutes."
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(found))  # noqa: E731
+    fake_server = StreamingServer()
+    fake_server.text = lambda body: f"Steep it for {len(body['model'])} minutes."
+    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
     monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
-    return found
+    return fake_server
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def prompt_set(project: Project, carol: User, server: StreamingServer) -> None:
         for n in range(3)
     ]
     create_prompt_set(
-        project=project, name="Everyday tea", prompts=[one.pk for one in prompts], created_by=carol
+        project=project, name="Everyday tea", prompts=[prompt.pk for prompt in prompts], created_by=carol
     )
 
 

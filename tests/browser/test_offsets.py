@@ -59,12 +59,12 @@ def put_on_screen(project: Project, texts: list[str], user: User, open_as: Open)
 
 def texts_of(draw: random.Random) -> list[str]:
     """Nine answers, each different and none empty to the eye."""
-    found: set[str] = set()
-    while len(found) < 9:
+    texts: set[str] = set()
+    while len(texts) < 9:
         text = plain_text(draw) if draw.random() < 0.3 else markdown_text(draw)
         if Page(render_answer(text)).text.strip():
-            found.add(text)
-    return sorted(found)
+            texts.add(text)
+    return sorted(texts)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -83,11 +83,11 @@ def test_the_browsers_span_is_the_models_and_stands_in_the_stored_text(
             start = draw.randrange(size)
             end = draw.randint(start + 1, size)
             expected = span_of(model, source, (start, end))
-            found = page.evaluate(_MARK, [token, start, end])
+            flags = page.evaluate(_MARK, [token, start, end])
             if expected is None or expected in previous:
-                assert found == [], (source, start, end)
+                assert flags == [], (source, start, end)
             else:
-                (flag,) = found
+                (flag,) = flags
                 assert (flag["start"], flag["end"]) == expected, (source, start, end)
                 assert flag["quote"] == source[flag["start"] : flag["end"]]
                 assert flag["text_hash"] == text_hash(source)

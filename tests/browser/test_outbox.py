@@ -10,7 +10,7 @@ from annotation.models import Draft, Judgment, Project, User
 from tests import factories
 from tests.browser.conftest import Open
 from tests.browser.content import make_items
-from tests.browser.test_drafts import LABEL, open_prepared, saved, taken
+from tests.browser.test_drafts import LABEL, next_held, open_prepared, saved
 
 SOON = 5_000
 """Milliseconds in which a submit must have left: far less than a draft may take, or a pause after it."""
@@ -45,7 +45,7 @@ def test_a_submit_does_not_wait_for_a_draft_under_way(items, alice: User, open_a
     assert Judgment.objects.get().verdict == Verdict.RANKED
     # The draft comes too late: the server refuses it, and the screen shown now hears nothing of it.
     with page.expect_response("**/draft/") as late:
-        taken(page, held).continue_()
+        next_held(page, held).continue_()
     assert late.value.status == 410
     expect(page.locator("#outbox")).to_be_hidden()
     assert not Draft.objects.exists()
@@ -70,9 +70,9 @@ def test_a_draft_that_fails_while_one_submits_delays_nothing(items, alice: User,
         page.keyboard.press("2")
     for _ in range(3):
         with page.expect_request("**/draft/"):
-            taken(page, held).abort()
+            next_held(page, held).abort()
     submit_leaves(page)
-    taken(page, held).abort()
+    next_held(page, held).abort()
     expect(page.get_by_text("2 of 2")).to_be_visible()
     assert Judgment.objects.count() == 1
 
@@ -107,7 +107,7 @@ def test_a_conflict_that_comes_after_the_submit_asks_nothing(items, alice: User,
     submit_leaves(page)
     expect(page.locator(".candidate")).to_have_count(4)
     page.keyboard.type("ab=c")
-    taken(page, held).continue_()
+    next_held(page, held).continue_()
     page.keyboard.type("d")
     expect(page.locator("#order")).to_have_value("A > B = C > D")
     saved(page)
@@ -130,7 +130,7 @@ def test_a_draft_stored_while_the_answer_is_refused_is_no_other_page(items, alic
     submit_leaves(page)
     expect(page.get_by_role("alert")).to_contain_text("does not stand on its quote")
     # The refused page was made before the draft was stored, and cannot know of it.
-    taken(page, held).continue_()
+    next_held(page, held).continue_()
     page.unroute("**/draft/")
     page.locator("#comment").fill("and more")
     saved(page)

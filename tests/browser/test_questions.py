@@ -201,9 +201,9 @@ def test_the_order_as_shown_is_asked_about_once_and_then_stored(
     page = open_as(alice, LABEL)
     page.keyboard.type("abcd")
     press(page, "Enter")
-    asked = page.get_by_role("alert")
-    expect(asked).to_contain_text("exactly the order shown")
-    expect(asked).to_be_focused()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("exactly the order shown")
+    expect(alert).to_be_focused()
     assert axe(page) == []
     assert not Judgment.objects.exists()
     expect(page.locator("#order")).to_have_value("A > B > C > D")

@@ -127,8 +127,8 @@ def write_recipe(manager: Hands) -> None:
     page.locator("#recipe-json").fill(json.dumps(recipe))
     page.get_by_role("button", name="Save JSON").click()
     page.get_by_text("As JSON").click()
-    kept = json.loads(page.locator("#recipe-json").input_value())
-    assert kept["reward"]["optimiser"]["max_steps"] == 40
+    stored = json.loads(page.locator("#recipe-json").input_value())
+    assert stored["reward"]["optimiser"]["max_steps"] == 40
 
 
 def wait_until_saved(rondo: Rondo, method: str) -> int:

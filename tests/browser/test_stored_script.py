@@ -104,8 +104,8 @@ def stored(parts: dict[str, dict[str, Any]], alice: User, carol: User, admin: Us
         past_manager(Prompt).filter(pk=prompt.pk).update(messages=messages, context=context)
     for completion in past_manager(Completion).exclude(prompt=comparison.prompt_id):
         past_manager(Completion).filter(pk=completion.pk).update(text=WHOLE, text_hash=text_hash(WHOLE))
-    for beside in SideBySide.objects.all():
-        SideBySide.objects.filter(pk=beside.pk).update(messages=[{"role": "user", "content": WHOLE}])
+    for side_by_side in SideBySide.objects.all():
+        SideBySide.objects.filter(pk=side_by_side.pk).update(messages=[{"role": "user", "content": WHOLE}])
     SideBySideAnswer.objects.update(text=WHOLE)
     for text in CORPUS[:60]:
         record(action="note", subject=text[:200], actor=alice, project=project, details={text[:60]: text})
@@ -163,7 +163,7 @@ def pages(
     browser: Browser, live_server: LiveServer, gate: Gate, alice: User, admin: User
 ) -> Iterator[dict[str, Page]]:
     """A page of each of the two, on which everything that may not happen is written down."""
-    found: dict[str, Page] = {}
+    pages_by_user: dict[str, Page] = {}
     contexts = []
     for user in (alice, admin):
         context = browser.new_context(viewport={"width": 1400, "height": 900})
@@ -172,8 +172,8 @@ def pages(
         client.force_login(user)
         session = client.cookies[settings.SESSION_COOKIE_NAME].value
         context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
-        found[user.username] = context.new_page()
-    yield found
+        pages_by_user[user.username] = context.new_page()
+    yield pages_by_user
     for context in contexts:
         context.close()
     gate.shut()
@@ -220,14 +220,14 @@ def test_no_stored_text_runs_loads_or_leaves_its_box_on_any_page(stored, parts, 
 def test_the_look_at_a_page_finds_what_it_looks_for(browser: Browser, markup: str, fault: str):
     page = browser.new_page()
     page.set_content(markup)
-    found = page.evaluate(LOOK)
+    faults = page.evaluate(LOOK)
     page.close()
-    assert any(one.startswith(fault) for one in found), found
+    assert any(line.startswith(fault) for line in faults), faults
 
 
-def _note_request(faults: list[str], address: str, asked: str, ours: str) -> None:
-    if not asked.startswith((ours, "data:image/svg+xml,%3Csvg", "about:")):
-        faults.append(f"{address}: asked {asked[:100]}")
+def _note_request(faults: list[str], address: str, requested: str, ours: str) -> None:
+    if not requested.startswith((ours, "data:image/svg+xml,%3Csvg", "about:")):
+        faults.append(f"{address}: asked {requested[:100]}")
 
 
 def _note(faults: list[str], address: str, text: str) -> None:

@@ -114,13 +114,13 @@ def test_suggestions_are_walked_and_decided_by_keyboard_alone(
     final = Judgment.objects.current().get()
     assert [flag.quote for flag in final.span_flags.order_by("start")] == [QUOTES[0], "x\u0308y̆"]
     assert final.verdict == "ranked"
-    assert [one.text for one in final.critiques.all()] == ["It is short."]
+    assert [critique.text for critique in final.critiques.all()] == ["It is short."]
     assert final.missing_info.count() == 0
     reveal = HelpReveal.objects.get()
-    assert [one.decision for one in reveal.decisions.order_by("suggestion")] == [
+    assert [decision.decision for decision in reveal.decisions.order_by("suggestion")] == [
         *("accepted", "rejected", "changed", "accepted", "rejected", "accepted")
     ]
-    assert all(one.seconds is not None and one.seconds >= 0 for one in reveal.decisions.all())
+    assert all(decision.seconds is not None and decision.seconds >= 0 for decision in reveal.decisions.all())
     first = reveal.first_judgment
     assert (first.verdict, first.span_flags.count()) == ("equal", 0)
 
