@@ -431,9 +431,9 @@ def scene(
                 project = factories.make_project(
                     annotators=[users["alice"], users["bob"]], managers=[users["carol"]]
                 )
-                found = parts_of(project, users["alice"], users["carol"])
+                parts_by_view = parts_of(project, users["alice"], users["carol"])
                 sessions = {name: session_of(user) for name, user in users.items()}
-            yield Scene(home, found, sessions)
+            yield Scene(home, parts_by_view, sessions)
         finally:
             SceneOfAddresses.tearDownClass()
 
@@ -515,7 +515,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     pair = ArenaPair.objects.create(
         arena=arena, comparison=comparison, left=left, right=right, models_key="1:2"
     )
-    beside = SideBySide.objects.create(
+    side_by_side = SideBySide.objects.create(
         project=project, messages=prompt.messages, sampling={}, seed=0, created_by=alice
     )
     prompt_set = PromptSet.objects.create(project=project, name="Everyday", created_by=carol)
@@ -534,9 +534,9 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         endpoint=webhook,
         state="delivered",
     )
-    asked = post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?")
+    question = post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?")
     post_comment(assignment=judgment.assignment, author=carol, text="Yes.")
-    told = alice.notifications.get()
+    notification = alice.notifications.get()
     ballot = ArenaBallot.objects.create(pair=pair, voter=alice, display_order=[left.pk, right.pk])
     conversation = Conversation.objects.create(project=project, annotator=alice)
     task = ConversationTask.objects.create(project=project, name="Refund")
@@ -561,8 +561,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
             "pk": told_trace.comparison_id,
             "token": step_token(told_trace.comparison_id, trace.pk),
         },
-        "comment-edit": {**in_project, "pk": asked.pk},
-        "notification": {"pk": told.pk},
+        "comment-edit": {**in_project, "pk": question.pk},
+        "notification": {"pk": notification.pk},
         "account_reset_password_from_key": {"uidb36": "1", "key": "wrong"},
         "guidelines-read": in_project,
         **{name: in_project for name in TABLE if name.startswith("data-")},
@@ -634,7 +634,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "completion": {"pk": completion.pk},
         **{name: in_project for name in TABLE if name.startswith("leaderboard")},
         **{
-            f"compare-{name}": {"slug": beside.slug}
+            f"compare-{name}": {"slug": side_by_side.slug}
             for name in ("shown", "write", "vote", "reveal", "continue", "again", "next")
         },
         **dict.fromkeys(("conversations", "conversation-begin", "conversation-settings"), in_project),
@@ -685,16 +685,16 @@ def test_every_address_is_in_the_table_and_every_line_of_it_is_an_address():
 def test_each_role_gets_what_the_table_says(name: str, parts, everybody):
     method, expected = TABLE[name]
     address = reverse(name, kwargs=parts.get(name, {}))
-    found = {
+    responses = {
         role: everybody[role].generic(method, address, content_type="application/x-www-form-urlencoded")
         for role in ROLES
     }
-    assert {role: answer.status_code for role, answer in found.items()} == dict(
+    assert {role: answer.status_code for role, answer in responses.items()} == dict(
         zip(ROLES, expected, strict=True)
     )
     # What the table opens to everybody is opened to them; from all else the way leads to the sign-in page.
     if expected[0] == 302:
-        assert found["anonymous"]["Location"].startswith(reverse("login"))
+        assert responses["anonymous"]["Location"].startswith(reverse("login"))
 
 
 @pytest.mark.django_db
@@ -763,5 +763,5 @@ def test_every_form_of_the_admin_opens(model: Any, parts, everybody):
     if row is not None:
         assert everybody["admin"].get(reverse(f"{prefix}_change", args=[row.pk])).status_code == 200
         assert everybody["admin"].get(reverse(f"{prefix}_history", args=[row.pk])).status_code == 200
-    found = everybody["admin"].get(reverse(f"{prefix}_changelist"), {"q": "x"})
-    assert found.status_code == 200
+    response = everybody["admin"].get(reverse(f"{prefix}_changelist"), {"q": "x"})
+    assert response.status_code == 200

@@ -37,12 +37,12 @@ def test_every_package_of_the_lock_is_in_the_bill_with_its_version_and_hashes():
     bill = script("bill")
     rules = bill.json.loads(bill.RULES.read_text())
     components = bill.locked_components()
-    assert [fault for one in components if (fault := bill.licence_fault(one, rules))] == []
+    assert [fault for component in components if (fault := bill.licence_fault(component, rules))] == []
     written = bill.bill(components, rules)
-    listed = {one["name"]: one for one in written["components"]}
+    listed = {component["name"]: component for component in written["components"]}
     lock = "linux-cpu.txt" if bill.sys.platform == "linux" else "default.txt"
     assert {name: str(version) for name, version in pins(lock).items()}.items() <= {
-        name: one["version"] for name, one in listed.items()
+        name: component["version"] for name, component in listed.items()
     }.items()
     assert listed["django"]["purl"].startswith("pkg:pypi/django@5.2")
     assert len(listed["django"]["properties"]) >= 2

@@ -109,15 +109,15 @@ def command_of(row: str) -> str:
 
 
 def test_each_command_of_the_guide_has_a_test_that_runs_it():
-    told = {command_of(row) for row in rows_of("commands")}
-    assert told == {*RUN_BY, *HERE, *BY_CI, *LAID_OUT}
+    commands = {command_of(row) for row in rows_of("commands")}
+    assert commands == {*RUN_BY, *HERE, *BY_CI, *LAID_OUT}
 
 
 @pytest.mark.parametrize(("path", "name"), sorted(set(RUN_BY.values())))
 def test_the_test_that_is_named_is_there(path: str, name: str):
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    names = [one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-    assert [one for one in names if one.startswith(name)]
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert [test_name for test_name in names if test_name.startswith(name)]
 
 
 @pytest.mark.parametrize("command", sorted(BY_CI - {"make install"}))
@@ -128,20 +128,20 @@ def test_ci_runs_it(command: str):
 
 @pytest.mark.parametrize(("command", "does"), sorted(LAID_OUT.items()))
 def test_make_would_do_it(command: str, does: str):
-    told = subprocess.run(
+    completed = subprocess.run(
         [*command.split(), "--dry-run", f"PYTHON={sys.executable}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert does in told.stdout
+    assert does in completed.stdout
 
 
 def test_make_help_lists_every_target_of_the_table():
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = [row for row in rows_of("commands") if row.startswith("make")]
-    assert [row for row in targets if f"  {row} " not in told] == []
+    assert [row for row in targets if f"  {row} " not in output] == []
 
 
 def test_a_password_is_set_anew(alice: User, monkeypatch: pytest.MonkeyPatch):

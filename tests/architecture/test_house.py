@@ -87,13 +87,13 @@ INLINE = {
 
 def test_no_template_has_what_the_content_security_policy_forbids():
     comments = re.compile(r"{#.*?#}|{% comment %}.*?{% endcomment %}", re.S)
-    found = []
+    violations = []
     for path in tracked("templates/*.html", "*/templates/*.html"):
         text = comments.sub("", path.read_text(encoding="utf-8"))
         if path.name == "evaluation_file.html":
             continue  # No page of ours: a file that is mailed, with a policy of its own.
-        found += [(str(path), what) for what, pattern in INLINE.items() if pattern.search(text)]
-    assert found == []
+        violations += [(str(path), what) for what, pattern in INLINE.items() if pattern.search(text)]
+    assert violations == []
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def rows_of(page: str) -> list[str]:
 
 def test_the_guide_names_every_package_of_requirements_txt_and_no_other():
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    wanted = {Requirement(line).name for line in lines if line.strip() and not line.startswith("#")}
-    assert set(rows_of("packages")) == wanted
+    required = {Requirement(line).name for line in lines if line.strip() and not line.startswith("#")}
+    assert set(rows_of("packages")) == required
 
 
 def test_the_guide_names_every_variable_that_settings_read():

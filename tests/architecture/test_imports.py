@@ -42,10 +42,10 @@ def test_the_web_process_loads_no_torch_and_stays_under_160_megabytes(tmp_path: 
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    found = json.loads(finished.stdout.splitlines()[-1])
-    assert found["heavy"] == []
-    assert found["rlhf"] == []
-    assert found["rss"] < 160 * MEGABYTE
+    report = json.loads(finished.stdout.splitlines()[-1])
+    assert report["heavy"] == []
+    assert report["rlhf"] == []
+    assert report["rss"] < 160 * MEGABYTE
 
 
 _COMPUTE_STATISTICS_WITHOUT_SPANS = """

@@ -55,13 +55,13 @@ def unmarked(template: str) -> Iterator[str]:
     """What a template says in words that no translator has seen."""
     text = MARKED.sub("", COMMENT.sub("", template))
     text = NAMES.sub("", re.sub(r"{%.*?%}|{{.*?}}", "", text, flags=re.S))
-    for said in (*SPOKEN.findall(text), *re.sub(r"<[^>]*>", "\n", CODE.sub("", text)).split("\n")):
-        if WORD.search(said):
-            yield said.strip()
+    for phrase in (*SPOKEN.findall(text), *re.sub(r"<[^>]*>", "\n", CODE.sub("", text)).split("\n")):
+        if WORD.search(phrase):
+            yield phrase.strip()
 
 
 @pytest.mark.parametrize(
-    ("template", "found"),
+    ("template", "expected"),
     [
         ("<p>Go on</p>", ["Go on"]),
         ('<a aria-label="Go on {{ name }}">A</a>', ["Go on"]),
@@ -69,8 +69,8 @@ def unmarked(template: str) -> Iterator[str]:
         ("{% blocktranslate with name=x %}Go on, {{ name }}{% endblocktranslate %}", []),
     ],
 )
-def test_the_search_for_unmarked_words_finds_them(template: str, found: list[str]):
-    assert list(unmarked(template)) == found
+def test_the_search_for_unmarked_words_finds_them(template: str, expected: list[str]):
+    assert list(unmarked(template)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def english_sentences() -> list[str]:
     """What a German page must not say: messages of three words and more, up to their first placeholder."""
     with (GERMAN / "django.po").open("rb") as stream:
         catalog = read_po(stream, locale="de")
-    sources = (one for message in catalog if message.id for one in _forms(message.id))
+    sources = (form for message in catalog if message.id for form in _forms(message.id))
     beginnings = (re.split(r"%\(|<", source)[0].strip() for source in sources)
-    return sorted({one for one in beginnings if len(one.split()) >= 3})
+    return sorted({beginning for beginning in beginnings if len(beginning.split()) >= 3})
 
 
 def _forms(identity: Any) -> tuple[str, ...]:
@@ -224,11 +224,11 @@ TRANSLATED = re.compile(
 @pytest.mark.parametrize("path", tracked("static/js/*.js"), ids=lambda path: path.name)
 def test_every_sentence_of_a_script_is_translated(path: Path):
     rest = TRANSLATED.sub("", path.read_text(encoding="utf-8"))
-    assert [found[0] for found in SENTENCE.finditer(rest)] == []
+    assert [match[0] for match in SENTENCE.finditer(rest)] == []
 
 
 @pytest.mark.parametrize(
-    ("script", "found"),
+    ("script", "count"),
     [
         ('say("Nothing is lost");', 1),
         ("say(`Rank ${letters} too or not`);", 1),
@@ -236,8 +236,8 @@ def test_every_sentence_of_a_script_is_translated(path: Path):
         ('element.className = "button button--small"; // Nothing is lost', 0),
     ],
 )
-def test_the_search_for_sentences_in_scripts_finds_them(script: str, found: int):
-    assert len(list(SENTENCE.finditer(TRANSLATED.sub("", script)))) == found
+def test_the_search_for_sentences_in_scripts_finds_them(script: str, count: int):
+    assert len(list(SENTENCE.finditer(TRANSLATED.sub("", script)))) == count
 
 
 def test_a_script_finds_its_words_in_a_german_page_and_none_in_an_english_one():

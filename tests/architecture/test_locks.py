@@ -46,15 +46,15 @@ def lock(install: ModuleType) -> ModuleType:
 
 def pins(name: str, environment: dict[str, str] | None = None) -> dict[str, Version]:
     """The pinned version of each package of a lock, in one environment."""
-    found: dict[str, Version] = {}
+    versions: dict[str, Version] = {}
     for line in re.findall(r"^([A-Za-z0-9].*==.*?)\s*\\$", (LOCKS / name).read_text(), re.M):
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate(environment):
             (specifier,) = requirement.specifier
             name_of_package = canonicalize_name(requirement.name)
-            assert name_of_package not in found, line
-            found[name_of_package] = Version(specifier.version)
-    return found
+            assert name_of_package not in versions, line
+            versions[name_of_package] = Version(specifier.version)
+    return versions
 
 
 def environments() -> list[dict[str, str]]:
@@ -73,7 +73,9 @@ def requirements(group: str = "") -> list[Requirement]:
     return [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("environment", environments(), ids=lambda one: "-".join(list(one.values())[0:5:2]))
+@pytest.mark.parametrize(
+    "environment", environments(), ids=lambda environment: "-".join(list(environment.values())[0:5:2])
+)
 def test_every_requirement_is_pinned_to_a_version_that_it_allows(environment: dict[str, str]):
     default = pins("default.txt", environment)
     locked = {"": default, "dev": {**default, **pins("dev.txt", environment)}}
@@ -101,7 +103,7 @@ def test_every_pin_has_hashes_and_no_lock_names_an_address_or_a_folder(path: Pat
     assert not re.search(r"^\s*-(?!-hash=)|/tmp|/opt", re.sub(r"# via .*", "", text), re.M)
     entries = re.split(r"\n(?=[A-Za-z0-9])", text)[1:]
     assert entries
-    assert [one.partition("\n")[0] for one in entries if "--hash=sha256:" not in one] == []
+    assert [entry.partition("\n")[0] for entry in entries if "--hash=sha256:" not in entry] == []
 
 
 def test_the_cpu_lock_has_the_cpu_build_alone_and_otherwise_the_same_pins():
@@ -163,11 +165,11 @@ def test_uv_is_told_the_sources_that_pip_is_configured_with(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
-    told = " ".join(install.uv_sources())
-    assert "--default-index https://mirror.example/simple" in told
-    assert "one.example" not in told
-    assert "--index https://two.example/simple --index https://three.example/simple" in told
-    assert "--find-links /srv/wheels" in told
+    options = " ".join(install.uv_sources())
+    assert "--default-index https://mirror.example/simple" in options
+    assert "one.example" not in options
+    assert "--index https://two.example/simple --index https://three.example/simple" in options
+    assert "--find-links /srv/wheels" in options
 
 
 def test_every_marker_of_the_locks_can_be_read():
