@@ -6,7 +6,7 @@ from pathlib import Path
 
 def template(name: str) -> str:
     """A template by the name of its file. TRL itself, which takes seconds, is not imported."""
-    found = find_spec("trl")
-    assert found is not None
-    assert found.origin is not None
-    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")

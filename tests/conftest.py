@@ -64,10 +64,10 @@ def rondo_home(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(autouse=True)
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[object]]]:
     """Messages to workers, as task and arguments. None leaves the test."""
-    found: list[tuple[str, list[object]]] = []
-    broker = SimpleNamespace(send_task=lambda task, args: found.append((task, args)))
+    tasks: list[tuple[str, list[object]]] = []
+    broker = SimpleNamespace(send_task=lambda task, args: tasks.append((task, args)))
     monkeypatch.setattr("annotation.services.jobs.messages.current_app", broker)
-    return found
+    return tasks
 
 
 @pytest.fixture(autouse=True)

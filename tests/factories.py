@@ -193,10 +193,10 @@ def make_comparison(
     priority: int = 0,
 ) -> Comparison:
     """A comparison of new completions with these texts, of a new prompt when none is given."""
-    asked = prompt or make_prompt(project, question or f"How long should tea steep? {uuid.uuid4()}")
+    chosen_prompt = prompt or make_prompt(project, question or f"How long should tea steep? {uuid.uuid4()}")
     return create_comparison(
-        prompt=asked,
-        completions=make_completions(asked, texts),
+        prompt=chosen_prompt,
+        completions=make_completions(chosen_prompt, texts),
         round_number=round_number,
         priority=priority,
     )
@@ -219,7 +219,7 @@ def make_gold_item(
         prompt=prompt,
         completions=completions,
         verdict=verdict,
-        ranks=dict(zip([one.pk for one in completions], ranks, strict=bool(ranks))),
+        ranks=dict(zip([completion.pk for completion in completions], ranks, strict=bool(ranks))),
         explanation=explanation,
         created_by=knows or make_user(f"knows-{uuid.uuid4()}", superuser=True),
         purpose=purpose,
@@ -236,23 +236,23 @@ def make_judgment(
     """
     assignment = lease_to(comparison, annotator)
     ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
-    said = JudgmentAnswer(
+    judgment_answer = JudgmentAnswer(
         **{"verdict": Verdict.RANKED, "ranks": dict(zip(ids, ranks, strict=bool(ranks))), **answer}
     )
     return submit_judgment(
-        assignment=assignment, annotator=annotator, answer=said, idempotency_key=uuid.uuid4()
+        assignment=assignment, annotator=annotator, answer=judgment_answer, idempotency_key=uuid.uuid4()
     )
 
 
 def lease_to(comparison: Comparison, annotator: User) -> Assignment:
     """Lease this very comparison: the others of its project are out of reach for the moment."""
     others = Comparison.objects.filter(project=comparison.project).exclude(pk=comparison.pk)
-    kept = dict(others.filter(open_slots__gt=0).values_list("pk", "open_slots"))
+    slots_before = dict(others.filter(open_slots__gt=0).values_list("pk", "open_slots"))
     others.update(open_slots=0)
     try:
         assignment = assign_next(project=comparison.project, annotator=annotator)
     finally:
-        for pk, open_slots in kept.items():
+        for pk, open_slots in slots_before.items():
             others.filter(pk=pk).update(open_slots=open_slots)
     assert assignment is not None, f"{annotator} cannot be leased {comparison}"
     assert assignment.comparison_id == comparison.pk, f"{annotator} holds another comparison already"

@@ -31,16 +31,20 @@ class Block:
 
 def blocks() -> list[Block]:
     """Every code block, in the order of pages."""
-    found = []
+    fenced = []
     for path in [*sorted(GUIDE.rglob("*.md")), ROOT / "README.md"]:
         page = path.relative_to(GUIDE if path.is_relative_to(GUIDE) else ROOT).as_posix()
         text = path.read_text(encoding="utf-8")
-        found += [Block(page=page, text=code) for _language, code in _FENCED.findall(text)]
-        found += [Block(page=page, text=dedent(code)) for code in _INDENTED.findall(_FENCED.sub("\n", text))]
-    return found
+        fenced += [Block(page=page, text=code) for _language, code in _FENCED.findall(text)]
+        fenced += [Block(page=page, text=dedent(code)) for code in _INDENTED.findall(_FENCED.sub("\n", text))]
+    return fenced
 
 
 def block(page: str, beginning: str) -> str:
     """The text of the one block of a page that begins so."""
-    (found,) = [one.text for one in blocks() if one.page == page and one.text.startswith(beginning)]
-    return found
+    (text,) = [
+        code_block.text
+        for code_block in blocks()
+        if code_block.page == page and code_block.text.startswith(beginning)
+    ]
+    return text

@@ -39,8 +39,8 @@ class RunningServer:
             f"{self.url}/health", headers={"Authorization": f"Bearer {self.key}"}
         )
         with urllib.request.urlopen(request, timeout=30) as response:
-            told: dict[str, Any] = json.load(response)
-        return told
+            status: dict[str, Any] = json.load(response)
+        return status
 
     def wait_until_ready(self, seconds: float = 300) -> None:
         """Wait for the model; the server's log is shown when it does not come."""
