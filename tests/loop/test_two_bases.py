@@ -83,7 +83,7 @@ def trained(
 def add_second_base(home: Path, admin: User) -> BaseModel:
     """The Qwen2, added as an administrator adds it."""
     wanted = Wanted(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
-    addition = request_base_model(wanted=wanted, requested_by=admin)
+    addition = request_base_model(new_base=wanted, requested_by=admin)
     do_addition(addition.pk)
     addition.refresh_from_db()
     assert addition.error == ""

@@ -30,7 +30,7 @@ def week(*counts: int) -> list[Day]:
 
 
 def test_the_burn_up_ends_at_what_is_done_and_tells_when_the_target_is_reached():
-    drawn = burn_up(week(0, 10, 10, 15), done=35, wanted=70)
+    drawn = burn_up(week(0, 10, 10, 15), done=35, target=70)
     # Sums 0, 10, 20, 35 of 70 in a box of 300 × 72: heights 72, 61.7, 51.4 and 36.
     assert drawn.line == "M0,72L100,61.7L200,51.4L300,36"
     assert drawn.target == 0
@@ -40,10 +40,10 @@ def test_the_burn_up_ends_at_what_is_done_and_tells_when_the_target_is_reached()
 
 
 def test_the_burn_up_names_no_day_without_pace_and_none_once_the_target_is_reached():
-    assert burn_up(week(5, *[0] * 7), done=5, wanted=10).reached_on is None
-    reached = burn_up(week(5, 10), done=15, wanted=10)
+    assert burn_up(week(5, *[0] * 7), done=5, target=10).reached_on is None
+    reached = burn_up(week(5, 10), done=15, target=10)
     assert (reached.left, reached.reached_on, reached.target) == (0, None, 24)
-    assert burn_up(week(1), done=1, wanted=0) is None
+    assert burn_up(week(1), done=1, target=0) is None
 
 
 def test_annotations_are_counted_by_day_and_by_annotator_most_first(

@@ -63,8 +63,8 @@ class RequestsView(ListView, ProjectView):
     queryset = ApplicationRequest.objects.none()
     filters = RequestFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
-        values = dict(asked)
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
+        values = dict(query)
         if user := values.pop("user", ""):
             values["pseudonyms"] = pseudonyms(self.project.pk, user)
         return stored_requests(self.project, values)
@@ -99,11 +99,11 @@ class FeedbackListView(ListView, ProjectView):
     queryset = Feedback.objects.none()
     filters = FeedbackFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         rows = with_exclusion(Feedback.objects.filter(project=self.project))
-        if "kind" in asked:
-            rows = rows.filter(kind=asked["kind"])
-        return rows.filter(source_name=asked["source"]) if "source" in asked else rows
+        if "kind" in query:
+            rows = rows.filter(kind=query["kind"])
+        return rows.filter(source_name=query["source"]) if "source" in query else rows
 
     @extend_schema(
         operation_id="feedback_list",
@@ -131,7 +131,7 @@ class IncidentsView(ListView, ProjectView):
     serializer_class = IncidentSerializer
     queryset = FeedbackIncident.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return incidents_of(self.project)
 
     @extend_schema(
@@ -232,8 +232,8 @@ class TokensView(ProjectView):
     )
     def post(self, request: Request, slug: str) -> Response:
         """Store the requests of one of the user's tokens."""
-        wanted = read_body(TokenIdSerializer, request)["token"]
-        token = ApiToken.objects.filter(pk=wanted, user=self.user).first()
+        token_id = read_body(TokenIdSerializer, request)["token"]
+        token = ApiToken.objects.filter(pk=token_id, user=self.user).first()
         if token is None:
             raise Refusal("Choose one of your tokens.", field="token")
         row = opt_in(project=self.project, token=token, opted_by=self.user)
@@ -257,7 +257,7 @@ class FeedbackKeysView(ListView, ProjectView):
     serializer_class = KeySerializer
     queryset = FeedbackKey.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         return self.project.feedback_keys.all()
 
     @extend_schema(operation_id="feedback_keys_list", tags=["feedback"], responses=KeySerializer(many=True))

@@ -133,7 +133,7 @@ class ArenasView(ListView, ProjectView):
     serializer_class = ArenaSerializer
     queryset = ArenaLink.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.project.arenas.prefetch_related("checkpoints")
 

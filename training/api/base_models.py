@@ -80,7 +80,7 @@ class WholeBaseModelSerializer(BaseModelSerializer):
 
     def get_memory(self, base: BaseModel) -> list[dict[str, Any]]:
         """By the formulas of the dry run."""
-        return [dict(EstimateSerializer(one).data) for one in estimates_of(base)]
+        return [dict(EstimateSerializer(estimate).data) for estimate in estimates_of(base)]
 
 
 class AdditionSerializer(serializers.ModelSerializer[BaseModelAddition]):
@@ -171,7 +171,7 @@ class BaseModelsView(ListView, ApiView):
     serializer_class = BaseModelSerializer
     queryset = BaseModel.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All that a manager may see."""
         require_manager(self.user, None)
         return bases_for(self.user)
@@ -193,8 +193,8 @@ class BaseModelsView(ListView, ApiView):
         """Have a worker add a base model; what is not supported is refused. For superusers."""
         self.require_superuser()
         values = read_body(NewBaseModelSerializer, request)
-        wanted = Wanted(**{**values, "origin": BaseOrigin(values["origin"])})
-        addition = request_base_model(wanted=wanted, requested_by=self.user)
+        new_base = Wanted(**{**values, "origin": BaseOrigin(values["origin"])})
+        addition = request_base_model(new_base=new_base, requested_by=self.user)
         return Response(AdditionSerializer(addition).data, status=202)
 
 
@@ -250,10 +250,10 @@ class AdditionsView(ListView, ApiView):
     queryset = BaseModelAddition.objects.none()
     filters = AdditionFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """By state."""
         additions = BaseModelAddition.objects.select_related("base")
-        return additions.filter(state=asked["state"]) if "state" in asked else additions
+        return additions.filter(state=query["state"]) if "state" in query else additions
 
     @extend_schema(
         operation_id="base_model_additions_list",
@@ -300,9 +300,9 @@ class HubModelView(ApiView):
     def get(self, request: Request) -> Response:
         """Look up commit, licence and size of a model before it is added. 422 where the hub has none."""
         self.require_superuser()
-        asked = HubModelFilters(data=request.query_params)
-        asked.is_valid(raise_exception=True)
-        values = asked.validated_data
+        filters = HubModelFilters(data=request.query_params)
+        filters.is_valid(raise_exception=True)
+        values = filters.validated_data
         model = look_up_on_hub(repository=values["repository"], revision=values.get("revision", ""))
         return Response(HubModelSerializer(model).data)
 

@@ -176,17 +176,17 @@ class CheckpointsView(ListView, ApiView):
     queryset = Checkpoint.objects.none()
     filters = CheckpointFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """By text, tag, kind, round, evaluation and project."""
         require_manager(self.user, None)
-        wanted = {name: asked.get(name, "") for name in ("text", "tag", "kind")}
+        text_filters = {name: query.get(name, "") for name in ("text", "tag", "kind")}
         checkpoints = found_checkpoints(
             checkpoints_for(self.user),
-            **wanted,
-            round_number=asked.get("round"),
-            evaluated=bool(asked.get("evaluated")),
+            **text_filters,
+            round_number=query.get("round"),
+            evaluated=bool(query.get("evaluated")),
         )
-        return checkpoints.filter(project__slug=asked["project"]) if "project" in asked else checkpoints
+        return checkpoints.filter(project__slug=query["project"]) if "project" in query else checkpoints
 
     @extend_schema(
         operation_id="checkpoints_list",
@@ -299,7 +299,7 @@ class ExportsView(ListView, OfCheckpoint):
     serializer_class = ExportSerializer
     queryset = CheckpointExport.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.checkpoint(self.kwargs["name"]).exports.all()
 

@@ -129,7 +129,7 @@ class ConversationTasksView(ListView, ProjectView):
     serializer_class = ConversationTaskSerializer
     queryset = ConversationTask.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """Those that are offered; archived ones too for managers."""
         tasks = self.project.conversation_tasks.all()
         is_manager = access.may(self.user, self.project, Role.MANAGER)

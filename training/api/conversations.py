@@ -93,12 +93,12 @@ class WholeConversationSerializer(ConversationSerializer):
 
     def to_representation(self, conversation: Conversation) -> dict[str, Any]:
         """Names of models for managers who read another person's conversation alone."""
-        own = self.context["reader"] == conversation.annotator
+        is_own = self.context["reader"] == conversation.annotator
         standing = standing_of(conversation)
-        if own:
+        if is_own:
             standing = take_up_turn(standing=standing)
         values: dict[str, Any] = ConversationSerializer(conversation).data
-        turns = transcript_of(conversation, named=not own)
+        turns = transcript_of(conversation, named=not is_own)
         return {
             **values,
             "system": conversation.system,
@@ -177,7 +177,7 @@ class ConversationsView(ListView, TalkingView):
     serializer_class = ConversationSerializer
     queryset = Conversation.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """Those that this person may read."""
         rows = Conversation.objects.filter(project=self.project, arena_talk__isnull=True)
         if not access.may(self.user, self.project, Role.MANAGER):

@@ -75,7 +75,7 @@ class PromptSetsView(ListView, ProjectView):
     serializer_class = PromptSetSerializer
     queryset = PromptSet.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return prompt_sets_of(self.project)
 

@@ -226,9 +226,9 @@ class RoundsView(ListView, ProjectView):
     filters = RoundFilters
     pagination_class = NewestRound
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """By state."""
-        return self.project.rounds.filter(**asked).select_related("policy", "snapshot")
+        return self.project.rounds.filter(**query).select_related("policy", "snapshot")
 
     @extend_schema(
         operation_id="rounds_list",
@@ -282,11 +282,11 @@ class RoundActionView(OfRound):
         """Do something to a round: what `offered` of the round names is taken now, all else refused with 422.
         The round's page tells what each action does."""
         round_ = self.round(number)
-        deed = ACTIONS.get(action)
-        if deed is None:
+        round_action = ACTIONS.get(action)
+        if round_action is None:
             raise InvalidValues(f"There is no such action. Known are: {', '.join(ACTIONS)}.", field="action")
         values = read_body(ActionSerializer, request)
-        deed.perform(round_, self.user, values)
+        round_action.perform(round_, self.user, values)
         return Response(WholeRoundSerializer(self.round(number)).data)
 
 
@@ -311,13 +311,13 @@ class RecipeView(OfRound):
         if not storable(values["recipe"]):
             raise InvalidValues("The recipe holds a character that no database takes.", field="recipe")
         try:
-            wanted = Recipe.from_json(values["recipe"])
+            new_recipe = Recipe.from_json(values["recipe"])
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidValues(str(error), field="recipe") from error
         with transaction.atomic():
             locked = Round.objects.select_for_update().get(pk=round_.pk)
             self.require_match(_recipe(locked))
-            changed = change_recipe(round_=round_, recipe=wanted, actor=self.user)
+            changed = change_recipe(round_=round_, recipe=new_recipe, actor=self.user)
         return Response({**_recipe(round_), "changed": changed})
 
 

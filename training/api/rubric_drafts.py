@@ -59,7 +59,7 @@ class RubricDraftsView(ListView, ProjectView):
     serializer_class = RubricDraftSerializer
     queryset = RubricDraft.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.project.rubric_drafts.select_related("checkpoint")
 

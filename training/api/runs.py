@@ -100,7 +100,7 @@ class WholeRunSerializer(RunSerializer):
         baselines = run_baselines(run, self._evaluation)
         if baselines is None:
             return None
-        ceilings = {one.key: dataclasses.asdict(one.estimate) for one in baselines.ceilings}
+        ceilings = {ceiling.key: dataclasses.asdict(ceiling.estimate) for ceiling in baselines.ceilings}
         values = {**dataclasses.asdict(baselines.report), "summary": baselines.summary, "ceilings": ceilings}
         for baseline, row in zip(values["baselines"], baselines.rows, strict=True):
             baseline["comparison"] = row.comparison
@@ -220,9 +220,9 @@ class RunsView(ListView, ProjectView):
     queryset = Run.objects.none()
     filters = RunFilters
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """By state, method, kind, round, tag and text."""
-        runs = run_table.runs_of_project(self.project, run_table.RunFilters(**asked))
+        runs = run_table.runs_of_project(self.project, run_table.RunFilters(**query))
         return runs.select_related("snapshot", "parent", "checkpoint", "round_step")
 
     @extend_schema(
@@ -261,15 +261,15 @@ class RunView(OfRun):
     def patch(self, request: Request, pk: int) -> Response:
         """Change the tags and notes of a run. What is not sent stays."""
         self.run(pk)
-        asked = read_body(RunDescriptionSerializer, request)
+        values = read_body(RunDescriptionSerializer, request)
         with transaction.atomic():
             Run.objects.select_for_update(of=("self",)).get(pk=pk)
             run = self.run(pk)
             self.require_match(WholeRunSerializer(run).data)
             describe_run(
                 run=run,
-                tags=asked.get("tags", run.tags),
-                notes=asked.get("notes", run.notes),
+                tags=values.get("tags", run.tags),
+                notes=values.get("notes", run.notes),
                 described_by=self.user,
             )
         return Response(WholeRunSerializer(run).data)
@@ -285,7 +285,7 @@ class MetricsView(OfRun):
         """Read what the trainer noted after a step: losses, rewards, KL. What a resumed run took again
         stands once. A number that is none is null."""
         run = self.run(pk)
-        after = _asked(MetricsFilters, request)["after"]
+        after = _read_query(MetricsFilters, request)["after"]
         standing = standing_rows(folder_of(run), folded_of(run, most_seconds=math.inf))
         rows = list(itertools.islice((row for row in standing if row["step"] > after), _MOST_ROWS))
         more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
@@ -299,7 +299,7 @@ class LogView(OfRun):
     def get(self, request: Request, pk: int) -> Response:
         """Read the last 200 lines of a run's log, or the last 200 that contain a text."""
         run = self.run(pk)
-        return Response({"lines": log_lines_of(run, _asked(LogFilters, request).get("text", "")).lines})
+        return Response({"lines": log_lines_of(run, _read_query(LogFilters, request).get("text", "")).lines})
 
 
 class SamplesView(OfRun):
@@ -313,7 +313,7 @@ class SamplesView(OfRun):
         another is named. 404 where there are none."""
         run = self.run(pk)
         last = folded_of(run).last_step
-        step = _asked(SamplesFilters, request).get("step") or last
+        step = _read_query(SamplesFilters, request).get("step") or last
         answers = read_samples(folder_of(run), step) if 1 <= step <= last else []
         if not answers:
             raise Http404
@@ -327,7 +327,7 @@ class SnapshotsView(ListView, ProjectView):
     serializer_class = SnapshotSerializer
     queryset = Snapshot.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.project.snapshots.all()
 
@@ -343,10 +343,10 @@ class SnapshotJudgmentsView(ListView, ApiView):
     serializer_class = JudgmentSerializer
     queryset = Judgment.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """As they were frozen."""
-        own = Snapshot.objects.filter(digest=self.kwargs["digest"], project__in=projects_for(self.user))
-        snapshot = own.select_related("project").first()
+        snapshots = Snapshot.objects.filter(digest=self.kwargs["digest"], project__in=projects_for(self.user))
+        snapshot = snapshots.select_related("project").first()
         if snapshot is None:
             raise Http404
         require_manager(self.user, snapshot.project)
@@ -358,7 +358,7 @@ class SnapshotJudgmentsView(ListView, ApiView):
         return self.listed()
 
 
-def _asked(kind: type[Filters], request: Request) -> dict[str, Any]:
+def _read_query(kind: type[Filters], request: Request) -> dict[str, Any]:
     read = kind(data=request.query_params.dict())
     read.is_valid(raise_exception=True)
     return dict(read.validated_data)
@@ -367,7 +367,7 @@ def _asked(kind: type[Filters], request: Request) -> dict[str, Any]:
 def _finite(value: Any) -> Any:
     """JSON has no word for what is no number."""
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -54,7 +54,7 @@ def named_checkpoints(
     user: also those that this manager may compare with the project's.
     """
     checkpoints = comparable_checkpoints(project, user) if user else checkpoints_of(project, writing=writing)
-    known = {one.name: one for one in checkpoints}
+    known = {checkpoint.name: checkpoint for checkpoint in checkpoints}
     if unknown := [name for name in names if name not in known]:
         raise serializers.ValidationError(
             {field: [f"This project has no such checkpoint: {unknown[0][:60]!r}."]}
@@ -105,14 +105,14 @@ class BesideSerializer(serializers.Serializer[Any]):
             "sampling": shown.sampling,
             "answers": [
                 {
-                    "position": one.position,
-                    "checkpoint": one.name or None,
-                    "written": one.written,
-                    "text": texts[one.position],
-                    "score": one.answer.score if one.answer else None,
-                    "seconds": one.answer.seconds if one.answer else None,
+                    "position": response.position,
+                    "checkpoint": response.name or None,
+                    "written": response.written,
+                    "text": texts[response.position],
+                    "score": response.answer.score if response.answer else None,
+                    "seconds": response.answer.seconds if response.answer else None,
                 }
-                for one in responses_of(shown)
+                for response in responses_of(shown)
             ],
             "judgment": shown.judgment_id,
             "comparison": shown.judgment.comparison_id if shown.judgment else None,
@@ -184,7 +184,7 @@ class ContinueSerializer(serializers.Serializer[Any]):
 class BesideVoteSerializer(serializers.Serializer[Any]):
     """A vote on answers beside each other."""
 
-    verdict = serializers.ChoiceField(choices=[one.value for one in _SAID])
+    verdict = serializers.ChoiceField(choices=[choice.value for choice in _SAID])
     ranks = serializers.DictField(
         child=serializers.IntegerField(min_value=1, max_value=4),
         required=False,
@@ -205,7 +205,7 @@ class BesidesView(ListView, ProjectView):
     serializer_class = BesideSerializer
     queryset = SideBySide.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.project.side_by_sides.select_related("judgment")
 

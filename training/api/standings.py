@@ -170,7 +170,10 @@ class DriftItemSerializer(serializers.Serializer[Any]):
     @extend_schema_field(ScoredAnswerSerializer(many=True))
     def get_answers(self, item: Item) -> list[dict[str, Any]]:
         """As the page shows them."""
-        return [{"completion": one.pk, "rank": rank, "score": score} for one, rank, score in item.answers]
+        return [
+            {"completion": completion.pk, "rank": rank, "score": score}
+            for completion, rank, score in item.answers
+        ]
 
 
 class ActivitySerializer(serializers.Serializer[Any]):
@@ -190,9 +193,9 @@ class LeaderboardView(ProjectView):
     )
     def get(self, request: Request, slug: str) -> Response:
         """Read ratings with intervals, of all votes or of those of a round or a tag."""
-        asked = BoardFilters(data=request.query_params.dict())
-        asked.is_valid(raise_exception=True)
-        board = board_of(self.project, _choice(asked.validated_data))
+        filters = BoardFilters(data=request.query_params.dict())
+        filters.is_valid(raise_exception=True)
+        board = board_of(self.project, _choice(filters.validated_data))
         names = names_of({standing.source for standing in board.standings})
         values = {
             "votes": board.votes,
@@ -200,16 +203,16 @@ class LeaderboardView(ProjectView):
             "both_bad": board.both_bad,
             "standings": [
                 {
-                    "name": names[one.source][0],
-                    "checkpoint": names[one.source][1],
+                    "name": names[standing.source][0],
+                    "checkpoint": names[standing.source][1],
                     **{
-                        part: getattr(one, part)
+                        part: getattr(standing, part)
                         for part in ("rank", "low", "high", "votes", "win_rate", "elo", "p_next")
                     },
-                    "rated": one.is_rated,
-                    "rating": one.rating if one.is_rated else None,
+                    "rated": standing.is_rated,
+                    "rating": standing.rating if standing.is_rated else None,
                 }
-                for one in board.standings
+                for standing in board.standings
             ],
         }
         return Response(BoardSerializer(values).data)
@@ -268,7 +271,7 @@ class JudgesView(ListView, ProjectView):
     serializer_class = JudgeSerializer
     queryset = Judge.objects.none()
 
-    def rows(self, asked: Mapping[str, Any]) -> QuerySet[Any]:
+    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
         """All of them."""
         return self.project.judges.select_related("checkpoint")
 
@@ -333,10 +336,10 @@ class JudgeCriteriaView(ProjectView):
         return Response(CriterionAgreementSerializer(report_of(judge).criteria, many=True).data)
 
 
-def _choice(asked: Mapping[str, Any]) -> Choice:
-    voters = {"people": HUMANS, "all": EVERYONE}.get(asked["voters"]) or frozenset([asked["voters"]])
-    if asked.get("round"):
-        return Choice(part=Slice.ROUND, value=str(asked["round"]), voters=voters)
-    if asked.get("tag"):
-        return Choice(part=Slice.TAG, value=asked["tag"], voters=voters)
+def _choice(query: Mapping[str, Any]) -> Choice:
+    voters = {"people": HUMANS, "all": EVERYONE}.get(query["voters"]) or frozenset([query["voters"]])
+    if query.get("round"):
+        return Choice(part=Slice.ROUND, value=str(query["round"]), voters=voters)
+    if query.get("tag"):
+        return Choice(part=Slice.TAG, value=query["tag"], voters=voters)
     return Choice(voters=voters)

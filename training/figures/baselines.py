@@ -99,8 +99,10 @@ def baselines_of(evaluation: EvaluationReport | None, agreement: Report | None =
     if report is None:
         return None
     rows = tuple(
-        BaselineRow(name=str(NAMES[one.name]), figures=one, comparison=report.compared_with(one))
-        for one in report.baselines
+        BaselineRow(
+            name=str(NAMES[baseline.name]), figures=baseline, comparison=report.compared_with(baseline)
+        )
+        for baseline in report.baselines
     )
     by_size = sorted(report.correlations.items(), key=lambda entry: -abs(entry[1]))
     return Baselines(

@@ -145,10 +145,10 @@ def _together(earlier: Cell, later: Cell) -> Cell:
     ]
 
 
-def folded_metrics(run_folder: Path, *, kept: Path, most_seconds: float = math.inf) -> Folded:
+def folded_metrics(run_folder: Path, *, cache_file: Path, most_seconds: float = math.inf) -> Folded:
     """Return the metrics of a run so far, folded, reading only what was added since the last call.
 
-    kept: the cache file of the folded form; it may be deleted. most_seconds: approximate time to read in this
+    cache_file: of the folded form; it may be deleted. most_seconds: approximate time to read in this
     call; `is_behind` then asks for another call.
     """
     path = run_folder / METRICS_FILE
@@ -156,13 +156,13 @@ def folded_metrics(run_folder: Path, *, kept: Path, most_seconds: float = math.i
         stat = path.stat()
     except OSError:
         return Folded()
-    folded = _remembered(kept)
+    folded = _remembered(cache_file)
     if folded is None or folded.inode != stat.st_ino or folded.offset > stat.st_size:
         folded = Folded(inode=stat.st_ino)
     began_at = folded.offset
     folded = _read_on(path, folded, time.monotonic() + most_seconds)
     if abs(folded.offset - began_at) > _KEEP_AFTER_BYTES or folded.is_behind:
-        _remember(kept, folded)
+        _remember(cache_file, folded)
     return folded
 
 

@@ -63,10 +63,10 @@ def _summary(group: GroupFigures) -> str:
     features = ", ".join(
         _("%(feature)s %(more)s")
         % {
-            "feature": FEATURES.get(one.feature, one.feature),
-            "more": pgettext("valued", "more") if one.difference > 0 else pgettext("valued", "less"),
+            "feature": FEATURES.get(difference.feature, difference.feature),
+            "more": pgettext("valued", "more") if difference.difference > 0 else pgettext("valued", "less"),
         }
-        for one in group.differences
+        for difference in group.differences
     )
     return _("%(group)s disagrees with the other annotators. It values: %(features)s.") % {
         "group": group.name,

@@ -119,27 +119,27 @@ def _counted(project: Project) -> tuple[Mapping[date, int], Mapping[int, Mapping
     return total, by_annotator
 
 
-def burn_up(days: Sequence[Day], *, done: int, wanted: int) -> BurnUp | None:
-    """Return the sum of annotations over `days`, which end today at `done`; None where nothing is wanted."""
-    if not wanted or not days:
+def burn_up(days: Sequence[Day], *, done: int, target: int) -> BurnUp | None:
+    """Return the sum of annotations over `days`, which end today at `done`; None without a target."""
+    if not target or not days:
         return None
     sums = [done]
     for day in reversed(days[1:]):
         sums.append(max(sums[-1] - day.count, 0))
     sums.reverse()
-    highest = max(wanted, done)
+    highest = max(target, done)
     step = _WIDTH / max(len(sums) - 1, 1)
     places = [
         (round(index * step, 1), round(_HEIGHT * (1 - value / highest), 1))
         for index, value in enumerate(sums)
     ]
     pace = sum(day.count for day in days[-_RECENT:]) / min(_RECENT, len(days))
-    left = wanted - done
+    left = target - done
     return BurnUp(
         line="M" + "L".join(f"{x:g},{y:g}" for x, y in places),
-        target=round(_HEIGHT * (1 - wanted / highest), 1),
+        target=round(_HEIGHT * (1 - target / highest), 1),
         done=done,
-        wanted=wanted,
+        wanted=target,
         reached_on=days[-1].day + timedelta(days=ceil(left / pace))
         if pace and 0 < left < 3650 * pace
         else None,

@@ -57,9 +57,11 @@ def additions_shown() -> list[BaseModelAddition]:
 def uses_of_base(base: BaseModel) -> list[str]:
     """Return why a base model cannot be removed, in words; empty where nothing needs it."""
     trained = base.checkpoints.exclude(kind=CheckpointKind.STARTER)
-    uses = [f"checkpoint {one}" for one in trained[:3]]
-    uses += [f"project {one.project}, which chose it" for one in base.projects.select_related("project")]
-    uses += [str(one) for one in Round.objects.filter(policy__base=base).select_related("project")[:3]]
+    uses = [f"checkpoint {checkpoint}" for checkpoint in trained[:3]]
+    uses += [
+        f"project {choice.project}, which chose it" for choice in base.projects.select_related("project")
+    ]
+    uses += [str(round_) for round_ in Round.objects.filter(policy__base=base).select_related("project")[:3]]
     starter = base.checkpoints.filter(kind=CheckpointKind.STARTER).first()
     if starter is None:
         return uses

@@ -45,8 +45,10 @@ def transcript_of(conversation: Conversation, *, named: bool) -> list[TurnRead]:
     """Return all turns of a conversation in order; with names and comparisons where `named`."""
     turns = list(conversation.turns.select_related("prompt").order_by("index"))
     responses: dict[int, list[TurnResponse]] = defaultdict(list)
-    for one in TurnResponse.objects.filter(turn__in=turns).select_related("checkpoint").order_by("position"):
-        responses[one.turn_id].append(one)
+    for response in (
+        TurnResponse.objects.filter(turn__in=turns).select_related("checkpoint").order_by("position")
+    ):
+        responses[response.turn_id].append(response)
     imported = _imported([turn for turn in turns if not responses[turn.pk]])
     judgments = {
         judgment.comparison_id: judgment
@@ -68,14 +70,15 @@ def transcript_of(conversation: Conversation, *, named: bool) -> list[TurnRead]:
                 message=turn.prompt.last_question,
                 responses=tuple(
                     ResponseRead(
-                        position=one.position,
-                        text=one.text,
-                        checkpoint=_name(one) if named else "",
-                        seed=one.seed,
-                        rank=ranks.get(one.completion_id or 0),
-                        goes_on=one.completion_id is not None and one.completion_id == turn.continued_with_id,
+                        position=response.position,
+                        text=response.text,
+                        checkpoint=_name(response) if named else "",
+                        seed=response.seed,
+                        rank=ranks.get(response.completion_id or 0),
+                        goes_on=response.completion_id is not None
+                        and response.completion_id == turn.continued_with_id,
                     )
-                    for one in responses[turn.pk] or imported[turn.comparison_id or 0]
+                    for response in responses[turn.pk] or imported[turn.comparison_id or 0]
                 ),
                 comparison=turn.comparison_id if named else None,
                 verdict=_words(judgment),

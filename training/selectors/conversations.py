@@ -166,4 +166,4 @@ def responses_to(turn: ConversationTurn) -> list[TurnResponse]:
 def completions_shown(turn: ConversationTurn) -> list[Completion]:
     """Return the stored completions of a turn in the order in which it shows them."""
     rows = TurnResponse.objects.filter(turn=turn).select_related("completion").order_by("position")
-    return [one.completion for one in rows if one.completion is not None]
+    return [row.completion for row in rows if row.completion is not None]

@@ -80,7 +80,7 @@ def dashboard_of(project: Project) -> Dashboard:
     return Dashboard(
         stations=tuple(_stations(project, rounds[0].round if rounds else None)),
         annotations=annotations,
-        burn_up=burn_up(annotations.days, done=counts["annotations"], wanted=counts["wanted"]),
+        burn_up=burn_up(annotations.days, done=counts["annotations"], target=counts["wanted"]),
         next_step=next_step_of(project, rounds[0].round if rounds else None),
         rounds=tuple(_with_reward_models(rounds)),
         help=next(filter(None, (help_of(row.round) for row in rounds if row.round.verdict)), None),

@@ -164,14 +164,14 @@ def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
     named += [(name, Figure.from_json((scores or {}).get("win_rate"))) for name, scores in _scored(figures)]
     known = [(label, figure) for label, figure in named if figure is not None]
     # Those that say something come first.
-    known.sort(key=lambda one: not is_narrow(one[1].low, one[1].high))
-    asked = (people.held_out, people.everywhere)
+    known.sort(key=lambda entry: not is_narrow(entry[1].low, entry[1].high))
+    people_figures = (people.held_out, people.everywhere)
     return [
         Share(
             label=label,
             figure=figure,
             y=place * _ROW_HEIGHT + _ROW_HEIGHT / 2,
-            by_people=any(figure is one for one in asked),
+            by_people=any(figure is people_figure for people_figure in people_figures),
         )
         for place, (label, figure) in enumerate(known)
     ]

@@ -167,7 +167,7 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
 def asked_of_people(evaluation: Evaluation) -> Asked:
     """Return how many of an evaluation's pairs annotators got, and how many judgments they submitted."""
     pairs = evaluation.rows.values_list("old_id", "new_id")
-    wanted = {frozenset(pair) for pair in pairs}
+    measured_pairs = {frozenset(pair) for pair in pairs}
     comparisons = (
         _comparisons_of(evaluation.checkpoint, evaluation.parent)
         .filter(purpose=Purpose.WORK, size=2)
@@ -178,7 +178,7 @@ def asked_of_people(evaluation: Evaluation) -> Asked:
     paired = [
         comparison
         for comparison in comparisons
-        if frozenset(candidate.completion_id for candidate in comparison.candidates.all()) in wanted
+        if frozenset(candidate.completion_id for candidate in comparison.candidates.all()) in measured_pairs
     ]
     withheld = set(
         Withholding.objects.filter(comparison__in=paired)

@@ -94,8 +94,8 @@ def thumbs_by_day(project: Project) -> list[DayFigure]:
     return figures
 
 
-def stored_requests(project: Project, asked: Mapping[str, Any]) -> "QuerySet[ApplicationRequest]":
-    """Return the stored requests of a project, newest first, narrowed by what is in `asked`.
+def stored_requests(project: Project, filters: Mapping[str, Any]) -> "QuerySet[ApplicationRequest]":
+    """Return the stored requests of a project, newest first, narrowed by what is in `filters`.
 
     kind, source (name of a token or key), checkpoint, rating ("positive", "negative"), since and until
     (moments), pseudonyms, excluded (feedback that counts for nothing), has_feedback.
@@ -104,25 +104,25 @@ def stored_requests(project: Project, asked: Mapping[str, Any]) -> "QuerySet[App
     # The narrowed feedback: every condition on one piece of it.
     feedback = with_exclusion(Feedback.objects.filter(request=OuterRef("pk")))
     narrowed = feedback
-    if kind := asked.get("kind"):
+    if kind := filters.get("kind"):
         narrowed = narrowed.filter(kind=kind)
-    if rating := asked.get("rating"):
+    if rating := filters.get("rating"):
         narrowed = narrowed.filter(_NEGATIVE if rating == "negative" else _POSITIVE)
-    if asked.get("excluded"):
+    if filters.get("excluded"):
         narrowed = narrowed.filter(is_excluded=True)
-    if narrowed is not feedback or asked.get("has_feedback"):
+    if narrowed is not feedback or filters.get("has_feedback"):
         rows = rows.filter(Exists(narrowed))
-    if source := asked.get("source"):
+    if source := filters.get("source"):
         rows = rows.filter(
             Q(token_name=source) | Exists(Feedback.objects.filter(request=OuterRef("pk"), source_name=source))
         )
-    if checkpoint := asked.get("checkpoint"):
+    if checkpoint := filters.get("checkpoint"):
         rows = rows.filter(checkpoint__name=checkpoint)
-    if since := asked.get("since"):
+    if since := filters.get("since"):
         rows = rows.filter(created_at__gte=since)
-    if until := asked.get("until"):
+    if until := filters.get("until"):
         rows = rows.filter(created_at__lt=until)
-    if names := asked.get("pseudonyms"):
+    if names := filters.get("pseudonyms"):
         rows = rows.filter(
             Q(pseudonym__in=names) | Exists(Feedback.objects.filter(request=OuterRef("pk"), author__in=names))
         )

@@ -46,10 +46,12 @@ def checkpoints_of(project: Project, *, writing: bool) -> QuerySet[Checkpoint]:
 def comparable_checkpoints(project: Project, user: User | AnonymousUser) -> QuerySet[Checkpoint]:
     """Return the checkpoints that a manager may compare in a project: its own, those of the other projects
     that they manage, and every base model."""
-    own = checkpoints_of(project, writing=True).values("pk")
+    project_checkpoints = checkpoints_of(project, writing=True).values("pk")
     others = checkpoints_for(user).filter(kind__in=WRITES_TEXT, files_deleted_at__isnull=True).values("pk")
-    of_this = Case(When(pk__in=own, then=0), default=1)
-    return Checkpoint.objects.filter(Q(pk__in=own) | Q(pk__in=others)).order_by(of_this, "-pk")
+    of_this = Case(When(pk__in=project_checkpoints, then=0), default=1)
+    return Checkpoint.objects.filter(Q(pk__in=project_checkpoints) | Q(pk__in=others)).order_by(
+        of_this, "-pk"
+    )
 
 
 def lineage_of(checkpoint: Checkpoint) -> list[Checkpoint]:

@@ -54,11 +54,11 @@ def progress_on(
 
 def _voted(prompt_set: PromptSet, checkpoints: Sequence[Checkpoint]) -> set[int]:
     """Return the ids of prompts on which these checkpoints, and no others, were voted on within the set."""
-    wanted = {checkpoint.pk for checkpoint in checkpoints}
-    asked = SideBySide.objects.filter(
+    checkpoint_ids = {checkpoint.pk for checkpoint in checkpoints}
+    side_by_sides = SideBySide.objects.filter(
         prompt_set=prompt_set, judgment__isnull=False, continues__isnull=True
     ).annotate(answered=Count("answers", distinct=True))
-    asked = asked.filter(answered=len(wanted))
-    for pk in wanted:
-        asked = asked.filter(answers__checkpoint=pk)
-    return set(asked.values_list("base_prompt", flat=True)) - {None}
+    side_by_sides = side_by_sides.filter(answered=len(checkpoint_ids))
+    for pk in checkpoint_ids:
+        side_by_sides = side_by_sides.filter(answers__checkpoint=pk)
+    return set(side_by_sides.values_list("base_prompt", flat=True)) - {None}

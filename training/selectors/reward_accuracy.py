@@ -35,7 +35,7 @@ class RewardAccuracy:
 
 def reward_accuracy(project: Project, report: Report) -> RewardAccuracy:
     """Return the held-out accuracy of each round's reward model; rounds without one are left out."""
-    ceiling = next((one.estimate for one in report.agreement if one.key == _CEILING), None)
+    ceiling = next((entry.estimate for entry in report.agreement if entry.key == _CEILING), None)
     if ceiling is not None and ceiling.value is None:
         ceiling = None
     axis = Axis(start=SHARE.start, end=SHARE.end, reference=0.5 if ceiling is None else ceiling.value or 0.5)

@@ -136,7 +136,7 @@ def _model_outcomes(evaluation: Evaluation) -> list[float]:
 
 
 def _counted(outcomes: list[float] | tuple[float, ...]) -> tuple[int, int, int]:
-    wins, losses = sum(one > 0.5 for one in outcomes), sum(one < 0.5 for one in outcomes)
+    wins, losses = sum(outcome > 0.5 for outcome in outcomes), sum(outcome < 0.5 for outcome in outcomes)
     return wins, losses, len(outcomes) - wins - losses
 
 

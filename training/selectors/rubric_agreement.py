@@ -45,7 +45,9 @@ def criteria_agreement(judge: Judge, judgments: Sequence[int]) -> tuple[Criterio
         scores[key][comparison, completion] = value
     criteria = list(judge.rubric.criteria.all())
     people = _ratings(judge, judgments, [criterion.key for criterion in criteria])
-    return tuple(_agreement(one, scores[one.key], people[one.key]) for one in criteria)
+    return tuple(
+        _agreement(criterion, scores[criterion.key], people[criterion.key]) for criterion in criteria
+    )
 
 
 def _ratings(judge: Judge, judgments: Sequence[int], keys: Sequence[str]) -> Mapping[str, Values]:

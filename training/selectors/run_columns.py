@@ -132,8 +132,8 @@ def offered_columns(runs: QuerySet[Run]) -> dict[str, Column]:
 
 def chosen_columns(offered: Mapping[str, Column], keys: Sequence[str]) -> list[Column]:
     """Return the columns of these keys, or those to begin with; unknown ones are left out."""
-    wanted = [key for key in dict.fromkeys(keys) if key in offered]
-    return [offered[key] for key in (wanted or DEFAULTS) if key in offered][:MOST_COLUMNS]
+    chosen = [key for key in dict.fromkeys(keys) if key in offered]
+    return [offered[key] for key in (chosen or DEFAULTS) if key in offered][:MOST_COLUMNS]
 
 
 def with_durations(runs: QuerySet[Run]) -> QuerySet[Run]:
@@ -182,8 +182,11 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, 
         yield path, value
 
 
-def _first(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
-    return [*(name for name in wanted if name in names), *(name for name in names if name not in wanted)]
+def _first(preferred: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [
+        *(name for name in preferred if name in names),
+        *(name for name in names if name not in preferred),
+    ]
 
 
 def _number(column: Column) -> Cast:

@@ -38,10 +38,12 @@ class Comparison:
     metrics: Sequence[Line]
 
 
-def runs_to_compare(project: Project, asked: Sequence[str]) -> list[Run]:
+def runs_to_compare(project: Project, requested_ids: Sequence[str]) -> list[Run]:
     """Return the runs of the project with these ids, in this order, at most `MOST_COMPARED`."""
     ids = [
-        int(text) for text in dict.fromkeys(asked) if text.isascii() and text.isdecimal() and len(text) < 19
+        int(text)
+        for text in dict.fromkeys(requested_ids)
+        if text.isascii() and text.isdecimal() and len(text) < 19
     ]
     related = ("snapshot__project", "parent", "checkpoint__base", "round_step__round")
     project_runs = Run.objects.filter(snapshot__project=project).select_related(*related)
@@ -67,7 +69,7 @@ def _settings(runs: Sequence[Run]) -> list[Line]:
     paths = list(dict.fromkeys(path for values in flat for path in values))
     lines = []
     for path in sorted(paths, key=lambda path: (path not in labels, path)):
-        values = [one.get(path) for one in flat]
+        values = [run_settings.get(path) for run_settings in flat]
         name = ".".join(path[1:] if path[0] == "settings" else path)
         lines.append(_line(labels.get(path, name.replace("_", " ")), values))
     return lines

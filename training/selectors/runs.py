@@ -115,7 +115,7 @@ class Dropped:
 def folded_of(run: Run, *, most_seconds: float = _MOST_SECONDS) -> Folded:
     """Return a run's metrics, folded; the folded form is kept in `cache/metrics`."""
     cache_file = Path(settings.RONDO_HOME) / "cache" / "metrics" / f"{run.name}.json"
-    return folded_metrics(folder_of(run), kept=cache_file, most_seconds=most_seconds)
+    return folded_metrics(folder_of(run), cache_file=cache_file, most_seconds=most_seconds)
 
 
 def is_interrupted(run: Run) -> bool:
@@ -221,15 +221,15 @@ def drawn_first(folded: Sequence[Folded]) -> list[str]:
     rewards = [name for name in rewards if not name.endswith(("_low", "_high"))]
     heads = sorted(name for name in named if name.startswith("held_out_") and name.endswith("_log_loss"))
     heads = [name for name in heads if name not in BASELINE_METRICS]
-    wanted = [*DRAWN_METRICS, *rewards, *(name for name in heads if name not in DRAWN_METRICS)]
-    return [name for name in wanted if name in named]
+    metrics = [*DRAWN_METRICS, *rewards, *(name for name in heads if name not in DRAWN_METRICS)]
+    return [name for name in metrics if name in named]
 
 
 def overlaid_on(run: Run, names: Sequence[str]) -> list[Run]:
     """Return the named runs of the same project overlaid on this one, at most MOST_LINES − 1."""
-    wanted = [name for name in dict.fromkeys(names) if name != run.name][: MOST_LINES - 1]
-    runs = {other.name: other for other in comparable_runs(run).filter(name__in=wanted)}
-    return [runs[name] for name in wanted if name in runs]
+    selected_names = [name for name in dict.fromkeys(names) if name != run.name][: MOST_LINES - 1]
+    runs = {other.name: other for other in comparable_runs(run).filter(name__in=selected_names)}
+    return [runs[name] for name in selected_names if name in runs]
 
 
 def comparable_runs(run: Run) -> QuerySet[Run]:

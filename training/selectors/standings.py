@@ -229,7 +229,7 @@ def _standings(
     points, low, high = ratings.elo(), ratings.elo(ratings.low), ratings.elo(ratings.high)
     votes = ratings.votes
     won = (wins.sum(axis=1) + tied.sum(axis=1) / 2) / np.maximum(votes, 1)
-    p_next = {(one.better, one.worse): one.p_holm for one in neighbours(ratings)}
+    p_next = {(pair.better, pair.worse): pair.p_holm for pair in neighbours(ratings)}
     rated = [place for place in ratings.order.tolist() if is_narrow(low[place], high[place])]
     others = [place for place in ratings.order.tolist() if place not in rated]
     following = dict(itertools.pairwise(rated))

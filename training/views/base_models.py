@@ -69,7 +69,7 @@ def add(request: Request) -> HttpResponse:
             if origin == BaseOrigin.HUB and "add" not in request.POST:
                 model, form = _looked_up(form)
             else:
-                addition = request_base_model(wanted=_wanted(origin, form), requested_by=request.user)
+                addition = request_base_model(new_base=_new_base(origin, form), requested_by=request.user)
                 messages.success(request, _("%(name)s is being added.") % {"name": addition})
                 return redirect("base-models")
         except Refusal as refusal:
@@ -78,7 +78,7 @@ def add(request: Request) -> HttpResponse:
     context = {
         "form": form,
         "origin": origin,
-        "origins": [(one.value, one.label) for one in FORMS],
+        "origins": [(choice.value, choice.label) for choice in FORMS],
         "found": model,
         "roots": allowed_roots(),
     }
@@ -112,7 +112,7 @@ def base_model(request: Request, name: str) -> HttpResponse:
 @require_POST
 def inspect(request: Request, name: str) -> HttpResponse:
     """Read its files again. For superusers."""
-    base = _own(request, name)
+    base = _changeable_base(request, name)
     try:
         inspect_again(base=base, requested_by=request.user)
     except Refusal as refusal:
@@ -123,7 +123,7 @@ def inspect(request: Request, name: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: Request, name: str) -> HttpResponse:
     """Ask for confirmation, then remove a base model that nothing needs. For superusers."""
-    base = _own(request, name)
+    base = _changeable_base(request, name)
     if request.method == "POST":
         try:
             remove_base_model(base=base, removed_by=request.user)
@@ -159,7 +159,7 @@ def choose(request: Request, project: Project) -> HttpResponse:
 
 def _additions(request: Request) -> dict[str, Any]:
     rows = additions_shown() if request.user.is_superuser else []
-    return {"additions": rows, "additions_go_on": any(one.goes_on for one in rows)}
+    return {"additions": rows, "additions_go_on": any(addition.goes_on for addition in rows)}
 
 
 def _origin(request: Request) -> BaseOrigin:
@@ -184,7 +184,7 @@ def _shown_again(form: forms.Form) -> Any:
         return None
 
 
-def _wanted(origin: BaseOrigin, form: forms.Form) -> Wanted:
+def _new_base(origin: BaseOrigin, form: forms.Form) -> Wanted:
     values = dict(form.cleaned_data)
     if origin == BaseOrigin.HUB and not values.pop("accept"):
         raise Refusal(_("Read the licence and accept it first."), field="accept")
@@ -201,7 +201,7 @@ def _base(request: Request, name: str) -> BaseModel:
     return get_object_or_404(bases_for(request.user), name=name)
 
 
-def _own(request: Request, name: str) -> BaseModel:
+def _changeable_base(request: Request, name: str) -> BaseModel:
     base = _base(request, name)
     if not request.user.is_superuser:
         raise PermissionDenied

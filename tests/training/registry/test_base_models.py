@@ -72,7 +72,7 @@ def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 def added(request: Wanted, user: User) -> BaseModelAddition:
     """The addition after a worker has done it."""
-    addition = request_base_model(wanted=request, requested_by=user)
+    addition = request_base_model(new_base=request, requested_by=user)
     do_addition(addition.pk)
     addition.refresh_from_db()
     return addition
@@ -186,20 +186,20 @@ def test_a_folder_outside_the_allowed_ones_is_refused_even_through_a_link(
         Path("relative"),
     ):
         with pytest.raises(Refusal) as refused:
-            request_base_model(wanted=of_folder(folder), requested_by=admin)
+            request_base_model(new_base=of_folder(folder), requested_by=admin)
         assert refused.value.field == "folder"
 
 
 def test_only_an_administrator_adds_and_a_name_is_taken_once(server_folder: Path, admin: User, carol: User):
     with pytest.raises(NotAllowed):
-        request_base_model(wanted=of_folder(server_folder), requested_by=carol)
-    request_base_model(wanted=of_folder(server_folder), requested_by=admin)
+        request_base_model(new_base=of_folder(server_folder), requested_by=carol)
+    request_base_model(new_base=of_folder(server_folder), requested_by=admin)
     with pytest.raises(Refusal, match="is being added already"):
-        request_base_model(wanted=of_folder(server_folder), requested_by=admin)
+        request_base_model(new_base=of_folder(server_folder), requested_by=admin)
     register_starter(name="taken")
     with pytest.raises(Refusal, match="is called taken"):
         request_base_model(
-            wanted=Wanted(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
+            new_base=Wanted(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
             requested_by=admin,
         )
 
@@ -269,7 +269,7 @@ def test_a_model_of_the_hub_is_pinned_to_its_commit_and_downloaded_once_its_lice
     assert hub_model.size == sum(file.stat().st_size for file in hub.folders["maker/tiny-llama"].iterdir())
     for licence in (None, "mit"):
         with pytest.raises(Refusal, match=r"apache-2\.0") as refused:
-            request_base_model(wanted=of_hub(licence), requested_by=admin)
+            request_base_model(new_base=of_hub(licence), requested_by=admin)
         assert refused.value.field == "licence"
     addition = added(of_hub(), admin)
     assert (addition.state, addition.error) == (JobState.FINISHED, "")
@@ -310,7 +310,7 @@ def test_a_private_model_needs_the_token_which_is_stored_nowhere(
     with pytest.raises(Refusal, match="RONDO_HUB_TOKEN"):
         look_up_on_hub(repository="maker/tiny-llama")
     settings.RONDO_HUB_TOKEN = "hf_secret"
-    addition = request_base_model(wanted=of_hub(), requested_by=admin)
+    addition = request_base_model(new_base=of_hub(), requested_by=admin)
     row = BaseModelAddition.objects.filter(pk=addition.pk).values().get()
     assert "hf_secret" not in repr(row)
     assert "hf_secret" not in repr(list(AuditEntry.objects.values()))
@@ -354,7 +354,7 @@ def test_a_disk_without_room_refuses_a_download_before_it_begins(
 def test_a_hub_that_goes_away_lets_the_addition_wait_with_what_it_has(
     hub: StubHub, admin: User, monkeypatch: pytest.MonkeyPatch
 ):
-    addition = request_base_model(wanted=of_hub(), requested_by=admin)
+    addition = request_base_model(new_base=of_hub(), requested_by=admin)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     do_addition(addition.pk)
     addition.refresh_from_db()
@@ -408,7 +408,7 @@ def test_a_server_that_does_not_answer_is_not_added(
     assert not BaseModel.objects.exists()
     inside = Wanted(origin=BaseOrigin.SERVER, server_url="http://169.254.169.254/v1", server_model="large")
     with pytest.raises(Refusal) as refused:
-        request_base_model(wanted=inside, requested_by=admin)
+        request_base_model(new_base=inside, requested_by=admin)
     assert refused.value.field == "server_url"
 
 

@@ -72,7 +72,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("training.figures.folded_metrics._KEEP_AFTER_BYTES", 0)
     cache_file = tmp_path / "kept.json"
     write(tmp_path, [{"step": step, "loss": float(step)} for step in range(1, 4)], torn='{"step": 4, "lo')
-    first = folded_metrics(tmp_path, kept=cache_file)
+    first = folded_metrics(tmp_path, cache_file=cache_file)
     assert (first.last_step, first.latest) == (3, {"loss": 3.0})
     read: list[bytes] = []
 
@@ -82,7 +82,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr("training.figures.folded_metrics._row", reading)
     write(tmp_path, [], torn='ss": 4.0}\n')
-    again = folded_metrics(tmp_path, kept=cache_file)
+    again = folded_metrics(tmp_path, cache_file=cache_file)
     assert again.last_step == 4
     assert len(read) == 1
 
@@ -95,15 +95,15 @@ def test_what_is_remembered_equals_what_is_read_at_once(tmp_path: Path, monkeypa
     ]
     for start in range(0, len(rows), 100):
         write(tmp_path, rows[start : start + 100])
-        grown = folded_metrics(tmp_path, kept=cache_file)
-    assert grown.to_json() == folded_metrics(tmp_path, kept=tmp_path / "none.json").to_json()
+        grown = folded_metrics(tmp_path, cache_file=cache_file)
+    assert grown.to_json() == folded_metrics(tmp_path, cache_file=tmp_path / "none.json").to_json()
 
 
 def test_a_long_file_is_read_in_turns(tmp_path: Path):
     write(tmp_path, [{"step": step, "loss": 1.0} for step in range(1, 2001)])
     cache_file = tmp_path / "kept.json"
     turns = 0
-    while (folded := folded_metrics(tmp_path, kept=cache_file, most_seconds=0)).is_behind:
+    while (folded := folded_metrics(tmp_path, cache_file=cache_file, most_seconds=0)).is_behind:
         turns += 1
     assert turns > 10
     assert (folded.last_step, folded.cells["loss"].keys() == folded.rows.keys()) == (2000, True)
@@ -112,10 +112,10 @@ def test_a_long_file_is_read_in_turns(tmp_path: Path):
 def test_steps_that_a_resumed_run_takes_again_stand_as_it_took_them_last(tmp_path: Path):
     write(tmp_path, [{"step": step, "loss": 1000.0 + step} for step in range(1, 8)])
     cache_file = tmp_path / "kept.json"
-    folded_metrics(tmp_path, kept=cache_file)
+    folded_metrics(tmp_path, cache_file=cache_file)
     write(tmp_path, [{"step": step, "loss": float(step)} for step in range(4, 7)])
     write(tmp_path, [{"step": step, "loss": -float(step)} for step in range(5, 9)])
-    folded = folded_metrics(tmp_path, kept=cache_file)
+    folded = folded_metrics(tmp_path, cache_file=cache_file)
     standing = [(1, 1001.0), (2, 1002.0), (3, 1003.0), (4, 4.0), (5, -5.0), (6, -6.0), (7, -7.0), (8, -8.0)]
     assert [(b, c[LOW], c[HIGH]) for b, c in sorted(folded.cells["loss"].items())] == [
         (step, value, value) for step, value in standing
@@ -129,16 +129,16 @@ def test_another_file_of_the_same_name_is_read_from_its_beginning(tmp_path: Path
     monkeypatch.setattr("training.figures.folded_metrics._KEEP_AFTER_BYTES", 0)
     cache_file = tmp_path / "kept.json"
     write(tmp_path, [{"step": step, "loss": 9.0} for step in range(1, 50)])
-    folded_metrics(tmp_path, kept=cache_file)
+    folded_metrics(tmp_path, cache_file=cache_file)
     (tmp_path / METRICS_FILE).rename(tmp_path / "old.jsonl")
     write(tmp_path, [{"step": 1, "loss": 2.0}])
-    assert folded_metrics(tmp_path, kept=cache_file).latest == {"loss": 2.0}
+    assert folded_metrics(tmp_path, cache_file=cache_file).latest == {"loss": 2.0}
 
 
 def test_a_folded_form_that_is_damaged_is_made_anew(tmp_path: Path):
     write(tmp_path, [{"step": 1, "loss": 2.0}])
     (tmp_path / "kept.json").write_text('{"format": 1, "most_buckets": 256, "rows": []}')
-    assert folded_metrics(tmp_path, kept=tmp_path / "kept.json").latest == {"loss": 2.0}
+    assert folded_metrics(tmp_path, cache_file=tmp_path / "kept.json").latest == {"loss": 2.0}
 
 
 def test_a_line_is_broken_where_numbers_are_missing():

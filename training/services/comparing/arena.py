@@ -79,7 +79,7 @@ def create_arena(
     """
     if not access.may(created_by, project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project opens arenas."))
-    chosen = {one.pk: one for one in checkpoints}
+    chosen = {checkpoint.pk: checkpoint for checkpoint in checkpoints}
     if not FEWEST_CHECKPOINTS <= len(chosen) <= MOST_CHECKPOINTS:
         raise Refusal(
             _("Choose %(least)s to %(most)s checkpoints.")
@@ -116,7 +116,7 @@ def create_arena(
         actor=created_by,
         project=project,
         details={
-            "checkpoints": sorted(one.name for one in chosen.values()),
+            "checkpoints": sorted(checkpoint.name for checkpoint in chosen.values()),
             "for_guests": for_guests,
             "most_votes": most_votes,
         },
@@ -153,8 +153,8 @@ def prepare_arena(arena_id: int, *, engines: Engines | None = None) -> None:
     """
 
     def prepare(arena: ArenaLink, heartbeat: Heartbeat) -> str:
-        with closing(engines or Engines()) as asked:
-            return _prepare(arena, asked, heartbeat)
+        with closing(engines or Engines()) as open_engines:
+            return _prepare(arena, open_engines, heartbeat)
 
     run_job(ArenaLink.objects.all(), arena_id, prepare, expected=(*EXPECTED, EngineError))
 
@@ -165,7 +165,7 @@ def _prepare(arena: ArenaLink, engines: Engines, heartbeat: Heartbeat) -> str:
     try:
         for number, prompt in enumerate(prompts):
             write(arena, progress=f"{number} / {len(prompts)}")
-            answers = [_answer(arena, prompt, one, engines, heartbeat) for one in checkpoints]
+            answers = [_answer(arena, prompt, checkpoint, engines, heartbeat) for checkpoint in checkpoints]
             _make_pairs(arena, prompt, answers)
     except EngineUnavailableError as error:
         raise Unavailable(str(error)) from error
@@ -179,18 +179,18 @@ def _prompts_of(arena: ArenaLink) -> list[Prompt]:
     )
     ordered = sorted(
         prompts.order_by("pk"),
-        key=lambda one: hashlib.sha256(f"{arena.slug}/{one.content_hash}".encode()).digest(),
+        key=lambda prompt: hashlib.sha256(f"{arena.slug}/{prompt.content_hash}".encode()).digest(),
     )
     return ordered[: arena.prompts]
 
 
 def _make_pairs(arena: ArenaLink, prompt: Prompt, answers: Sequence[Completion]) -> None:
     round_number = access.current_round(arena.project)
-    for one, other in combinations(answers, 2):
+    for first, other in combinations(answers, 2):
         # Equal texts leave nothing to vote on; one that names its model would give it away.
-        if one.text.strip() == other.text.strip() or finding_in(prompt=prompt, completions=[one, other]):
+        if first.text.strip() == other.text.strip() or finding_in(prompt=prompt, completions=[first, other]):
             continue
-        left, right = sorted((one, other), key=lambda completion: completion.source_id)
+        left, right = sorted((first, other), key=lambda completion: completion.source_id)
         comparison = voted_comparison(
             prompt=prompt, completions=[left, right], round_number=round_number, purpose=Purpose.ARENA
         )
@@ -294,8 +294,8 @@ def _next_pair(arena: ArenaLink, voter: User) -> ArenaPair | None:
 
 def _left_first(arena: ArenaLink, pair: ArenaPair) -> bool:
     counts = arena.pairs.filter(models_key=pair.models_key).values_list("given", "given_left_first")
-    total = sum(one for one, _first in counts)
-    left_first = sum(first for _one, first in counts)
+    total = sum(count for count, _first in counts)
+    left_first = sum(first for _count, first in counts)
     if 2 * left_first == total:
         return _chance.random() < 0.5
     return 2 * left_first < total

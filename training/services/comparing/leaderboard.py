@@ -91,7 +91,7 @@ def _count_batch() -> int:
 
 def _merge(total: dict[Key, Counts], changes: Mapping[Key, Counts]) -> None:
     for key, counts in changes.items():
-        total[key] = [one + other for one, other in zip(total[key], counts, strict=True)]
+        total[key] = [count + other for count, other in zip(total[key], counts, strict=True)]
 
 
 def _unseen(ledger: VoteLedger) -> tuple[list[int], list[list[float]]]:
@@ -133,14 +133,14 @@ def _without(first: int, last: int, since: float, filled: Sequence[int]) -> Iter
 
 def _changes(judgments: Mapping[int, Judged]) -> dict[Key, Counts]:
     """Return the changes of these judgments: their votes come, those of the superseded go."""
-    gone = [one.supersedes for one in judgments.values() if one.supersedes is not None]
+    gone = [judgment.supersedes for judgment in judgments.values() if judgment.supersedes is not None]
     before = {pk: judgments[pk] for pk in gone if pk in judgments}
     before |= judged([pk for pk in gone if pk not in judgments])
     changes: dict[Key, Counts] = defaultdict(lambda: [0, 0, 0, 0])
-    for one in judgments.values():
-        _tally(changes, one.votes, 1)
-        if one.supersedes is not None:
-            _tally(changes, before[one.supersedes].votes, -1)
+    for judgment in judgments.values():
+        _tally(changes, judgment.votes, 1)
+        if judgment.supersedes is not None:
+            _tally(changes, before[judgment.supersedes].votes, -1)
     return {key: counts for key, counts in changes.items() if any(counts)}
 
 
@@ -180,17 +180,17 @@ def _ensure_totals(projects: Iterable[int]) -> None:
 
 def _rows_about(changes: Mapping[Key, Counts]) -> QuerySet[VoteCount]:
     """Return at least the rows of these pairs in these parts."""
-    wanted = Q(pk__in=())
+    condition = Q(pk__in=())
     for project in {key[0] for key in changes}:
         of_project = [key for key in changes if key[0] == project]
-        wanted |= Q(
+        condition |= Q(
             project=project,
             slice__in={key[1] for key in of_project},
             value__in={key[2] for key in of_project},
             left__in={key[4] for key in of_project},
             right__in={key[5] for key in of_project},
         )
-    return VoteCount.objects.filter(wanted)
+    return VoteCount.objects.filter(condition)
 
 
 def _add_elo(votes: Sequence[Vote]) -> None:

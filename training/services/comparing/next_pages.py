@@ -65,7 +65,7 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
     progress = progress_on(shown.prompt_set, checkpoints, after=shown.base_prompt_id)
     if progress.next is None:
         raise Refusal(_("These checkpoints were compared on every prompt of the set."), field="prompt_set")
-    own = system_of(shown.base_prompt.messages) if shown.base_prompt else ""
+    base_system = system_of(shown.base_prompt.messages) if shown.base_prompt else ""
     system = system_of(shown.messages)
     return ask_side_by_side(
         project=shown.project,
@@ -75,6 +75,6 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
         sampling=Sampling.of(shown),
         seed=shown.seed,
         scorer=shown.scorer,
-        system=system if system != own else "",
+        system=system if system != base_system else "",
         prompt_set=shown.prompt_set,
     )

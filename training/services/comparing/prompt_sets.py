@@ -70,16 +70,18 @@ def add_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_by: 
     """
     _require_manager(changed_by, prompt_set.project)
     locked = PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
-    wanted = set(prompts)
-    known = set(Prompt.objects.filter(project=locked.project_id, pk__in=wanted).values_list("pk", flat=True))
-    if wanted - known:
+    prompt_ids = set(prompts)
+    known = set(
+        Prompt.objects.filter(project=locked.project_id, pk__in=prompt_ids).values_list("pk", flat=True)
+    )
+    if prompt_ids - known:
         raise Refusal(_("The project has no such prompt. Search again."), field="prompts")
     there = set(locked.prompts.values_list("pk", flat=True))
-    if len(there | wanted) > MOST_PROMPTS:
+    if len(there | prompt_ids) > MOST_PROMPTS:
         raise Refusal(
             _("A prompt set holds at most %(most)d prompts.") % {"most": MOST_PROMPTS}, field="prompts"
         )
-    new = sorted(wanted - there)
+    new = sorted(prompt_ids - there)
     if new:
         locked.prompts.add(*new)
         _record("add", locked, changed_by, {"prompts": new})

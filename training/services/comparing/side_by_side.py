@@ -87,16 +87,16 @@ def ask_side_by_side(
     Refuses who does not manage the project, fewer than two or more than four checkpoints, and duplicates.
     """
     require_manager(created_by, project)
-    if not FEWEST <= len({one.pk for one in checkpoints}) == len(checkpoints) <= MOST:
+    if not FEWEST <= len({checkpoint.pk for checkpoint in checkpoints}) == len(checkpoints) <= MOST:
         raise Refusal(_("Choose two to four different checkpoints."), field="right")
     prompt = question if isinstance(question, Prompt) else None
-    asked = prompt.messages if prompt else [{"role": "user", "content": str(question)}]
-    messages = with_system(asked, system.strip())
+    question_messages = prompt.messages if prompt else [{"role": "user", "content": str(question)}]
+    messages = with_system(question_messages, system.strip())
     chat = chat_with(messages, prompt.context if prompt else ())
     return create_page(
-        [(one, chat) for one in checkpoints],
+        [(checkpoint, chat) for checkpoint in checkpoints],
         project=project,
-        prompt=prompt if messages == asked else None,
+        prompt=prompt if messages == question_messages else None,
         base_prompt=prompt,
         prompt_set=prompt_set,
         messages=messages,
@@ -208,8 +208,8 @@ def write_answers(*, shown: SideBySide) -> None:
     missing = list(shown.answers.filter(written_at__isnull=True).select_related("checkpoint"))
     trouble: EngineError | None = None
     with ThreadPoolExecutor(max_workers=MOST) as pool:
-        asked = [(answer, pool.submit(_complete, answer, shown)) for answer in missing]
-        for answer, future in asked:
+        futures = [(answer, pool.submit(_complete, answer, shown)) for answer in missing]
+        for answer, future in futures:
             try:
                 completion, seconds = future.result()
             except EngineError as error:
@@ -260,7 +260,7 @@ def _measured(answer: SideBySideAnswer, text: str) -> dict[str, Any]:
             measured["score"] = scores.scores[0] if scores.scores else None
             measured["heads"] = {head: list(values[0]) for head, values in scores.heads.items()}
             measured["segments"] = {
-                head: [[one.start, one.end, one.reward] for one in segments[0]]
+                head: [[segment.start, segment.end, segment.reward] for segment in segments[0]]
                 for head, segments in scores.segments.items()
             }
         except (EngineError, KeyError):
@@ -342,7 +342,7 @@ def vote_side_by_side(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment
         voter=voter,
         vote=vote,
         comparison=comparison,
-        order=[one.pk for one in completions],
+        order=[completion.pk for completion in completions],
         idempotency_key=uuid.uuid5(_KEYS, locked.slug),
         blind=blind,
     )

@@ -21,7 +21,9 @@ def draw_checkpoints(*, project: Project, terms: Terms) -> Sequence[Checkpoint]:
 
     Call it in a transaction. Refuses where too few checkpoints have their files.
     """
-    served = {one.pk: one for one in terms.checkpoints if one.files_deleted_at is None}
+    served = {
+        checkpoint.pk: checkpoint for checkpoint in terms.checkpoints if checkpoint.files_deleted_at is None
+    }
     if len(served) < terms.responses:
         raise Refusal(_("Too few checkpoints are left for a conversation. Ask the project's manager."))
     # Turns of one project that begin at once take turns here, so that the counts balance.

@@ -33,9 +33,13 @@ def stream_turn(*, turn: ConversationTurn) -> Iterator[Pieces]:
     after storing those that are complete.
     """
     responses = responses_to(turn)
-    if stored := [(one.position, one.text) for one in responses if one.written_at is not None]:
+    if stored := [
+        (response.position, response.text) for response in responses if response.written_at is not None
+    ]:
         yield stored
-    streams = [_Stream(one, turn.prompt.messages) for one in responses if one.written_at is None]
+    streams = [
+        _Stream(response, turn.prompt.messages) for response in responses if response.written_at is None
+    ]
     trouble: Exception | None = None
     try:
         live = streams
@@ -71,14 +75,14 @@ def complete_turn(*, turn: ConversationTurn) -> None:
     Conversation.objects.select_for_update(no_key=True).get(pk=turn.conversation_id)
     turn.refresh_from_db(fields=["comparison", "continued_with"])
     responses = responses_to(turn)
-    if turn.comparison_id is not None or any(one.written_at is None for one in responses):
+    if turn.comparison_id is not None or any(response.written_at is None for response in responses):
         return
     terms = terms_of(turn.conversation)
     project = turn.conversation.project
     newest = project.rounds.order_by("-number").values_list("number", flat=True).first()
     put_to_judgment(
         turn=turn,
-        completions=[_completion(turn, one) for one in responses],
+        completions=[_completion(turn, response) for response in responses],
         round_number=newest or access.current_round(project),
         purpose=terms.purpose,
     )
@@ -93,7 +97,7 @@ class _Stream:
         self.stop = threading.Event()
         self.text = ""
         self.last = Delta()
-        self._messages = [{"role": one["role"], "content": one["content"]} for one in messages]
+        self._messages = [{"role": message["role"], "content": message["content"]} for message in messages]
         threading.Thread(target=self._read, name="turn", daemon=True).start()
 
     def take(self, delta: Delta) -> str:

@@ -108,6 +108,6 @@ def _key(task: ConversationTask, terms: Terms) -> str:
         task.opening,
         dict(terms.sampling),
         terms.responses,
-        [one.pk for one in terms.checkpoints],
+        [checkpoint.pk for checkpoint in terms.checkpoints],
     ]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

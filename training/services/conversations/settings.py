@@ -39,7 +39,7 @@ def save_conversation_settings(
     """
     if not access.may(actor, project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project changes its conversations."))
-    chosen = {one.pk for one in checkpoints}
+    chosen = {checkpoint.pk for checkpoint in checkpoints}
     if not FEWEST_RESPONSES <= responses <= MOST_RESPONSES:
         raise Refusal(_("Choose two to four responses."), field="responses")
     if not responses <= len(chosen) <= MOST_CHECKPOINTS:
@@ -69,6 +69,6 @@ def save_conversation_settings(
         subject=project,
         actor=actor,
         project=project,
-        details={"checkpoints": sorted(one.name for one in checkpoints), "is_open": is_open},
+        details={"checkpoints": sorted(checkpoint.name for checkpoint in checkpoints), "is_open": is_open},
     )
     return saved

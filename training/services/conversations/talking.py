@@ -128,7 +128,9 @@ def take_up_turn(*, standing: Standing) -> Standing:
         or standing.conversation.ended_at is not None
     ):
         return standing
-    assignment: Assignment | None = take_up(turn=turn, shown=[one.pk for one in completions_shown(turn)])
+    assignment: Assignment | None = take_up(
+        turn=turn, shown=[completion.pk for completion in completions_shown(turn)]
+    )
     return standing_of(standing.conversation) if assignment is not None else standing
 
 
@@ -165,14 +167,14 @@ def _prepared(opening: PreparedOpening) -> list[TurnResponse]:
     """Return the responses of an opening that was generated ahead."""
     return [
         TurnResponse(
-            checkpoint_id=one["checkpoint"],
-            seed=one["seed"],
-            text=storable(one["text"]),
-            finish_reason=(one["finish_reason"] or "")[:20],
-            token_count=one["token_count"],
+            checkpoint_id=response["checkpoint"],
+            seed=response["seed"],
+            text=storable(response["text"]),
+            finish_reason=(response["finish_reason"] or "")[:20],
+            token_count=response["token_count"],
             written_at=opening.created_at,
         )
-        for one in opening.responses
+        for response in opening.responses
     ]
 
 

@@ -37,7 +37,7 @@ def vote_on_turn(
     record_vote(
         comparison=turn.comparison,
         voter=voter,
-        shown=[one.pk for one in completions_shown(turn)],
+        shown=[completion.pk for completion in completions_shown(turn)],
         answer=answer,
         idempotency_key=idempotency_key,
     )

@@ -133,7 +133,7 @@ def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
     learned = set()
     if model.run:
         learned = set(model.run.snapshot.judgments.values_list("comparison_id", flat=True).distinct())
-    scores = _scores_of(model, {one for pair in pairs for one in (pair.winner, pair.loser)})
+    scores = _scores_of(model, {pk for pair in pairs for pk in (pair.winner, pair.loser)})
     tally = Tally(by_prompt=defaultdict(lambda: [0.0, 0.0]))
     for pair in pairs:
         if not pair.held_out and pair.comparison in learned:
@@ -172,7 +172,7 @@ def interval_of(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float | None,
 
 def _score_missing(model: Checkpoint, pairs: Sequence[JudgedPair], heartbeat: Heartbeat) -> str:
     """Ask a reward model for the scores of judged answers that it has not given; why some lack, if any."""
-    completions = {one for pair in pairs for one in (pair.winner, pair.loser)}
+    completions = {pk for pair in pairs for pk in (pair.winner, pair.loser)}
     missing = sorted(completions - _scores_of(model, completions).keys())
     if not missing:
         return ""
@@ -201,8 +201,8 @@ def _by_prompt(ids: Sequence[int]) -> Iterator[tuple[Prompt, list[Completion]]]:
     rows: list[Completion] = []
     for some in _pieces(ids):
         rows += Completion.objects.filter(pk__in=some)
-    rows.sort(key=lambda one: (one.prompt_id, one.pk))
-    for prompt_id, answers in groupby(rows, key=lambda one: one.prompt_id):
+    rows.sort(key=lambda completion: (completion.prompt_id, completion.pk))
+    for prompt_id, answers in groupby(rows, key=lambda completion: completion.prompt_id):
         yield Prompt.objects.get(pk=prompt_id), list(answers)
 
 

@@ -74,9 +74,9 @@ def _opened(round_: Round) -> Evaluation:
         raise Refusal(f"{round_} has no new policy to evaluate: it is not registered yet. Start it again.")
     reward_model = evaluator_of(round_)
     settings = evaluation_settings(round_, reward_model)
-    wanted = Prompt.objects.filter(project=round_.project_id, split=Split.HELD_OUT)
+    held_out_prompts = Prompt.objects.filter(project=round_.project_id, split=Split.HELD_OUT)
     # By hash: a choice as good as by chance, and the same in every round.
-    prompts = wanted.order_by("content_hash").values_list("pk", flat=True)
+    prompts = held_out_prompts.order_by("content_hash").values_list("pk", flat=True)
     evaluation, _ = Evaluation.objects.get_or_create(
         checkpoint=checkpoint,
         parent=round_.policy,
@@ -128,7 +128,9 @@ def _answer(evaluation: Evaluation, heartbeat: StepHeartbeat, engine: Engine) ->
     questions = []
     for prompt in prompts:
         seed = _seed_of(evaluation, prompt)
-        draws = [Draw(one, seed, sampling) for one in (evaluation.parent, evaluation.checkpoint)]
+        draws = [
+            Draw(checkpoint, seed, sampling) for checkpoint in (evaluation.parent, evaluation.checkpoint)
+        ]
         questions.append(Question(prompt, draws, spares=[]))
     asking = Asking(
         engine, heartbeat, total=len(questions), on_answered=keep, message="answering the held-out prompts"
@@ -202,7 +204,7 @@ def _measure_noise(model: Checkpoint, work: _Work, engine: Engine) -> None:
             # The first scores stand; the tolerance then rests on the other pairs and the floor.
             continue
         before = [first[0], first[1], first[1], first[0], first[1]]
-        work.note(row, noise=max(abs(one - other) for one, other in zip(before, again, strict=True)))
+        work.note(row, noise=max(abs(score - other) for score, other in zip(before, again, strict=True)))
 
 
 def _of_heads(scores: Scores) -> dict[str, list[float]]:
@@ -210,7 +212,9 @@ def _of_heads(scores: Scores) -> dict[str, list[float]]:
     means = {head: [statistics.fmean(outputs) for outputs in both] for head, both in scores.heads.items()}
     for head, of_segments in scores.segments.items():
         if all(of_segments):
-            means[head] = [statistics.fmean(one.reward for one in segments) for segments in of_segments]
+            means[head] = [
+                statistics.fmean(segment.reward for segment in segments) for segments in of_segments
+            ]
     return means
 
 
@@ -246,7 +250,7 @@ def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
 
 def _apply_rules(evaluation: Evaluation, work: _Work) -> None:
     """Score both texts of each row by the recipe's rules."""
-    rules = [decode(RewardPart, one) for one in evaluation.settings["rules"]]
+    rules = [decode(RewardPart, part) for part in evaluation.settings["rules"]]
     rows = work.lacking("rules")
     if not rules or not rows:
         return
@@ -294,7 +298,7 @@ def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = 
 
 def _asked_already(completions: Sequence[Completion]) -> bool:
     """Return whether a comparison of exactly these completions exists, in any round."""
-    key = completion_set([one.pk for one in completions])
+    key = completion_set([completion.pk for completion in completions])
     return Comparison.objects.filter(
         project=completions[0].prompt.project_id, completion_set=key, purpose=Purpose.WORK
     ).exists()

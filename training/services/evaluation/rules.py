@@ -43,7 +43,9 @@ def score_by_rules(
     """
     if not rules or not texts:
         return {rule.name: [] for rule in rules}
-    request = json.dumps({"rules": [asdict(one) for one in rules], "rows": [asdict(one) for one in texts]})
+    request = json.dumps(
+        {"rules": [asdict(rule) for rule in rules], "rows": [asdict(text) for text in texts]}
+    )
     answer = _ask(request, START_SECONDS + SECONDS_PER_TEXT * len(rules) * len(texts), tell)
     if "error" in answer:
         raise Refusal(
@@ -51,7 +53,7 @@ def score_by_rules(
             "start again.",
             field="evaluation",
         )
-    return {name: [one["value"] for one in scores] for name, scores in answer["scores"].items()}
+    return {name: [score["value"] for score in scores] for name, scores in answer["scores"].items()}
 
 
 def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _burst(votes: Sequence[Vote], most: int, seconds: float) -> set[int]:
         while (vote.at - votes[first].at).total_seconds() > seconds:
             first += 1
         if last - first + 1 >= most:
-            burst |= {one.pk for one in votes[first : last + 1]}
+            burst |= {item.pk for item in votes[first : last + 1]}
     return burst
 
 

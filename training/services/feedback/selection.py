@@ -62,8 +62,8 @@ def select_requests(settings_id: int, *, engines: Engines | None = None) -> None
     """Apply the rules of a project, unless another worker does. A worker that ends loses nothing."""
 
     def select(settings: FeedbackSettings, heartbeat: Heartbeat) -> str:
-        with closing(engines or Engines()) as asked:
-            return _Selection(settings, asked, heartbeat).run()
+        with closing(engines or Engines()) as open_engines:
+            return _Selection(settings, open_engines, heartbeat).run()
 
     run_job(
         FeedbackSettings.objects.select_related("project"),
@@ -168,7 +168,7 @@ class _Selection:
             completions = record_completions(
                 prompt=prompt, source=source, answers=list(map(partial(_new, request), request.choices))
             )
-        completions = list({one.text.strip(): one for one in completions}.values())
+        completions = list({completion.text.strip(): completion for completion in completions}.values())
         if len(completions) == 1 and self._project.ask_verdict:
             completions += self._second(request, prompt, completions[0])
         with transaction.atomic():

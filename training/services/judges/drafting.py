@@ -216,7 +216,7 @@ def _draft(draft: RubricDraft, heartbeat: Heartbeat) -> str:
             heartbeat(current=number, total=total, message=f"checking {len(criteria)} criteria")
             checked += model.check(pair, rubric, checks)
     RubricDraft.objects.filter(pk=draft.pk).update(
-        criteria=[_as_json(one, check) for one, check in zip(criteria, checks, strict=True)],
+        criteria=[_as_json(criterion, check) for criterion, check in zip(criteria, checks, strict=True)],
         pairs_read=len(read),
         pairs_checked=checked,
         unread=model.unread,
@@ -237,15 +237,15 @@ class _Model:
 
     def propose(self, pairs: Sequence[Pair]) -> list[Proposal]:
         """Return the criteria that explain some pairs; none where no reply can be read."""
-        chat = asked = proposal_question(pairs)
+        chat = messages = proposal_question(pairs)
         for _attempt in range(ATTEMPTS):
-            text = self._answer(asked)
+            text = self._answer(messages)
             if text is None:
                 break
             try:
                 return read_proposals(text)
             except RubricReplyError as error:
-                asked = again(chat, text, str(error))
+                messages = again(chat, text, str(error))
         self.unread += 1
         return []
 
@@ -265,7 +265,7 @@ class _Model:
 
     def _scores(self, pair: Pair, answers: Sequence[str], rubric: Rubric) -> list[tuple[int, int]] | None:
         """Return both answers' values by criterion; None where no reply can be read."""
-        chat = asked = question(
+        chat = messages = question(
             RUBRIC_TEMPLATE,
             guidelines=self._guidelines,
             conversation=pair.conversation,
@@ -273,17 +273,19 @@ class _Model:
             rubric=rubric,
         )
         for _attempt in range(ATTEMPTS):
-            text = self._answer(asked)
+            text = self._answer(messages)
             if text is None:
                 return None
             try:
                 read = read_scores(text, rubric, 2)
             except RubricReplyError as error:
-                asked = again(chat, text, str(error))
+                messages = again(chat, text, str(error))
                 continue
             if read is None:
                 return None
-            return [(read[0][one.key].value, read[1][one.key].value) for one in rubric.criteria]
+            return [
+                (read[0][criterion.key].value, read[1][criterion.key].value) for criterion in rubric.criteria
+            ]
         return None
 
     def _answer(self, chat: list[dict[str, str]]) -> str | None:
@@ -325,19 +327,19 @@ def _rubric(criteria: Sequence[Proposal]) -> Rubric:
     return Rubric(
         name="draft",
         criteria=tuple(
-            RubricCriterion(key=f"c{number}", name=one.name, text=one.text)
-            for number, one in enumerate(criteria, start=1)
+            RubricCriterion(key=f"c{number}", name=criterion.name, text=criterion.text)
+            for number, criterion in enumerate(criteria, start=1)
         ),
     )
 
 
-def _as_json(one: Proposal, check: Check) -> dict[str, object]:
+def _as_json(proposal: Proposal, check: Check) -> dict[str, object]:
     return {
-        "name": one.name,
-        "text": one.text,
+        "name": proposal.name,
+        "text": proposal.text,
         "scale": "five",
         "weight": 1.0,
-        "proposals": one.times,
+        "proposals": proposal.times,
         "agreeing": check.agreeing,
         "opposing": check.opposing,
         "tied": check.tied,

@@ -271,16 +271,16 @@ class _Asking:
             answers=[self.texts[pk] for pk in order],
             rubric=self.rubric,
         )
-        asked, text, problem = chat, "", ""
+        messages, text, problem = chat, "", ""
         for _attempt in range(ATTEMPTS):
-            text = self._answer(asked)
+            text = self._answer(messages)
             try:
                 if self.rubric is not None:
                     return reply_by_rubric(text, order, self.rubric)
                 return Reply(order=tuple(order), text=text, ranks=read_reply(text, order))
             except UnreadableError as error:
                 problem = str(error)
-                asked = again(chat, text, problem)
+                messages = again(chat, text, problem)
         return Reply(order=tuple(order), text=text, ranks=None, problem=problem)
 
     def _answer(self, chat: list[dict[str, str]]) -> str:

@@ -195,9 +195,15 @@ def fill_template(
 
 def again(chat: Sequence[Mapping[str, str]], reply: str, problem: str) -> list[dict[str, str]]:
     """Return the chat that asks again after an unreadable reply."""
-    asked = f"{problem} Repeat your reason shortly, and end with one line of the form that was asked for."
+    instruction = (
+        f"{problem} Repeat your reason shortly, and end with one line of the form that was asked for."
+    )
     content = reply.strip() or "…"
-    return [*map(dict, chat), {"role": "assistant", "content": content}, {"role": "user", "content": asked}]
+    return [
+        *map(dict, chat),
+        {"role": "assistant", "content": content},
+        {"role": "user", "content": instruction},
+    ]
 
 
 def read_reply(text: str, order: Sequence[int]) -> dict[int, int] | None:
@@ -235,7 +241,7 @@ def reply_by_rubric(text: str, order: Sequence[int], rubric: Rubric) -> Reply:
     scores = dict(zip(order, read, strict=True))
     # Rounded: sums that are equal on paper are equal here.
     totals = {
-        pk: round(rubric.score({key: one.value for key, one in of_answer.items()}), 9)
+        pk: round(rubric.score({key: score.value for key, score in of_answer.items()}), 9)
         for pk, of_answer in scores.items()
     }
     ordered = sorted(set(totals.values()), reverse=True)
@@ -253,7 +259,7 @@ def conclude(replies: Sequence[Reply]) -> Conclusion:
     agree = all(ranks == rankings[0] for ranks in rankings)
     means = {pk: sum(_mid_rank(ranks, pk) for ranks in rankings) / len(rankings) for pk in first.order}
     ranks, rank, before = {}, 1, None
-    for pk in sorted(means, key=lambda one: (means[one], one)):
+    for pk in sorted(means, key=lambda completion_id: (means[completion_id], completion_id)):
         if before is not None and means[pk] - before > APART:
             rank += 1
         ranks[pk], before = rank, means[pk]

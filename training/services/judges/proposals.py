@@ -146,14 +146,14 @@ def merged(proposals: Sequence[Proposal]) -> list[Proposal]:
     Of those alike, the first to come stands for all. Alike: the same name, or words that overlap by `ALIKE`.
     """
     representatives: list[Proposal] = []
-    for one in proposals:
-        alike = next((other for other in representatives if _alike(one, other)), None)
+    for proposal in proposals:
+        alike = next((other for other in representatives if _alike(proposal, other)), None)
         if alike is None:
-            representatives.append(Proposal(one.name, one.text, one.times, one.words))
+            representatives.append(Proposal(proposal.name, proposal.text, proposal.times, proposal.words))
         else:
-            alike.times += one.times
+            alike.times += proposal.times
     # `sorted` is stable: equally frequent ones stay in the order in which they came.
-    return sorted(representatives, key=lambda one: -one.times)[:MOST_MERGED]
+    return sorted(representatives, key=lambda proposal: -proposal.times)[:MOST_MERGED]
 
 
 def _shown(number: int, pair: Pair) -> str:
@@ -166,11 +166,11 @@ def _shown(number: int, pair: Pair) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], _PAIR)
 
 
-def _alike(one: Proposal, other: Proposal) -> bool:
-    if one.name.casefold() == other.name.casefold():
+def _alike(proposal: Proposal, other: Proposal) -> bool:
+    if proposal.name.casefold() == other.name.casefold():
         return True
-    union = one.words | other.words
-    return bool(union) and len(one.words & other.words) / len(union) >= ALIKE
+    union = proposal.words | other.words
+    return bool(union) and len(proposal.words & other.words) / len(union) >= ALIKE
 
 
 def _words(text: str) -> frozenset[str]:

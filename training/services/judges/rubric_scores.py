@@ -36,7 +36,7 @@ def scores_as_json(reply: Reply) -> dict[str, dict[str, list[object]]] | None:
     if reply.scores is None:
         return None
     return {
-        str(pk): {key: [one.value, _storable(one.reason)] for key, one in scores.items()}
+        str(pk): {key: [score.value, _storable(score.reason)] for key, score in scores.items()}
         for pk, scores in reply.scores.items()
     }
 

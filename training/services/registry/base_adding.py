@@ -166,8 +166,8 @@ def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
         return
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
-    files = {one.name: allowed_file(one) for one in sorted(folder.iterdir()) if _is_wanted(one)}
-    total, done = sum(one.stat().st_size for one in files.values()), 0
+    files = {path.name: allowed_file(path) for path in sorted(folder.iterdir()) if _is_wanted(path)}
+    total, done = sum(path.stat().st_size for path in files.values()), 0
     for name, file in files.items():
         beat(current=done, total=total, message=f"taking over {name}")
         try:
@@ -242,12 +242,12 @@ def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
         beat(current=done, total=model.size, message=f"downloading {model.repository}")
 
     small = (*command, "--only", *model.small_files)
-    for one in (small, command):
-        ended = run_process(one, environment=environment, beat=tell)
+    for arguments in (small, command):
+        ended = run_process(arguments, environment=environment, beat=tell)
         if ended.code == _HUB_AWAY:
             raise Unavailable(ended.last_line)
         _succeed(ended)
-        if one is small:
+        if arguments is small:
             _inspect_folder(staged, beat, with_weights=False)
     shutil.rmtree(staged / ".cache", ignore_errors=True)
     for file in staged.iterdir():
@@ -306,8 +306,8 @@ def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dic
 
 def _digests(folder: Path, beat: Heartbeat) -> list[dict[str, Any]]:
     """Return name, size and SHA-256 of every file."""
-    files = [one for one in sorted(folder.iterdir()) if one.is_file() and not one.name.startswith(".")]
-    total, done = sum(one.stat().st_size for one in files), 0
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    total, done = sum(path.stat().st_size for path in files), 0
     entries = []
     for file in files:
         digest = hashlib.sha256()
@@ -326,7 +326,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def _tokenizer_digest(files: list[dict[str, Any]]) -> str:
-    return next((one["sha256"] for one in files if one["name"] == "tokenizer.json"), "")
+    return next((file["sha256"] for file in files if file["name"] == "tokenizer.json"), "")
 
 
 # ── Servers ───────────────────────────────────────────────────────────────────────────

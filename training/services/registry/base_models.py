@@ -64,7 +64,7 @@ def look_up_on_hub(*, repository: str, revision: str = "") -> HubModel:
         raise Refusal(str(error), field="repository") from error
 
 
-def request_base_model(*, wanted: Wanted, requested_by: User) -> BaseModelAddition:
+def request_base_model(*, new_base: Wanted, requested_by: User) -> BaseModelAddition:
     """Have a worker add a base model. A worker is told after the commit.
 
     For superusers alone: it fills a disk or sends a key to a server. Refuses a name that is taken or not
@@ -72,20 +72,20 @@ def request_base_model(*, wanted: Wanted, requested_by: User) -> BaseModelAdditi
     """
     if not requested_by.is_superuser:
         raise NotAllowed(_("Only an administrator adds base models."))
-    _require_free_name(wanted.effective_name)
-    values: dict[str, Any] = {"name": wanted.effective_name, "origin": wanted.origin}
-    match wanted.origin:
+    _require_free_name(new_base.effective_name)
+    values: dict[str, Any] = {"name": new_base.effective_name, "origin": new_base.origin}
+    match new_base.origin:
         case BaseOrigin.STARTER:
             if values["name"] != STARTER_PACKAGE:
                 raise Refusal(
                     _("The starter package is called %(name)s.") % {"name": STARTER_PACKAGE}, field="name"
                 )
         case BaseOrigin.FOLDER:
-            values["folder"] = str(allowed_folder(wanted.folder))
+            values["folder"] = str(allowed_folder(new_base.folder))
         case BaseOrigin.HUB:
-            values |= _of_hub(wanted)
+            values |= _of_hub(new_base)
         case BaseOrigin.SERVER:
-            values |= _of_server(wanted)
+            values |= _of_server(new_base)
     return _start(values, requested_by)
 
 
@@ -199,7 +199,7 @@ def allowed_file(file: Path) -> Path:
 def allowed_roots() -> list[Path]:
     """Return the folders below which base models may be read: RONDO_BASE_MODEL_FOLDERS and Rondo's own."""
     named = [settings.RONDO_MODELS, *settings.RONDO_BASE_MODEL_FOLDERS]
-    return [Path(os.path.realpath(Path(one).expanduser())) for one in named]
+    return [Path(os.path.realpath(Path(folder).expanduser())) for folder in named]
 
 
 def _require_free_name(name: str) -> None:
@@ -220,9 +220,9 @@ def _require_free_name(name: str) -> None:
         )
 
 
-def _of_hub(wanted: Wanted) -> dict[str, Any]:
-    model = look_up_on_hub(repository=wanted.repository, revision=wanted.revision)
-    if wanted.licence != model.licence:
+def _of_hub(new_base: Wanted) -> dict[str, Any]:
+    model = look_up_on_hub(repository=new_base.repository, revision=new_base.revision)
+    if new_base.licence != model.licence:
         raise Refusal(
             _("%(name)s has the licence %(licence)s (%(url)s). Read it and accept it by this name.")
             % {
@@ -235,21 +235,21 @@ def _of_hub(wanted: Wanted) -> dict[str, Any]:
     return {"repository": model.repository, "revision": model.revision, "licence": model.licence}
 
 
-def _of_server(wanted: Wanted) -> dict[str, Any]:
-    if not wanted.server_model.strip():
+def _of_server(new_base: Wanted) -> dict[str, Any]:
+    if not new_base.server_model.strip():
         raise Refusal(_("Write the model’s name on the server."), field="server_model")
     try:
-        check_url(wanted.server_url)
+        check_url(new_base.server_url)
     except EngineError as error:
         raise Refusal(str(error), field="server_url") from error
     try:
-        key_of(wanted.server_key)
+        key_of(new_base.server_key)
     except EngineError as error:
         raise Refusal(str(error), field="server_key") from error
     return {
-        "server_url": wanted.server_url,
-        "server_model": wanted.server_model.strip(),
-        "server_key": wanted.server_key,
+        "server_url": new_base.server_url,
+        "server_model": new_base.server_model.strip(),
+        "server_key": new_base.server_key,
     }
 
 

@@ -26,9 +26,9 @@ def register_starter(*, name: str | None = None) -> Checkpoint:
 
     Its weights need not be there yet: the model server says when it can answer.
     """
-    wanted = name or settings.RONDO_STARTER_MODEL_NAME
-    origin = BaseOrigin.STARTER if wanted == STARTER_PACKAGE else BaseOrigin.FOLDER
-    return register_base_model(name=wanted, origin=origin).starter
+    model_name = name or settings.RONDO_STARTER_MODEL_NAME
+    origin = BaseOrigin.STARTER if model_name == STARTER_PACKAGE else BaseOrigin.FOLDER
+    return register_base_model(name=model_name, origin=origin).starter
 
 
 def register_checkpoint(*, run: Run) -> Checkpoint:

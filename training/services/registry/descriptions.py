@@ -37,8 +37,8 @@ def describe_run(*, run: Run, tags: Sequence[str], notes: str, described_by: Use
 def _describe(
     row: Checkpoint | Run, *, tags: Sequence[str], notes: str, user: User, project: Project | None
 ) -> None:
-    wanted = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
-    _require_tags(wanted)
+    unique_tags = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    _require_tags(unique_tags)
     if len(notes) > LONGEST_NOTE:
         raise Refusal(
             _("Notes have at most %(most)d characters; these have %(count)d.")
@@ -50,13 +50,13 @@ def _describe(
     kind = row._meta.model_name
     with transaction.atomic():
         held = type(row)._default_manager.select_for_update(of=("self",)).get(pk=row.pk)
-        if held.tags != wanted:
-            details = {"before": held.tags, "after": wanted}
+        if held.tags != unique_tags:
+            details = {"before": held.tags, "after": unique_tags}
             audit.record(action=f"{kind}.tag", subject=held, actor=user, project=project, details=details)
         if held.notes != notes:
             audit.record(action=f"{kind}.note", subject=held, actor=user, project=project)
-        type(row)._default_manager.filter(pk=held.pk).update(tags=wanted, notes=notes)
-    row.tags, row.notes = wanted, notes
+        type(row)._default_manager.filter(pk=held.pk).update(tags=unique_tags, notes=notes)
+    row.tags, row.notes = unique_tags, notes
 
 
 def _require_tags(tags: Sequence[str]) -> None:

@@ -197,7 +197,7 @@ def _expected_bytes(export: CheckpointExport, base: Path) -> int:
 
 def _bytes_in(folder: Path) -> int:
     try:
-        return sum(one.stat().st_size for one in folder.iterdir() if one.is_file())
+        return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     except OSError:
         return 0
 

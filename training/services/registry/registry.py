@@ -59,7 +59,7 @@ def sweep_deleted() -> None:
     folder = Path(settings.RONDO_CHECKPOINTS)
     if not folder.is_dir():
         return
-    there = [one.name for one in folder.iterdir()]
+    there = [path.name for path in folder.iterdir()]
     for name in there:
         if name.startswith(_GONE_PREFIX):
             shutil.rmtree(folder / name, ignore_errors=True)

@@ -108,5 +108,5 @@ def _exports() -> Iterator[Leaving]:
 
 def _size(folder: Path) -> int:
     """Here, or where it is not, in the store."""
-    here = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
+    here = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return here or size_in_store(folder)

@@ -55,7 +55,7 @@ def check_files(checkpoint: Checkpoint, *, in_store: bool = False) -> list[Check
         return files
     named = read_manifest(folder).files
     files += [_checked(folder, name, digest) for name, digest in sorted(named.items())]
-    others = sorted(one.name for one in folder.iterdir() if one.name not in (*named, MANIFEST_FILE))
+    others = sorted(path.name for path in folder.iterdir() if path.name not in (*named, MANIFEST_FILE))
     files += [CheckedFile(name=name, state=FileState.UNKNOWN) for name in others]
     return [*files, *(_in_store(checkpoint) if in_store else ())]
 
@@ -76,9 +76,9 @@ def require_intact(checkpoint: Checkpoint) -> None:
 
     What lies beside them does not matter: nothing reads it.
     """
-    wrong = [one for one in check_files(checkpoint) if one.state in (FileState.CHANGED, FileState.MISSING)]
+    wrong = [file for file in check_files(checkpoint) if file.state in (FileState.CHANGED, FileState.MISSING)]
     if wrong:
-        damage = ", ".join(f"{one.name} is {one.state}" for one in wrong)
+        damage = ", ".join(f"{file.name} is {file.state}" for file in wrong)
         raise Refusal(f"{checkpoint} is damaged: {damage}. Put the file back from a copy, or train it again.")
 
 

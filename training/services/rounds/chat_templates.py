@@ -49,7 +49,7 @@ def _template_in(folder: Path, tokenizer: Mapping[str, Any]) -> str:
         return file.read_text(encoding="utf-8")
     template = tokenizer.get("chat_template") or ""
     if isinstance(template, list):
-        template = {one["name"]: one["template"] for one in template}.get("default", "")
+        template = {entry["name"]: entry["template"] for entry in template}.get("default", "")
     return str(template)
 
 

@@ -59,8 +59,8 @@ def cancel_round(*, round_: Round, actor: User) -> None:
     Refuses a round that has ended.
     """
     with transaction.atomic():
-        asked = Round.objects.filter(pk=round_.pk, state__in=CAN_CANCEL).update(cancel_requested=True)
-        if not asked:
+        updated = Round.objects.filter(pk=round_.pk, state__in=CAN_CANCEL).update(cancel_requested=True)
+        if not updated:
             raise Refusal(
                 _("Nothing of %(round)s is going on: there is nothing to cancel.") % {"round": round_}
             )
@@ -170,8 +170,8 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
 
 def settle_requests(round_id: int | None = None) -> None:
     """Stop every round, or this one, that was to stop while its worker was ending a step and did not hear."""
-    asked = Round.objects.filter(Q(cancel_requested=True) | Q(pause_requested=True), state__in=IN_PROGRESS)
-    for round_ in asked if round_id is None else asked.filter(pk=round_id):
+    rounds = Round.objects.filter(Q(cancel_requested=True) | Q(pause_requested=True), state__in=IN_PROGRESS)
+    for round_ in rounds if round_id is None else rounds.filter(pk=round_id):
         with transaction.atomic():
             if is_being_done(round_):
                 continue

@@ -135,10 +135,10 @@ def _end_without_evidence(round_: Round) -> None:
     round_.refresh_from_db()
 
 
-def _refuse_without_note(round_: Round, actor: User | None, note: str, wanted: Verdict) -> None:
+def _refuse_without_note(round_: Round, actor: User | None, note: str, requested: Verdict) -> None:
     """Refuse a person's decision that the evidence does not support and that gives no reason."""
     verdict = Round.objects.values_list("verdict", flat=True).get(pk=round_.pk)
-    if actor is None or note.strip() or verdict == wanted or not can_decide(round_):
+    if actor is None or note.strip() or verdict == requested or not can_decide(round_):
         return
     raise Refusal(_("The evidence does not decide this: write down why you do."), field="reason")
 
@@ -269,7 +269,7 @@ def _with_fresh_seed(recipe: Mapping[str, Any], round_: Round, policy: Checkpoin
     to judge.
     """
     rounds = Round.objects.filter(project=round_.project, policy=policy)
-    used = {dict(one).get("seed", 0) for one in rounds.values_list("recipe", flat=True)}
+    used = {dict(used_recipe).get("seed", 0) for used_recipe in rounds.values_list("recipe", flat=True)}
     seed = recipe.get("seed", 0)
     while seed in used:
         seed = (seed + 1) % _SEEDS

@@ -286,7 +286,7 @@ def _too_long(round_: Round) -> Iterator[str]:
     samplings = {
         "sampling": recipe.sampling,
         "evaluation, sampling": recipe.evaluation.sampling,
-        **{f"samplers, {place}": one.sampling for place, one in enumerate(recipe.samplers, 1)},
+        **{f"samplers, {place}": sampler.sampling for place, sampler in enumerate(recipe.samplers, 1)},
     }
     for name, sampling in samplings.items():
         if shape is not None and sampling.max_tokens >= shape.context:

@@ -47,11 +47,11 @@ def launch_plan(round_: Round) -> LaunchPlan:
 def _launch_plan(round_: Round) -> LaunchPlan:
     compute = round_.parsed_recipe.compute
     try:
-        wanted = resources_of(compute)
+        requested = resources_of(compute)
     except Refusal as refusal:
         nothing = Resources(nodes=compute.nodes, processes=compute.processes)
         return LaunchPlan(launcher=compute.launcher, resources=nothing, problems=[refusal.message])
-    resources = cluster_resources(wanted, processes=compute.processes)
+    resources = cluster_resources(requested, processes=compute.processes)
     name = launcher_of(compute)
     if name == LOCAL:
         return LaunchPlan(launcher=name, resources=resources, problems=[*_too_few_gpus(compute)])

@@ -113,7 +113,7 @@ def machine_of(worker: str, report: dict[str, Any]) -> Machine:
     held = int(report.get("model_server_bytes") or 0)
     gpus = [gpu for gpu in report.get("gpus") or () if gpu.get("memory_total_bytes")]
     if gpus:
-        gpu = max(gpus, key=lambda one: float(one["memory_total_bytes"]))
+        gpu = max(gpus, key=lambda device: float(device["memory_total_bytes"]))
         total, used = int(gpu["memory_total_bytes"]), gpu.get("memory_bytes")
         return Machine(
             name=host,

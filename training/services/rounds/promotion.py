@@ -64,14 +64,14 @@ def decision_of(*, round_: Round) -> Decision:
     if evaluation is None or evaluation.finished_at is None:
         return Decision(verdict=Verdict.NOT_ENOUGH_EVIDENCE, waits=True, reasons=(reason("not_evaluated"),))
     conditions = list(_conditions(evaluation, round_.parsed_recipe))
-    if any(one.held is False for one in conditions):
+    if any(condition.held is False for condition in conditions):
         verdict = Verdict.REJECT
-    elif all(one.held for one in conditions):
+    elif all(condition.held for condition in conditions):
         verdict = Verdict.PROMOTE
     else:
         verdict = Verdict.NOT_ENOUGH_EVIDENCE
-    reasons = [one for condition in conditions for one in condition.reasons]
-    waits = any(one.waits for one in conditions)
+    reasons = [explanation for condition in conditions for explanation in condition.reasons]
+    waits = any(condition.waits for condition in conditions)
     if verdict == Verdict.NOT_ENOUGH_EVIDENCE and not waits:
         reasons += _asked_of_people(evaluation)
     return Decision(verdict=verdict, waits=waits, reasons=tuple(reasons))
@@ -122,13 +122,13 @@ def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Co
             yield _bounded(what, bound, figure, at_least=at_least)
 
 
-def _people_came(evaluation: Evaluation, wanted: int) -> Condition:
-    asked = asked_of_people(evaluation)
-    enough = min(wanted, asked.possible)
-    if not asked.possible:
+def _people_came(evaluation: Evaluation, requested: int) -> Condition:
+    progress = asked_of_people(evaluation)
+    enough = min(requested, progress.possible)
+    if not progress.possible:
         return Condition(held=True, reasons=[reason("people_cannot_come")])
-    came = reason("people_came", judgments=asked.judgments, wanted=enough)
-    waits = asked.judgments < enough
+    came = reason("people_came", judgments=progress.judgments, wanted=enough)
+    waits = progress.judgments < enough
     return Condition(held=None if waits else True, reasons=[came], waits=waits)
 
 
@@ -198,8 +198,8 @@ def _doubts(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Re
 
 def _not_independent(evaluation: Evaluation, recipe: Recipe) -> Iterator[Reason]:
     """Say so where the policy was trained by the reward model that judges it, or with its judgments."""
-    own = trained_by(evaluation.round, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
-    if own is None or own.pk != evaluation.reward_model_id:
+    reward_model = trained_by(evaluation.round, CheckpointKind.REWARD, StepKind.TRAIN_REWARD_MODEL)
+    if reward_model is None or reward_model.pk != evaluation.reward_model_id:
         return
     by_scores = isinstance(recipe.policy, PolicyGradientSettings)
     yield reason("same_reward_model" if by_scores else "same_judgments")

@@ -26,8 +26,8 @@ def secrets_in(environment: dict[str, str], *, known_secrets: Sequence[str] = ()
     values = {value for name, value in environment.items() if name.endswith(_SECRET_ENDINGS)}
     values |= set(known_secrets)
     # The longest first: one may be the beginning of another.
-    secrets = sorted((one for one in values if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
-    return [one.encode() for one in secrets]
+    secrets = sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)
+    return [secret.encode() for secret in secrets]
 
 
 class _Sink(io.RawIOBase):
@@ -84,10 +84,14 @@ def _files(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[Path, str]]:
     for parent, folders, files in os.walk(folder, followlinks=False):
         at = Path(parent)
         skipped = set(left_out) if at == folder else set()
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in skipped)
-        for one in sorted(files):
-            path = at / one
-            if not one.startswith(".") and one not in skipped and not path.is_symlink():
+        folders[:] = sorted(
+            folder_name
+            for folder_name in folders
+            if not folder_name.startswith(".") and folder_name not in skipped
+        )
+        for name in sorted(files):
+            path = at / name
+            if not name.startswith(".") and name not in skipped and not path.is_symlink():
                 yield path, path.relative_to(folder).as_posix()
 
 

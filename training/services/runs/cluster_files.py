@@ -31,8 +31,10 @@ def prepare(run: Run, job: str) -> None:
     needs = needs_of(run)
     write_spec(run.path, spec_there(run))
     trainer = tuple(settings.RONDO_TRAINER_COMMAND)
-    own = trainer == settings.RONDO_OWN_TRAINER
-    write_job_file(run.path, JobFile(job=job, needs=tuple(needs), trainer=() if own else trainer))
+    uses_own_trainer = trainer == settings.RONDO_OWN_TRAINER
+    write_job_file(
+        run.path, JobFile(job=job, needs=tuple(needs), trainer=() if uses_own_trainer else trainer)
+    )
     if shared_files.shared() is None:
         return
     for need in needs:

@@ -308,8 +308,8 @@ class _Watcher:
 
     def _ending(self, code: int) -> tuple[TrainerExit, bool]:
         """The node had the last word. Stopped unasked, the job has lost a process or its time was up."""
-        asked = self._seen.asked_at is not None
-        is_lost = not asked and (code == EXIT_STOPPED or code < 0)
+        stop_requested = self._seen.asked_at is not None
+        is_lost = not stop_requested and (code == EXIT_STOPPED or code < 0)
         if is_lost:
             self._poll()
             return self._lost(_("Its trainer ended without finishing."))

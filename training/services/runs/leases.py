@@ -27,14 +27,14 @@ def visible_gpus() -> list[int]:
 
 
 @contextmanager
-def leased_gpus(run: Run, *, processes: int, wanted: int | None) -> Iterator[list[int] | None]:
+def leased_gpus(run: Run, *, processes: int, requested: int | None) -> Iterator[list[int] | None]:
     """Hold GPUs for a run on this host; None where it trains without any.
 
-    wanted: GPUs; None takes one for each process where the host has some. Raises `Refusal` where neither this
-    host nor another worker's has as many, and `Unavailable` while they are in use.
+    requested: GPUs; None takes one for each process where the host has some. Raises `Refusal` where neither
+    this host nor another worker's has as many, and `Unavailable` while they are in use.
     """
     here = visible_gpus()
-    count = (processes if here else 0) if wanted is None else wanted
+    count = (processes if here else 0) if requested is None else requested
     if not count:
         yield [] if here else None
         return
@@ -101,7 +101,7 @@ def _all_in_use(host: str, count: int, free: int) -> Unavailable:
 def _too_few(count: int, here: int) -> Refusal:
     """Return the refusal, or where another worker has enough the word to wait for it."""
     live = Worker.objects.filter(heartbeat_at__gte=Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS))
-    most = max((len(one.machine.get("gpus") or ()) for one in live), default=0)
+    most = max((len(worker.machine.get("gpus") or ()) for worker in live), default=0)
     if most >= count:
         return Unavailable(
             _("waiting for a worker with %(count)d GPUs: this one has %(here)d")

@@ -156,8 +156,8 @@ class Shape:
     def adapter_parameters(self, lora: LoraSettings) -> int:
         """Parameters of one adapter; targets that a Llama-like block does not have count nothing."""
         names = self.linear if ALL_LINEAR in lora.targets else lora.targets
-        wanted = (self.linear[name] for name in names if name in self.linear)
-        return self.adapted_layers(lora) * lora.rank * sum(map(sum, wanted))
+        sizes = (self.linear[name] for name in names if name in self.linear)
+        return self.adapted_layers(lora) * lora.rank * sum(map(sum, sizes))
 
     def adapted_layers(self, lora: LoraSettings | None) -> int:
         """Return the number of trained blocks."""
@@ -208,8 +208,8 @@ def dtype_in(folder: Path) -> str:
     sizes: Counter[str] = Counter()
     try:
         for path in sorted(folder.glob("*.safetensors")):
-            for one in _tensors_of_file(path):
-                sizes[one["dtype"]] += math.prod(one["shape"])
+            for tensor in _tensors_of_file(path):
+                sizes[tensor["dtype"]] += math.prod(tensor["shape"])
     except (OSError, ValueError, KeyError, struct.error):
         return ""
     most = max(sizes, key=lambda name: sizes[name], default="")
@@ -348,7 +348,7 @@ def _has_value(settings: Settings) -> bool:
 
 
 def _parameters_of_file(path: Path) -> int:
-    return sum(math.prod(one["shape"]) for one in _tensors_of_file(path))
+    return sum(math.prod(tensor["shape"]) for tensor in _tensors_of_file(path))
 
 
 def _tensors_of_file(path: Path) -> list[Mapping[str, Any]]:
@@ -356,4 +356,4 @@ def _tensors_of_file(path: Path) -> list[Mapping[str, Any]]:
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header: Mapping[str, Any] = json.loads(stream.read(length))
-    return [one for name, one in header.items() if name != "__metadata__"]
+    return [tensor for name, tensor in header.items() if name != "__metadata__"]

@@ -89,13 +89,13 @@ def create_run(
     return run
 
 
-def unused_name(wanted: str) -> str:
-    """`wanted`, or the first of wanted-2, wanted-3, … that no run and no checkpoint bears."""
+def unused_name(preferred: str) -> str:
+    """`preferred`, or the first of preferred-2, preferred-3, … that no run and no checkpoint bears."""
     number = 1
-    name = wanted
+    name = preferred
     while Run.objects.filter(name=name).exists() or Checkpoint.objects.filter(name=name).exists():
         number += 1
-        name = f"{wanted}-{number}"
+        name = f"{preferred}-{number}"
     return name
 
 
@@ -119,8 +119,8 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
 def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
     """Train as a process of this worker, on GPUs that are leased to it."""
     run.worker = heartbeat.job.worker
-    wanted = run.resources.get("gpus")
-    with leases.leased_gpus(run, processes=run.spec.get("processes", 1), wanted=wanted) as gpus:
+    gpu_count = run.resources.get("gpus")
+    with leases.leased_gpus(run, processes=run.spec.get("processes", 1), requested=gpu_count) as gpus:
         gather(run, heartbeat)
         run.path.mkdir(parents=True, exist_ok=True)
         write_spec(run.path, spec_here(run))

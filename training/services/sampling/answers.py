@@ -143,15 +143,15 @@ def prompts_of(round_: Round) -> list[Prompt]:
 def _held_out_wanted(recipe: Recipe) -> int:
     """Return half as many again as a decision by the reward model wants, as ties decide nothing; at most a
     fifth of the round's prompts."""
-    wanted = math.ceil(1.5 * recipe.promotion.least_reward_model_judgments)
-    return min(wanted, (recipe.prompts or 0) // 5)
+    count = math.ceil(1.5 * recipe.promotion.least_reward_model_judgments)
+    return min(count, (recipe.prompts or 0) // 5)
 
 
-def _with_held_out(in_turn: Sequence[Prompt], count: int, wanted: int) -> list[Prompt]:
+def _with_held_out(in_turn: Sequence[Prompt], count: int, held_out_count: int) -> list[Prompt]:
     """Return the first `count` prompts; where too few of them are held out, the next held-out ones take the
     places of the last training prompts."""
     chosen, later = list(in_turn[:count]), in_turn[count:]
-    missing = wanted - sum(prompt.split == Split.HELD_OUT for prompt in chosen)
+    missing = held_out_count - sum(prompt.split == Split.HELD_OUT for prompt in chosen)
     more = [prompt for prompt in later if prompt.split == Split.HELD_OUT][: max(0, missing)]
     places = [place for place, prompt in enumerate(chosen) if prompt.split == Split.TRAIN]
     for place, prompt in zip(reversed(places), reversed(more), strict=False):

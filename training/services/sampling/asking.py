@@ -150,7 +150,11 @@ class Asking:
             source__in={draw.checkpoint.source_id for draw in question.draws + question.spares},
             seed__in=[draw.seed for draw in question.draws + question.spares],
         )
-        question.completions = {(one.source_id, one.seed): one for one in known if one.seed is not None}
+        question.completions = {
+            (completion.source_id, completion.seed): completion
+            for completion in known
+            if completion.seed is not None
+        }
         self._go_on(question)
 
     def _go_on(self, question: Question) -> None:
@@ -204,14 +208,16 @@ class Asking:
             stored = record_completions(
                 prompt=question.prompt,
                 source=source,
-                answers=[_completion(one, draws[0].sampling) for one in answers],
+                answers=[_completion(answer, draws[0].sampling) for answer in answers],
             )
-            question.completions |= {draw.key: one for draw, one in zip(draws, stored, strict=True)}
+            question.completions |= {
+                draw.key: completion for draw, completion in zip(draws, stored, strict=True)
+            }
         else:
             # A server that does not say how it seeded each answer: ask one by one, so that
             # the recorded seed is the one that gives this very text again.
             self._together = False
-        if not any(asked is question for asked, _ in (*self._waiting, *self._flying.values())):
+        if not any(other is question for other, _ in (*self._waiting, *self._flying.values())):
             self._go_on(question)
 
     def _tell(self, message: str) -> None:

@@ -147,8 +147,8 @@ def _row(judgment: Judgment, weight: float, read_by: Readers, group: str) -> Sna
         comment=judgment.comment,
         ratings=tuple(map(_rating, judgment.ratings.all())),
         critiques=tuple(
-            SnapshotCritique(completion=str(one.completion_id), text=one.text)
-            for one in judgment.critiques.all()
+            SnapshotCritique(completion=str(critique.completion_id), text=critique.text)
+            for critique in judgment.critiques.all()
         ),
         step_labels=tuple(_step_labels(judgment, completions)),
         demonstration=judgment.demonstration.text if hasattr(judgment, "demonstration") else "",
@@ -210,7 +210,7 @@ def _read(
     """
     if judgment.imported_from is not None:
         relations = (judgment.span_flags, judgment.missing_info, judgment.corrections)
-        read = {one.completion_id for relation in relations for one in relation.all()}
+        read = {row.completion_id for relation in relations for row in relation.all()}
     elif judgment.annotator_id in who and judgment.verdict != Verdict.CANNOT_JUDGE:
         read = {completion.pk for completion in completions}
     else:
@@ -256,7 +256,8 @@ def _completion(completion: Completion) -> SnapshotCompletion:
 
 def _step_labels(judgment: Judgment, completions: Sequence[Completion]) -> Iterator[SnapshotStepLabels]:
     labels_by_step = {
-        one.step_id: cast(ContractStepLabel, one.label) for one in judgment.labelled_steps.all()
+        labelled_step.step_id: cast(ContractStepLabel, labelled_step.label)
+        for labelled_step in judgment.labelled_steps.all()
     }
     if not labels_by_step:
         return

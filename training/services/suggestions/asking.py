@@ -54,7 +54,7 @@ class Question:
 
     def of_scope(self, scope: CategoryScope) -> dict[str, Category]:
         """Return the categories of one scope by key."""
-        return {one.key: one for one in self.categories if one.scope == scope}
+        return {category.key: category for category in self.categories if category.scope == scope}
 
 
 def check_template(template: str) -> None:
@@ -84,7 +84,10 @@ def chat_about(
 
 
 def _described(categories: Mapping[str, Category]) -> str:
-    return "; ".join(f"{key} ({one.description or one.label})" for key, one in categories.items()) or "none"
+    return (
+        "; ".join(f"{key} ({category.description or category.label})" for key, category in categories.items())
+        or "none"
+    )
 
 
 def form_of(question: Question) -> str:
@@ -123,7 +126,7 @@ def read_suggestions(reply: str, question: Question) -> list[SuggestionInput]:
         suggestions += map(reader.critique, _rows(data, "critiques"))
     if SuggestionKind.PREFERENCE in question.kinds:
         suggestions.append(reader.preference(data.get("ranking"), data.get("reason")))
-    return _once(one for one in suggestions if one is not None)
+    return _once(suggestion for suggestion in suggestions if suggestion is not None)
 
 
 class _Reader:
@@ -215,14 +218,14 @@ def _confidence(row: Mapping[str, Any]) -> float | None:
 def _once(suggestions: Any) -> list[SuggestionInput]:
     """Return every suggestion once, in its place."""
     by_key: dict[tuple[Any, ...], SuggestionInput] = {}
-    for one in suggestions:
+    for suggestion in suggestions:
         key = (
-            one.kind,
-            one.completion_id,
-            one.category_id,
-            one.start,
-            one.end,
-            "" if one.quote else one.text,
+            suggestion.kind,
+            suggestion.completion_id,
+            suggestion.category_id,
+            suggestion.start,
+            suggestion.end,
+            "" if suggestion.quote else suggestion.text,
         )
-        by_key.setdefault(key, one)
+        by_key.setdefault(key, suggestion)
     return list(by_key.values())

@@ -53,9 +53,9 @@ def _moved(
     """Return the suggestion on one sentence each of its response that no suggestion touches."""
     text = texts[suggestion.completion_id or 0]
     spans = [
-        (one.start or 0, one.end or 0)
-        for one in all_of_them
-        if one.kind == SuggestionKind.SPAN and one.completion_id == suggestion.completion_id
+        (other.start or 0, other.end or 0)
+        for other in all_of_them
+        if other.kind == SuggestionKind.SPAN and other.completion_id == suggestion.completion_id
     ]
     moved = []
     for start, end in segment(text, "sentence"):
@@ -69,6 +69,8 @@ def _moved(
 
 def _recategorised(suggestion: SuggestionInput, question: Question) -> list[SuggestionInput]:
     others = [
-        one for one in question.of_scope(CategoryScope.SPAN).values() if one.pk != suggestion.category_id
+        category
+        for category in question.of_scope(CategoryScope.SPAN).values()
+        if category.pk != suggestion.category_id
     ]
-    return [replace(suggestion, category_id=one.pk, severity=None) for one in others]
+    return [replace(suggestion, category_id=category.pk, severity=None) for category in others]

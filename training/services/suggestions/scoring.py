@@ -59,8 +59,8 @@ def _spans(
 
 
 def _preference(scores: Sequence[float], completions: Sequence[int]) -> SuggestionInput:
-    best_first = sorted(zip(scores, completions, strict=True), key=lambda one: (-one[0], one[1]))
-    tiers = [[pk for _score, pk in tier] for _score, tier in groupby(best_first, key=lambda one: one[0])]
+    best_first = sorted(zip(scores, completions, strict=True), key=lambda pair: (-pair[0], pair[1]))
+    tiers = [[pk for _score, pk in tier] for _score, tier in groupby(best_first, key=lambda pair: pair[0])]
     ranks = {pk: rank for rank, tier in enumerate(tiers, start=1) for pk in tier}
     return SuggestionInput(
         kind=SuggestionKind.PREFERENCE,

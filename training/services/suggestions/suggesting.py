@@ -151,7 +151,7 @@ def _suggest_one(
     suggestions: Sequence[SuggestionInput] = ()
     if question.kinds and len(question.texts) <= MOST_RESPONSES:
         tell = partial(_tell, source, heartbeat)
-        ask = _scored if source.checkpoint.kind == CheckpointKind.REWARD else _asked
+        ask = _scored if source.checkpoint.kind == CheckpointKind.REWARD else _generated
         try:
             suggestions = ask(source, comparison, question, engine, tell)
         except EngineError as error:
@@ -166,7 +166,7 @@ def question_about(comparison: Comparison) -> asking.Question:
     project = comparison.project
     rows = comparison.candidates.order_by("index").values_list("completion_id", "completion__text")
     texts = dict(rows)
-    asked = {
+    enabled = {
         SuggestionKind.SPAN: project.ask_span_flags,
         SuggestionKind.CRITIQUE: project.ask_critique,
         SuggestionKind.MISSING: project.ask_missing_info,
@@ -175,7 +175,7 @@ def question_about(comparison: Comparison) -> asking.Question:
     return asking.Question(
         texts=texts,
         categories=configuration_of(project).asked_categories,
-        kinds=frozenset(kind for kind, wanted in asked.items() if wanted),
+        kinds=frozenset(kind for kind, is_enabled in enabled.items() if is_enabled),
     )
 
 
@@ -194,7 +194,7 @@ def _scored(
     return scoring.suggestions_of(scores, question, scoring.categories_of_heads(source.checkpoint))
 
 
-def _asked(
+def _generated(
     source: SuggestionSource, comparison: Comparison, question: asking.Question, engine: Engine, tell: Any
 ) -> list[SuggestionInput]:
     guideline = access.current_guideline(source.project)
@@ -204,13 +204,13 @@ def _asked(
         guidelines=guideline.text if guideline else "",
         conversation=chat_of(comparison.prompt),
     )
-    asked = chat
+    messages = chat
     for _attempt in range(ATTEMPTS):
         [answer] = retry_until_available(
             partial(
                 engine.complete,
                 model=source.checkpoint.name,
-                messages=asked,
+                messages=messages,
                 seed=_SEED,
                 temperature=0.0,
                 max_tokens=MAX_TOKENS,
@@ -221,7 +221,7 @@ def _asked(
         try:
             return asking.read_suggestions(answer.text, question)
         except UnreadableError as error:
-            asked = again(chat, answer.text.replace("\x00", ""), str(error))
+            messages = again(chat, answer.text.replace("\x00", ""), str(error))
     logger.info("%s: no readable reply about %s", source, comparison)
     return []
 
@@ -232,7 +232,11 @@ def _store(
     question: asking.Question,
     suggestions: Sequence[SuggestionInput],
 ) -> None:
-    sure = [one for one in suggestions if one.confidence is None or one.confidence >= source.least_confidence]
+    sure = [
+        suggestion
+        for suggestion in suggestions
+        if suggestion.confidence is None or suggestion.confidence >= source.least_confidence
+    ]
     share = HelpSettings.objects.values_list("planted_share", flat=True).get(project=source.project)
     planted = plant(sure, question=question, share=share, comparison_id=comparison.pk)
     with still_held(source):
@@ -240,7 +244,7 @@ def _store(
         SuggestionSource.objects.filter(pk=source.pk).update(
             compared=F("compared") + 1,
             suggested=F("suggested") + len(planted),
-            planted=F("planted") + sum(one.original is not None for one in planted),
+            planted=F("planted") + sum(suggestion.original is not None for suggestion in planted),
         )
 
 
