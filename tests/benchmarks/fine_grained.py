@@ -320,7 +320,7 @@ def main() -> None:
         backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
-        wanted=Wanted(ranks="none", categories=None),
+        labels=Wanted(ranks="none", categories=None),
     )
     if settings.segments:
         train, test = (

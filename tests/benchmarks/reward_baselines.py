@@ -135,7 +135,7 @@ def examples_of(
 ) -> list[Example]:
     """Judgments, ties among them, of at most so many tokens; the first so many by their prompts' hashes."""
     found = build_examples(
-        rows, backbone.tokenizer, max_tokens=1024, context=False, wanted=Wanted(ranks="tied")
+        rows, backbone.tokenizer, max_tokens=1024, context=False, labels=Wanted(ranks="tied")
     ).train
     short = [example for example in found if packed_tokens(example) <= options.longest]
     return sorted(short, key=lambda example: _digest(example.prompt))[: options.judgments]

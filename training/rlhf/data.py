@@ -65,7 +65,7 @@ def build_examples(
     *,
     max_tokens: int,
     context: bool,
-    wanted: Wanted | None = None,
+    labels: Wanted | None = None,
     cache: TokenCache | None = None,
     thinking: Thinking = "train",
     encoder: Encoder | None = None,
@@ -80,7 +80,7 @@ def build_examples(
         encoder or Encoder(tokenizer, thinking=thinking),
         max_tokens=max_tokens,
         context=context,
-        wanted=wanted or Wanted(),
+        labels=labels or Wanted(),
         cache=cache,
     )
     count = 0
@@ -91,11 +91,11 @@ def build_examples(
         cache.save()
     examples = Examples(building.train, building.held_out, building.dropped, building.shortened)
     if not examples.train:
-        raise ContractError(_nothing_to_learn_from(count, examples, wanted or Wanted()))
+        raise ContractError(_nothing_to_learn_from(count, examples, labels or Wanted()))
     return examples
 
 
-def only_teaching(examples: Examples, teaches: Callable[[Example], bool], wanted: Wanted) -> Examples:
+def only_teaching(examples: Examples, teaches: Callable[[Example], bool], labels: Wanted) -> Examples:
     """Return the examples that say something to a method; the others are listed with those that were dropped.
 
     Raises `ContractError` where no training example is left.
@@ -110,18 +110,18 @@ def only_teaching(examples: Examples, teaches: Callable[[Example], bool], wanted
     ]
     left = Examples(sets[0], sets[1], examples.dropped + silent, examples.shortened)
     if not left.train:
-        raise ContractError(_nothing_to_learn_from(len(examples.train), left, wanted))
+        raise ContractError(_nothing_to_learn_from(len(examples.train), left, labels))
     return left
 
 
-def _nothing_to_learn_from(rows: int, examples: Examples, wanted: Wanted) -> str:
+def _nothing_to_learn_from(rows: int, examples: Examples, labels: Wanted) -> str:
     reasons: dict[str, int] = {}
     for entry in examples.dropped:
         reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + 1
     listed = "; ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
     return (
-        f"the snapshot {wanted.nothing}: of {rows} judgments {len(examples.held_out)} usable ones are "
-        f"held out{'; ' + listed if listed else ''}. {wanted.remedy}"
+        f"the snapshot {labels.nothing}: of {rows} judgments {len(examples.held_out)} usable ones are "
+        f"held out{'; ' + listed if listed else ''}. {labels.remedy}"
     )
 
 
@@ -134,7 +134,7 @@ class _Building:
         *,
         max_tokens: int,
         context: bool,
-        wanted: Wanted,
+        labels: Wanted,
         cache: TokenCache | None = None,
     ) -> None:
         self._encoder = encoder
@@ -145,7 +145,7 @@ class _Building:
         )
         self._max_tokens = max_tokens
         self._context = context
-        self._wanted = wanted
+        self._wanted = labels
         self._decided: set[str] = set()
         self.train: list[Example] = []
         self.held_out: list[Example] = []
@@ -163,14 +163,14 @@ class _Building:
     @property
     def _judged(self) -> bool:
         """Return whether a method uses the completions as they are."""
-        wanted = self._wanted
-        return wanted.ranks != "none" or wanted.verdicts or self._labelled
+        labels = self._wanted
+        return labels.ranks != "none" or labels.verdicts or self._labelled
 
     @property
     def _labelled(self) -> bool:
-        wanted = self._wanted
-        return wanted.steps or any(
-            names is None or names for names in (wanted.criteria, wanted.categories, wanted.missing)
+        labels = self._wanted
+        return labels.steps or any(
+            names is None or names for names in (labels.criteria, labels.categories, labels.missing)
         )
 
     def _add_judged(self, row: SnapshotRow) -> None:
@@ -267,7 +267,7 @@ class _Building:
     def _corrected(self, row: SnapshotRow, correction: SnapshotCorrection) -> list[Answered] | None:
         """Corrected text and original, or None with the reason in `dropped`."""
         name = correction.completion
-        original = next(one.text for one in row.completions if one.id == name)
+        original = next(completion.text for completion in row.completions if completion.id == name)
         if not correction.text.strip():
             self._drop(row, "the correction leaves nothing of the answer", name)
         elif correction.text.strip() == original.strip():
@@ -312,7 +312,11 @@ class _Building:
         if verdict != "ranked" or len(set(ranks.values())) < 2:
             return []
         best = min(ranks.values())
-        return [(one.id, one.text) for one in row.completions if ranks.get(one.id) == best]
+        return [
+            (completion.id, completion.text)
+            for completion in row.completions
+            if ranks.get(completion.id) == best
+        ]
 
     def _encoded(self, row: SnapshotRow, completion: str, text: str) -> Answered | None:
         """Return a text as an answer to the row's prompt, or None with the reason in `dropped`."""

@@ -55,7 +55,7 @@ def method_of(backbone: Backbone, settings: Settings, *, moved: float = 0.05, **
 
 def examples_of(method: TrainingMethod, backbone: Backbone, rows: list[SnapshotRow]) -> list[Example]:
     """The training examples that the method wants of the rows."""
-    found = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, wanted=method.wanted)
+    found = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, labels=method.wanted)
     return found.train
 
 

@@ -35,7 +35,7 @@ def tokenizer():
 
 def built(tokenizer, *rows: SnapshotRow, use_corrections: bool = False) -> Examples:
     wanted = Wanted(corrections=use_corrections)
-    return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, wanted=wanted)
+    return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, labels=wanted)
 
 
 def vote(number: int, ranks: list[int], *, review: Mapping[str, object] | None, **more) -> SnapshotRow:
@@ -160,7 +160,7 @@ def test_corrections_alone_are_enough_to_learn_from(tokenizer) -> None:
     )
     with pytest.raises(ContractError, match="1 × no preference was asked for"):
         build_examples([judged], tokenizer, max_tokens=64, context=False)
-    found = build_examples([judged], tokenizer, max_tokens=64, context=False, wanted=Wanted(corrections=True))
+    found = build_examples([judged], tokenizer, max_tokens=64, context=False, labels=Wanted(corrections=True))
     assert found.train[0].pairs == ((0, 1),)
 
 

@@ -66,7 +66,7 @@ def rating_method(backbone: Backbone, link: Any, *, parent: str | None = None, *
 
 
 def examples_of(backbone: Backbone, method: RewardModelling, of: list[SnapshotRow]) -> list[Example]:
-    return build_examples(of, backbone.tokenizer, max_tokens=128, context=False, wanted=method.wanted).train
+    return build_examples(of, backbone.tokenizer, max_tokens=128, context=False, labels=method.wanted).train
 
 
 def outputs_of(backbone: Backbone, example: Example, head: str) -> list[float]:

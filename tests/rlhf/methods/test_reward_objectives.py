@@ -47,7 +47,7 @@ def mixed() -> list[SnapshotRow]:
 
 def examples_of(backbone: Backbone, rows: Sequence[SnapshotRow], *, ties: bool = True) -> list[Example]:
     wanted = Wanted(ranks="tied" if ties else "decided", criteria=None)
-    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, wanted=wanted).train
+    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, labels=wanted).train
 
 
 def scores_of(backbone: Backbone, example: Example) -> list[float]:

@@ -86,7 +86,7 @@ def some_marked() -> list[Any]:
 
 
 def examples_of(backbone: Backbone, method: RewardModelling, *rows: Any) -> Examples:
-    return build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, wanted=method.wanted)
+    return build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, labels=method.wanted)
 
 
 def teaching(method: RewardModelling, examples: Examples) -> Examples:

@@ -80,7 +80,7 @@ def test_another_setting_snapshot_or_tokenizer_is_not_taken_for_the_same(
     def tokenised(*, context: bool = False, digest: str = "d", wanted: Wanted | None = None) -> int:
         before = len(encoded)
         tokens = TokenCache(tmp_path, snapshot_digest=digest, tokenizer=backbone.tokenizer)
-        build_examples(rows, backbone.tokenizer, max_tokens=200, context=context, wanted=wanted, cache=tokens)
+        build_examples(rows, backbone.tokenizer, max_tokens=200, context=context, labels=wanted, cache=tokens)
         return len(encoded) - before
 
     assert tokenised() == 2

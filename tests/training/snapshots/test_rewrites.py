@@ -150,7 +150,7 @@ def test_a_rewrite_gives_a_pair_an_example_and_a_span(
             tokenizer,
             max_tokens=256,
             context=False,
-            wanted=Wanted(**kinds),  # type: ignore[arg-type]
+            labels=Wanted(**kinds),  # type: ignore[arg-type]
         )
         return [
             [

@@ -179,8 +179,8 @@ def metrics_of(state: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 def name_of(name: str) -> str:
     """Return Rondo's name of a metric of TRL's: `eval_rewards/margins` is `held_out_margin`."""
     plain = name.removeprefix("eval_")
-    own = _NAMES.get(plain, re.sub(r"\W+", "_", plain))
-    return f"held_out_{own}" if plain != name else own
+    rondo_name = _NAMES.get(plain, re.sub(r"\W+", "_", plain))
+    return f"held_out_{rondo_name}" if plain != name else rondo_name
 
 
 def held_out_of(state: Mapping[str, Any], step: int) -> dict[str, float]:

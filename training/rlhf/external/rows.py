@@ -60,7 +60,7 @@ def rows_of_judgments(rows: Iterable[SnapshotRow], tokenizer: Any, settings: Set
         tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
-        wanted=_wanted(settings),
+        labels=_used_labels(settings),
         encoder=encoder,
     )
     sides = [
@@ -128,7 +128,7 @@ class _TextEncoder(Encoder):
         return Answered((0, len(self.texts) - 1), 1)
 
 
-def _wanted(settings: Settings) -> Wanted:
+def _used_labels(settings: Settings) -> Wanted:
     if isinstance(settings, PreferenceSettings):
         return Wanted(ranks="decided", corrections=settings.use_corrections)
     if isinstance(settings, KtoSettings):

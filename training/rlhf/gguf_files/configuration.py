@@ -50,7 +50,7 @@ class _Keys:
         """Read a key that changes nothing while it has one of these values; any other value stays unread."""
         value = self._left.get(key)
         if value in expected or (
-            isinstance(value, float) and any(math.isclose(value, one) for one in expected)
+            isinstance(value, float) and any(math.isclose(value, number) for number in expected)
         ):
             del self._left[key]
 

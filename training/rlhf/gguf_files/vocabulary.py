@@ -142,4 +142,4 @@ def _special_tokens(file: GgufFile, tokens: list[str]) -> dict[str, str]:
 def end_ids(file: GgufFile) -> list[int]:
     """Return the tokens that end a completion: those of the sequence and of a turn, where they differ."""
     ids = [file.value(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "eot")]
-    return sorted({int(one) for one in ids if one is not None})
+    return sorted({int(token_id) for token_id in ids if token_id is not None})

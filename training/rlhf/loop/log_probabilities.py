@@ -82,9 +82,9 @@ def _under_a_frozen_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor
     """Gradients reach `states` only. A token's value depends on its own row of `states` alone, so value and
     derivative are both taken while a chunk's logits are there, and the logits are let go."""
     values, slopes = [], []
-    for rows, wanted in zip(torch.split(states, _CHUNK), torch.split(targets, _CHUNK), strict=True):
+    for rows, chunk_targets in zip(torch.split(states, _CHUNK), torch.split(targets, _CHUNK), strict=True):
         leaf = rows.detach().requires_grad_(states.requires_grad)
-        value = _chosen(leaf, wanted, head)
+        value = _chosen(leaf, chunk_targets, head)
         if states.requires_grad:
             slopes.append(torch.autograd.grad(value.sum(), leaf)[0])
         values.append(value.detach())

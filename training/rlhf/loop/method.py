@@ -122,9 +122,9 @@ def start_adapter(
     shape = backbone.lora_settings(name)
     if shape is None or lora is None:
         if shape is not lora:
-            kind, wanted = ("a whole model", "none") if shape is None else ("a LoRA adapter", "lora")
+            kind, adapter = ("a whole model", "none") if shape is None else ("a LoRA adapter", "lora")
             raise ContractError(
-                f"settings, adapter: the parent is {kind}; set it to {wanted!r}, or export the parent with "
+                f"settings, adapter: the parent is {kind}; set it to {adapter!r}, or export the parent with "
                 "merged weights and make that the base"
             )
         return

@@ -67,10 +67,10 @@ def _add_frozen(backbone: Backbone, spec: RunSpec, lora: LoraSettings | None) ->
         raise ContractError(
             f"settings, reference: {manifest.name!r} is a {manifest.kind} checkpoint; name a policy, or base"
         )
-    wanted = getattr(spec.settings, "reference_digest", None)
-    if wanted is not None and manifest_digest(folder) != wanted:
+    digest = getattr(spec.settings, "reference_digest", None)
+    if digest is not None and manifest_digest(folder) != digest:
         raise ContractError(
-            f"{folder}: the reference's digest is not {wanted[:12]}, which the spec asks for; name the "
+            f"{folder}: the reference's digest is not {digest[:12]}, which the spec asks for; name the "
             "checkpoint that the run was made for"
         )
     return _REFERENCE
@@ -133,7 +133,7 @@ class Reference:
     def _compute(self, row: bytes, group: list[Example], device: torch.device) -> None:
         logp = answer_log_probabilities(self._backbone, self.adapter, pack(group, device=device)).cpu()
         for example, values in zip(
-            group, torch.split(logp, [len(one.answers) for one in group]), strict=True
+            group, torch.split(logp, [len(item.answers) for item in group]), strict=True
         ):
             key = self._key(row, group, example)
             if key in self._remembered:

@@ -111,7 +111,7 @@ def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
         run.backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
-        wanted=learner.wanted,
+        labels=learner.wanted,
         cache=tokens,
         thinking=settings.thinking if isinstance(settings, JudgedSettings) else "train",
     )

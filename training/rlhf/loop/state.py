@@ -168,9 +168,9 @@ def load_state(saved: Saved) -> int:
     return int(header["step"])
 
 
-def _refuse_another_spec(folder: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _refuse_another_spec(folder: Path, saved: dict[str, Any], requested: dict[str, Any]) -> None:
     saved = _with_defaults(saved)
-    differing = sorted(key for key in saved.keys() | wanted.keys() if saved.get(key) != wanted.get(key))
+    differing = sorted(key for key in saved.keys() | requested.keys() if saved.get(key) != requested.get(key))
     if differing:
         raise ContractError(
             f"{folder}: the state was saved under another {', '.join(differing)}; put that back into "

@@ -30,8 +30,8 @@ def split_validation(examples: Examples) -> tuple[Examples, list[Example]]:
     """
     learned: list[Example] = []
     validation: list[Example] = []
-    for one in examples.train:
-        (validation if _is_validation(one.prompt) else learned).append(one)
+    for example in examples.train:
+        (validation if _is_validation(example.prompt) else learned).append(example)
     if len(validation) < FEWEST:
         return examples, []
     return replace(examples, train=learned), validation

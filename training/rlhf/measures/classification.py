@@ -85,7 +85,7 @@ def cohen_kappa(first: Sequence[Hashable] | Tensor, second: Sequence[Hashable] |
     if not left:
         raise ValueError("there is nothing to agree on")
     count = len(left)
-    agreed = sum(one == other for one, other in zip(left, right, strict=True))
+    agreed = sum(label == other for label, other in zip(left, right, strict=True))
     totals = Counter(right)
     by_chance = sum(times * totals[category] for category, times in Counter(left).items())
     # In whole numbers, times N²: 1 − p_e is exactly 0 where it should be.

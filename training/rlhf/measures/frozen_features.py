@@ -50,8 +50,8 @@ def preferred_place(places: Sequence[Place]) -> Place:
     It is the best on two published sets, see tests/benchmarks/README.md.
     """
     means = [place for place in places if place.mean]
-    wanted = _PREFERRED_DEPTH * max(place.layer for place in means)
-    return min(means, key=lambda place: abs(place.layer - wanted))
+    depth = _PREFERRED_DEPTH * max(place.layer for place in means)
+    return min(means, key=lambda place: abs(place.layer - depth))
 
 
 def pooled(states: Tensor, batch: Batch, *, mean: bool) -> Tensor:

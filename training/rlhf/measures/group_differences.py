@@ -45,7 +45,7 @@ def group_differences(
     table = (table - table.mean(0)) / table.std(0)
     choices = choices_of(examples, whole=False)
     of_choice = np.array([example.group for example in examples for _ in example.pairs])
-    asked = len(columns) * len(groups)
+    tests = len(columns) * len(groups)
     result = {}
     for group in groups:
         mine = of_choice == group
@@ -53,13 +53,13 @@ def group_differences(
         others = {example.judgment for example in examples if example.pairs} - judged
         if min(len(judged), len(others)) < FEWEST_JUDGMENTS:
             continue
-        own, own_variance = fit_with_variance(table, choices.of(mine))
+        group_weights, own_variance = fit_with_variance(table, choices.of(mine))
         rest, rest_variance = fit_with_variance(table, choices.of(~mine))
         errors = np.sqrt(own_variance + rest_variance)
-        rows = zip([names[column] for column in columns], own - rest, errors, strict=True)
-        differences = (_difference(name, float(value), float(error), asked) for name, value, error in rows)
-        significant = [one for one in differences if one.p_value < SIGNIFICANT]
-        result[group] = tuple(sorted(significant, key=lambda one: -abs(one.difference)))
+        rows = zip([names[column] for column in columns], group_weights - rest, errors, strict=True)
+        differences = (_difference(name, float(value), float(error), tests) for name, value, error in rows)
+        significant = [difference for difference in differences if difference.p_value < SIGNIFICANT]
+        result[group] = tuple(sorted(significant, key=lambda difference: -abs(difference.difference)))
     return result
 
 
@@ -79,12 +79,12 @@ def fit_with_variance(table: Floats, choices: Choices) -> tuple[Floats, Floats]:
     return theta, np.diag(inverse @ (slopes.T @ slopes / total**2) @ inverse)
 
 
-def _difference(name: str, value: float, error: float, asked: int) -> GroupDifference:
+def _difference(name: str, value: float, error: float, tests: int) -> GroupDifference:
     by_chance = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
     return GroupDifference(
         feature=name,
         difference=value,
         low=value - _NORMAL_97_5 * error,
         high=value + _NORMAL_97_5 * error,
-        p_value=min(1.0, asked * by_chance),
+        p_value=min(1.0, tests * by_chance),
     )

@@ -65,8 +65,8 @@ def people_of(examples: Sequence[Example], *, known: People | None = None) -> Pe
 
     known: whose numbers are used; others have none. Without it they are numbered in the order of names.
     """
-    groups = known.groups if known else tuple(sorted({one.group for one in examples} - {""}))
-    annotators = known.annotators if known else tuple(sorted({one.annotator for one in examples} - {""}))
+    groups = known.groups if known else tuple(sorted({item.group for item in examples} - {""}))
+    annotators = known.annotators if known else tuple(sorted({item.annotator for item in examples} - {""}))
     group_numbers = {name: number for number, name in enumerate(groups)}
     numbers = {name: number for number, name in enumerate(annotators)}
     of_group: list[int] = []
@@ -158,12 +158,12 @@ class _Fit:
     def scores(self, table: _Table) -> Floats:
         group, annotator = table.people.group, table.people.annotator
         lead = self.lead + np.append(self.leads, 0.0)[annotator]
-        own = np.vstack([self.groups, np.zeros_like(table.components[:1])])[group]
+        offsets = np.vstack([self.groups, np.zeros_like(table.components[:1])])[group]
         if len(self.directions):
             weights = np.vstack([self.coordinates, np.zeros((1, len(self.directions)))])
-            own = own + weights[annotator] @ self.directions
+            offsets = offsets + weights[annotator] @ self.directions
         scores = table.features @ self.theta + table.people.place * lead
-        return np.asarray(scores + (table.components * own).sum(1))
+        return np.asarray(scores + (table.components * offsets).sum(1))
 
 
 Fitting = Callable[["_Table", Choices, float], _Fit]
@@ -342,8 +342,8 @@ def _begun_directions(
     common = begun.scores(table)
 
     def cost(vector: Floats) -> tuple[float, Floats]:
-        own = np.vstack([vector.reshape(shape), np.zeros((1, shape[1]))])[table.people.annotator]
-        scores = common + (table.components * own).sum(1)
+        offsets = np.vstack([vector.reshape(shape), np.zeros((1, shape[1]))])[table.people.annotator]
+        scores = common + (table.components * offsets).sum(1)
         slopes = choices.slopes(scores) / total
         gradient = (table.by_annotator @ (table.components * slopes[:, None])).ravel()
         mean = float(choices.weight @ choices.costs(scores)) / total

@@ -123,21 +123,24 @@ def compare_with_baselines(
     read = comparable(train, MOST_TRAINED_ON_FEATURES) if features is not None else []
     if features is not None:
         baselines["frozen"] = score_by_frozen(read, held_out, features, whole=whole, check=check)
-    own = scores(held_out)
+    model_scores = scores(held_out)
     pairs = Pairs.of(held_out)
     report = BaselineReport(
         judgments=len(held_out),
         prompts=len(set(pairs.prompts)),
         trained=len(train),
         trained_on_features=len(read),
-        accuracy=pairs.accuracy(_right(pairs.margins(own))),
-        log_loss=pairs.interval(_surprise(pairs.margins(own))),
-        baselines=tuple(_figures(name, *scored, own=own, pairs=pairs) for name, scored in baselines.items()),
+        accuracy=pairs.accuracy(_right(pairs.margins(model_scores))),
+        log_loss=pairs.interval(_surprise(pairs.margins(model_scores))),
+        baselines=tuple(
+            _figures(name, *scored, model_scores=model_scores, pairs=pairs)
+            for name, scored in baselines.items()
+        ),
         length_controlled_accuracy=length_controlled_accuracy(
-            pairs.margins(own), pairs.margins(texts[1][:, 0]), pairs.share
+            pairs.margins(model_scores), pairs.margins(texts[1][:, 0]), pairs.share
         ),
         correlations=correlations(
-            pairs.margins(own),
+            pairs.margins(model_scores),
             {name: pairs.margins(texts[1][:, column]) for column, name in enumerate(SURFACE_FEATURES)},
         ),
     )
@@ -161,9 +164,9 @@ def report_to_json(report: BaselineReport) -> dict[str, Any]:
 
 
 def _figures(
-    name: BaselineName, scores: Floats, details: Mapping[str, Any], *, own: Floats, pairs: Pairs
+    name: BaselineName, scores: Floats, details: Mapping[str, Any], *, model_scores: Floats, pairs: Pairs
 ) -> BaselineFigures:
-    margin, own_margin = pairs.margins(scores), pairs.margins(own)
+    margin, own_margin = pairs.margins(scores), pairs.margins(model_scores)
     return BaselineFigures(
         name=name,
         accuracy=pairs.accuracy(_right(margin)),
@@ -187,7 +190,9 @@ def score_by_position(train: Sequence[Example], held_out: Sequence[Example], *, 
 
     Where no order is known, by their place in the snapshot, which imported sets keep.
     """
-    most = 1 + max(place for one in (*train, *held_out) for place in (*one.places, len(one.answers) - 1))
+    most = 1 + max(
+        place for example in (*train, *held_out) for place in (*example.places, len(example.answers) - 1)
+    )
 
     def table(examples: Sequence[Example]) -> Floats:
         places = [place for example in examples for place in example.places or range(len(example.answers))]
@@ -233,11 +238,11 @@ def surface_tables(
     rows: Iterable[SnapshotRow], sets: tuple[Sequence[Example], Sequence[Example]]
 ) -> tuple[Floats, Floats]:
     """Return the surface features of both sets of judgments, (completions, features) each."""
-    wanted = {example.judgment: example for some in sets for example in some}
+    examples = {example.judgment: example for some in sets for example in some}
     features = {
-        row.judgment: surface_features(row, wanted[row.judgment].completions)
+        row.judgment: surface_features(row, examples[row.judgment].completions)
         for row in rows
-        if row.judgment in wanted
+        if row.judgment in examples
     }
     first, second = (np.concatenate([features[example.judgment] for example in some]) for some in sets)
     return first, second

@@ -66,7 +66,8 @@ def fit_members(
     members = []
     for times in drawn:
         weighed = [
-            replace(one, weight=one.weight * often) for one, often in zip(examples, times, strict=True)
+            replace(example, weight=example.weight * often)
+            for example, often in zip(examples, times, strict=True)
         ]
         choices = choices_of(weighed, whole=whole)
         # A resample of next to nothing may hold no judgment at all.

@@ -225,9 +225,9 @@ def _agreement(
     margins = pairs.margins(common[here])
     figures = {"accuracy": pairs.accuracy(_right(margins))}
     if name in by_group:
-        own = pairs.margins(by_group[name][here])
-        figures["own_accuracy"] = pairs.accuracy(_right(own))
-        figures["gain"] = pairs.interval(np.logaddexp(0, -margins) - np.logaddexp(0, -own))
+        group_margins = pairs.margins(by_group[name][here])
+        figures["own_accuracy"] = pairs.accuracy(_right(group_margins))
+        figures["gain"] = pairs.interval(np.logaddexp(0, -margins) - np.logaddexp(0, -group_margins))
     return figures
 
 

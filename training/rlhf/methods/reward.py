@@ -83,7 +83,7 @@ class RewardModelling(TrainingMethod):
         start_adapter(backbone, self.adapter, spec, _lora(spec, settings))
         self.start_is_candidate = settings.head_from == "frozen" and not self._continues
         self._objectives = _objectives(backbone, self.adapter, spec, settings)
-        self.wanted = _wanted(settings)
+        self.wanted = _used_labels(settings)
 
     def begin(self, train: Sequence[Example]) -> None:
         """Let every objective see what it will learn from; fit the head that begins on frozen features."""
@@ -253,7 +253,7 @@ def _objectives(backbone: Backbone, adapter: str, spec: RunSpec, settings: Rewar
     return objectives
 
 
-def _wanted(settings: RewardSettings) -> Wanted:
+def _used_labels(settings: RewardSettings) -> Wanted:
     """Return the labels that the objectives use."""
     models_ties = settings.loss == "davidson" or settings.ties == "davidson"
     decided = settings.loss != "none" and not models_ties

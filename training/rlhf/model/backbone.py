@@ -191,14 +191,14 @@ class Backbone(AdaptedModel):
         """
         blocks = self._computing(self._active).get_decoder().layers
         states: dict[int, Tensor] = {}
-        wanted = set(layers)
-        highest = max(wanted, default=self.blocks)
+        requested = set(layers)
+        highest = max(requested, default=self.blocks)
 
         def keep(number: int, output: Any) -> None:
             states[number] = (output[0] if isinstance(output, tuple) else output)[0]
 
         with ExitStack() as hooks:
-            for number in sorted(wanted - {self.blocks}):
+            for number in sorted(requested - {self.blocks}):
                 handle = blocks[number - 1].register_forward_hook(
                     lambda _module, _inputs, output, number=number: keep(number, output)
                 )
@@ -207,7 +207,7 @@ class Backbone(AdaptedModel):
                 hooks.callback(blocks[highest].register_forward_pre_hook(_leave).remove)
                 hooks.enter_context(suppress(_HighestReachedError))
             last = self.packed_states(input_ids, position_ids, layout)
-            if self.blocks in wanted or not wanted:
+            if self.blocks in requested or not requested:
                 states[self.blocks] = last
         return states
 

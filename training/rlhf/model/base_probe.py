@@ -116,7 +116,7 @@ def _refuse_other_attention(trial: Any, model: Any, folder: Path) -> None:
     places = torch.cat([torch.arange(_PROMPT), *(torch.arange(n) + _PROMPT for n in _ANSWERS)])
     expected = torch.cat(
         [_row_alone(trial, ids, segments[:1], _PROMPT)]
-        + [_row_alone(trial, ids, [segments[0], one], one.length) for one in segments[1:]]
+        + [_row_alone(trial, ids, [segments[0], segment], segment.length) for segment in segments[1:]]
     )
     trial.set_attn_implementation(PACKED_ATTENTION)
     layout = _Counted(segments, model.device)
@@ -153,7 +153,7 @@ class _Counted(Layout):
 
 def _row_alone(trial: Any, ids: Tensor, segments: Sequence[Segment], last: int) -> Tensor:
     """The states of the last tokens of a row without any other answer, by the family's own attention."""
-    row = torch.cat([ids[one.start : one.end] for one in segments])[None]
+    row = torch.cat([ids[segment.start : segment.end] for segment in segments])[None]
     output = trial.get_decoder()(input_ids=row, attention_mask=torch.ones_like(row), use_cache=False)
     states: Tensor = output.last_hidden_state[0, -last:]
     return states

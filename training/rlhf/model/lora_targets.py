@@ -33,8 +33,8 @@ def fitted(model: Any, settings: LoraSettings, *, base: str) -> LoraSettings:
     """
     present = _linear_layers(model)
     adaptable = tuple(sorted(present - _ROUTERS))
-    wanted = set(settings.targets)
-    if ALL_LINEAR in wanted or (wanted == _DEFAULT and not wanted <= present):
+    requested = set(settings.targets)
+    if ALL_LINEAR in requested or (requested == _DEFAULT and not requested <= present):
         targets = adaptable
     else:
         targets = settings.targets

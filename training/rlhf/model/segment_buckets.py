@@ -73,8 +73,8 @@ def _bucket(segments: Sequence[Places], tokens: int, window: int | None) -> Buck
         torch.tensor(list(chain.from_iterable(range(part.start, part.stop) for part in seen)))
         for _, _, seen in segments
     ]
-    lengths = torch.tensor([len(one) for one in queries])
-    widths = torch.tensor([len(one) for one in keys])
+    lengths = torch.tensor([len(query) for query in queries])
+    widths = torch.tensor([len(key) for key in keys])
     table = torch.nn.utils.rnn.pad_sequence(queries, batch_first=True)
     key_table = torch.nn.utils.rnn.pad_sequence(keys, batch_first=True)
     row, column = torch.arange(table.shape[1]), torch.arange(key_table.shape[1])

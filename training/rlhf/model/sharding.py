@@ -171,8 +171,8 @@ class Turnstile:
         """Come back when no process has a pass to make before the next exchange."""
         self._pass_through(_Move.REST)
 
-    def _pass_through(self, wanted: _Move, transformer: int = 0) -> None:
-        while (announced := self._announce(wanted, transformer)) != (wanted, transformer):
+    def _pass_through(self, requested: _Move, transformer: int = 0) -> None:
+        while (announced := self._announce(requested, transformer)) != (requested, transformer):
             due, which = announced
             if due is _Move.RETURN:
                 (0.0 * torch.stack([states.sum() for states in self._idle_states]).sum()).backward()  # type: ignore[no-untyped-call]
@@ -182,8 +182,8 @@ class Turnstile:
             if due is _Move.LEARN:
                 self._idle_states.append(states)
 
-    def _announce(self, wanted: _Move, transformer: int) -> tuple[_Move, int]:
-        due = torch.tensor(int(wanted) * _TRANSFORMERS + transformer)
+    def _announce(self, requested: _Move, transformer: int) -> tuple[_Move, int]:
+        due = torch.tensor(int(requested) * _TRANSFORMERS + transformer)
         dist.all_reduce(due, op=dist.ReduceOp.MIN, group=self._group)
         move, which = divmod(int(due), _TRANSFORMERS)
         return _Move(move), which

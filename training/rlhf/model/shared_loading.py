@@ -73,7 +73,7 @@ def _together(processes: Processes) -> Iterator[None]:
         yield
     except ContractError as error:
         refusal = str(error)
-    first = next((one for one in processes.gather_objects(refusal) if one is not None), None)
+    first = next((message for message in processes.gather_objects(refusal) if message is not None), None)
     if first is not None:
         raise ContractError(first)
 
@@ -132,7 +132,9 @@ def _names_in_files(model: Any, files: WeightFiles) -> dict[str, str] | None:
     aliases = {names[0]: names for names in same.values()}
     stored_names: dict[str, str] = {}
     for name, value in _targets(model).items():
-        there = [one for one in aliases.get(name, [name]) if files.shapes.get(one) == tuple(value.shape)]
+        there = [
+            alias for alias in aliases.get(name, [name]) if files.shapes.get(alias) == tuple(value.shape)
+        ]
         if not there:
             return None
         stored_names[name] = there[0]

@@ -30,10 +30,10 @@ class WeightFiles:
     shapes: dict[str, tuple[int, ...]]
     """The shape of each tensor."""
 
-    def read(self, wanted: Iterable[tuple[str, slice | None]]) -> Iterator[tuple[str, Tensor]]:
+    def read(self, selection: Iterable[tuple[str, slice | None]]) -> Iterator[tuple[str, Tensor]]:
         """Yield tensors, or these rows of them, by name; file by file, so that one is mapped at a time."""
         by_file: dict[Path, list[tuple[str, slice | None]]] = defaultdict(list)
-        for name, rows in wanted:
+        for name, rows in selection:
             by_file[self._files[name]].append((name, rows))
         for path, some in by_file.items():
             try:

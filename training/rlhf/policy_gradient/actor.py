@@ -159,7 +159,7 @@ class LanguageActor:
     @torch.no_grad()
     def full_divergence(self) -> Tensor:
         """(B, T) KL(π ‖ π_ref) over the whole vocabulary before each token."""
-        return self._all(lambda batch: _given(self._figures(batch, full_kl=True).full_kl))
+        return self._all(lambda batch: _required(self._figures(batch, full_kl=True).full_kl))
 
     @torch.no_grad()
     def values(self) -> Tensor:
@@ -245,7 +245,7 @@ class LanguageActor:
         return values.new_zeros(batch.answers, self._width).index_put((batch.target_answer, column), values)
 
 
-def _given(figures: Tensor | None) -> Tensor:
+def _required(figures: Tensor | None) -> Tensor:
     if figures is None:
         raise TypeError("a figure that was asked for is missing")
     return figures

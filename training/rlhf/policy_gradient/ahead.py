@@ -7,14 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 Drawn = TypeVar("Drawn")
 
 _LOOK_SECONDS = 0.1
 """Between two looks at whether the run is to stop."""
 
 
-class Ahead(Generic[Asked, Drawn]):
+class Ahead(Generic[Request, Drawn]):
     """Draws batches one after the other in a thread of its own, each by the newest policy there is.
 
     A batch is numbered by the step that learns from it, a policy by the steps that it has taken. A batch is
@@ -22,7 +22,7 @@ class Ahead(Generic[Asked, Drawn]):
     batch − policy is never more than `most`. With 0 nothing is drawn ahead. Close it after use.
     """
 
-    def __init__(self, draw: Callable[[Asked, int], Drawn], *, most: int) -> None:
+    def __init__(self, draw: Callable[[Request, int], Drawn], *, most: int) -> None:
         """draw: takes what is asked for and the number of the policy; called in the thread."""
         self._draw = draw
         self._most = most
@@ -34,7 +34,7 @@ class Ahead(Generic[Asked, Drawn]):
     def take(
         self,
         step: int,
-        asked: Callable[[int], Asked],
+        make_request: Callable[[int], Request],
         *,
         policy: int,
         last: int,
@@ -48,7 +48,7 @@ class Ahead(Generic[Asked, Drawn]):
             self._newest = policy
         for number in range(step, min(step + self._most + 1, last)):
             if number not in self._futures:
-                self._futures[number] = self._pool.submit(self._one, asked(number))
+                self._futures[number] = self._pool.submit(self._draw_newest, make_request(number))
         future = self._futures[step]
         while not wait([future], timeout=_LOOK_SECONDS).done:
             if stopped():
@@ -64,7 +64,7 @@ class Ahead(Generic[Asked, Drawn]):
         """Wait until the thread has ended."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _one(self, asked: Asked) -> Drawn:
+    def _draw_newest(self, request: Request) -> Drawn:
         with self._lock:
             policy = self._newest
-        return self._draw(asked, policy)
+        return self._draw(request, policy)

@@ -181,14 +181,14 @@ class SamplingLoop(SteppingLoop):
         drawn: Drawn | None = None
         if self._served is not None:
             drawn = self._served.drawn(
-                step, self._asked, last=self.total_steps, stopped=lambda: bool(self._stop.reason)
+                step, self._request, last=self.total_steps, stopped=lambda: bool(self._stop.reason)
             )
         drawn = self._processes.gather_objects(drawn)[0]
         self._check_all()
         assert drawn is not None  # noqa: S101 - else there was a reason to stop
         return Sampled.of(prompts, drawn.samples, version=drawn.version)
 
-    def _asked(self, step: int) -> Asked:
+    def _request(self, step: int) -> Asked:
         """Return the batch of a step as a server is asked for it."""
         prompts = self._prompts_of(step)
         seeds = seeds_of_step(prompts, step, seed=self._seed)

@@ -120,15 +120,15 @@ class Objective:
                 tally.extend(name, figure)
             else:
                 tally.add(name, figure, tokens)
-        terms = {"policy_loss": self._one(per_token, mask, window)}
+        terms = {"policy_loss": self._term(per_token, mask, window)}
         if self._beta:
             divergence = self._divergence(rows, logp, evaluated, mask)
-            terms["kl_loss"] = self._beta * self._one(divergence, mask, window)
+            terms["kl_loss"] = self._beta * self._term(divergence, mask, window)
         if evaluated.entropy is not None:
             spread = _within(mask, evaluated.entropy)
             tally.add("entropy", spread.detach().sum() / max(tokens, 1), tokens)
             if settings.entropy:
-                terms["entropy_loss"] = -settings.entropy * self._one(spread, mask, window)
+                terms["entropy_loss"] = -settings.entropy * self._term(spread, mask, window)
         elif settings.entropy:
             raise ValueError("an entropy bonus needs the actor's entropy")
         if self._credit.returns is not None:
@@ -183,7 +183,7 @@ class Objective:
             window=window.tokens,
         )
 
-    def _one(self, values: Tensor, mask: Tensor, window: Window) -> Tensor:
+    def _term(self, values: Tensor, mask: Tensor, window: Window) -> Tensor:
         divisor = window.tokens if self._settings.aggregate == "token" else window.answers
         return aggregated(values, mask, self._settings.aggregate, constant=self._constant, window=divisor)
 

@@ -20,11 +20,13 @@ def non_dominated(points: Sequence[Sequence[float]]) -> list[int]:
         raise ValueError(f"points must have equally many figures; got {points}")
     if not all(math.isfinite(figure) for point in points for figure in point):
         raise ValueError(f"figures must be finite; got {points}")
-    return [place for place, point in enumerate(points) if not any(_dominates(one, point) for one in points)]
+    return [
+        place for place, point in enumerate(points) if not any(_dominates(other, point) for other in points)
+    ]
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+def _dominates(point: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a >= b for a, b in zip(point, other, strict=True)) and tuple(point) != tuple(other)
 
 
 def front_svg(

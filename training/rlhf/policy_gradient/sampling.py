@@ -120,7 +120,7 @@ class Sampled:
     ) -> Sampled:
         """From samples by prompt, as `rollout` gives them."""
         group = [index for index, some in enumerate(samples) for _ in some]
-        drawn = [one for some in samples for one in some]
+        drawn = [sample for some in samples for sample in some]
         versions = [] if version is None else [version] * len(drawn)
         return cls([prompts[index] for index in group], group, drawn, versions)
 

@@ -111,19 +111,19 @@ class ServedPolicy:
         self._servers.close()
 
     def drawn(
-        self, step: int, asked: Callable[[int], Asked], *, last: int, stopped: Callable[[], bool]
+        self, step: int, make_request: Callable[[int], Asked], *, last: int, stopped: Callable[[], bool]
     ) -> Drawn | None:
         """Return the batch of a step, drawn by the policy as it is or, within the bound, as it was.
 
-        asked: returns the batch of any step. last: number of steps of the run. None once `stopped` holds.
-        Raises `ServerError` where no server loads the adapter, or none gives answers.
+        make_request: returns the batch of any step. last: number of steps of the run. None once `stopped`
+        holds. Raises `ServerError` where no server loads the adapter, or none gives answers.
         """
         if self._is_first and step and self._settings.max_staleness:
             log.info("What was being sampled for later steps when the run ended is sampled again")
         self._is_first = False
         if not self._written or step % self._settings.every == 0:
             self._write(step)
-        return self._ahead.take(step, asked, policy=self._newest, last=last, stopped=stopped)
+        return self._ahead.take(step, make_request, policy=self._newest, last=last, stopped=stopped)
 
     def check(self, gap: float) -> None:
         """Warn, once, where the trainer finds the answers much more or less likely than the server did: gap
@@ -156,7 +156,7 @@ class ServedPolicy:
         self._written[step] = name
         self._newest = step
 
-    def _draw(self, asked: Asked, version: int) -> Drawn:
+    def _draw(self, request: Asked, version: int) -> Drawn:
         """Draw a batch, in the thread of `Ahead`."""
         if version != self._loaded:
             older = [written for written in list(self._written) if written < version]
@@ -165,7 +165,7 @@ class ServedPolicy:
             finally:
                 self._drop(older)
             self._loaded = version
-        samples = self._servers.rollout(asked.prompts, asked.parameters, n=asked.n, seeds=asked.seeds)
+        samples = self._servers.rollout(request.prompts, request.parameters, n=request.n, seeds=request.seeds)
         return Drawn(samples, version)
 
     def _drop(self, versions: Iterable[int]) -> None:

@@ -97,8 +97,8 @@ def sweep(
     parts = [part.name for part in settings.rewards]
     chosen = _axes(parts, axes)
     folders = []
-    for one in weights:
-        weighed = _weighed(run, spec, settings, one)
+    for weighting in weights:
+        weighed = _weighed(run, spec, settings, weighting)
         folder = into / name_of(weighed)
         if folder in folders:
             raise ContractError(f"weights {folder.name}: given twice; name each set once")

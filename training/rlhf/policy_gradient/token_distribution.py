@@ -60,12 +60,12 @@ def token_figures(
 
         def chunk(
             rows: Tensor,
-            wanted: Tensor = targets[part],
+            chunk_targets: Tensor = targets[part],
             ref_rows: Tensor | None = ref_states,
             ref_head: Head = ref_head,
         ) -> tuple[Tensor, ...]:
-            logits = _filtered(head(rows).float(), wanted, parameters)
-            values = [-F.cross_entropy(logits, wanted, reduction="none")]
+            logits = _filtered(head(rows).float(), chunk_targets, parameters)
+            values = [-F.cross_entropy(logits, chunk_targets, reduction="none")]
             if entropy:
                 values.append(entropy_of(logits))
             if ref_rows is not None:

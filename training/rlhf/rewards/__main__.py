@@ -23,7 +23,7 @@ from training.rlhf.rewards.protocol import Guarded
 
 def score(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request. Raises `ContractError` for a rule that cannot be built."""
-    parts = [decode(RewardPart, one, "rule") for one in request["rules"]]
+    parts = [decode(RewardPart, rule, "rule") for rule in request["rules"]]
     rows = request["rows"]
     chats = [
         [Message(role=turn["role"], content=turn["content"]) for turn in row["messages"]] for row in rows
@@ -42,7 +42,7 @@ def score(request: Mapping[str, Any]) -> dict[str, Any]:
             if close is not None:
                 close()
         answer[part.name] = [
-            {"value": one.value if one.scored else None, "reason": one.reason} for one in scores
+            {"value": result.value if result.scored else None, "reason": result.reason} for result in scores
         ]
     return {"scores": answer}
 

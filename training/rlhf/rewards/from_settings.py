@@ -76,11 +76,11 @@ def build_rewards(
     for an option that its kind does not have, a function that is not on the allow-list, and a checkpoint that
     is no reward model of this base or head.
     """
-    asked: dict[tuple[str | None, str | None], ServedReward] = {}
+    served_rewards: dict[tuple[str | None, str | None], ServedReward] = {}
     built = [
         Part(
             name=part.name,
-            reward=_served(part, context, environment, cancelled, asked)
+            reward=_served(part, context, environment, cancelled, served_rewards)
             if part.kind == "served"
             else _reward(part, backbone, folder, context, environment),
             weight=part.weight,
@@ -114,11 +114,11 @@ def _served(
     context: bool | None,
     environment: Mapping[str, str],
     cancelled: Callable[[], bool],
-    asked: dict[tuple[str | None, str | None], ServedReward],
+    served_rewards: dict[tuple[str | None, str | None], ServedReward],
 ) -> ServedReward:
     """Address and key are the machine owner's to say: a spec that named them could have any server asked.
 
-    asked: the reward models of the parts before.
+    served_rewards: the reward models of the parts before.
     """
     where = f"reward {part.name!r}"
     url = environment.get(REWARD_URL_VARIABLE, "").strip()
@@ -129,11 +129,11 @@ def _served(
         f"{part.checkpoint}, without /v1, and {REWARD_KEY_VARIABLE} to its key",
     )
     key = environment.get(REWARD_KEY_VARIABLE, "")
-    known = asked.get((part.checkpoint, part.checkpoint_digest))
+    known = served_rewards.get((part.checkpoint, part.checkpoint_digest))
     try:
         if known is not None:
             return known.weighed(part.heads)
-        made = asked[part.checkpoint, part.checkpoint_digest] = ServedReward(
+        made = served_rewards[part.checkpoint, part.checkpoint_digest] = ServedReward(
             str(part.checkpoint),
             url=url,
             key=key,

@@ -133,9 +133,9 @@ class Judge:
         pairs = [pair for members in groups.values() for pair in combinations(members, 2)]
 
         def ask(pair: tuple[int, int]) -> float | str:
-            one, other = pair
+            first, other = pair
             try:
-                return self._win(prompts[one], completions[one], completions[other])
+                return self._win(prompts[first], completions[first], completions[other])
             except JudgeError as error:
                 return str(error)
 
@@ -143,11 +143,11 @@ class Judge:
             verdicts = list(pool.map(ask, pairs))
         wins: dict[int, list[float]] = {}
         reasons: dict[int, str] = {}
-        for (one, other), win in zip(pairs, verdicts, strict=True):
+        for (first, other), win in zip(pairs, verdicts, strict=True):
             if isinstance(win, str):
-                reasons[one] = reasons[other] = win
+                reasons[first] = reasons[other] = win
             else:
-                wins.setdefault(one, []).append(win)
+                wins.setdefault(first, []).append(win)
                 wins.setdefault(other, []).append(1 - win)
         return [
             Score(math.fsum(wins[index]) / len(wins[index]))

@@ -128,9 +128,9 @@ class LearnedReward:
         ends: dict[int, float] = defaultdict(float)
         for head in self._settings.segments:
             weight = self._weights.get(head.name, 0.0)
-            for one in of_heads[head.name] if weight else ():
+            for segment in of_heads[head.name] if weight else ():
                 if head.granularity == "whole":
-                    value += weight * one.reward
+                    value += weight * segment.reward
                 else:
-                    ends[one.end] += weight * one.reward
+                    ends[segment.end] += weight * segment.reward
         return Score(value, tuple(SegmentScore(end, ends[end]) for end in sorted(ends)))

@@ -69,13 +69,13 @@ class Mathematics:
 
     def _score(self, completion: str, reference: Reference) -> Score:
         try:
-            wanted = str(reference) if type(reference) in (int, float) else text_reference(reference)
+            expected = str(reference) if type(reference) in (int, float) else text_reference(reference)
         except NoReferenceError as error:
             return Score.cannot(str(error))
         answer = answer_of(completion) if self._in_answer_tags else completion
         if answer is None:
             return Score(0.0)
-        question = {"reference": wanted, "answer": answer, "bare": self._in_answer_tags}
+        question = {"reference": expected, "answer": answer, "bare": self._in_answer_tags}
         try:
             with self._lock:
                 reply = json.loads(self._ask(json.dumps(question)))

@@ -30,12 +30,12 @@ def main() -> None:
 
 
 def _compared(question: dict[str, Any]) -> dict[str, Any]:
-    wanted = _read(question["reference"], bare=True)
-    if not wanted:
+    expected = _read(question["reference"], bare=True)
+    if not expected:
         return {"equal": False, "reason": "the reference cannot be read as mathematics"}
     answer = _read(question["answer"], bare=question["bare"])
     # The clock is our caller's.
-    return {"equal": bool(answer) and verify(wanted, answer, timeout_seconds=None), "reason": ""}
+    return {"equal": bool(answer) and verify(expected, answer, timeout_seconds=None), "reason": ""}
 
 
 def _read(text: str, *, bare: bool) -> list[Any]:

@@ -113,7 +113,7 @@ class RubricReward:
 
     def _score(self, prompt: Chat, completion: str) -> float:
         """Return the weighted mean. Raises `JudgeError` or `RubricReplyError`."""
-        values = {key: one.value for key, one in self._ask(prompt, completion).items()}
+        values = {key: score.value for key, score in self._ask(prompt, completion).items()}
         return self.rubric.score(values)
 
     def _ask(self, prompt: Chat, completion: str) -> Mapping[str, CriterionScore]:

@@ -120,11 +120,11 @@ class LineCount:
         return [self._score(c, r) for c, r in zip(completions, references, strict=True)]
 
     def _score(self, completion: str, reference: Reference) -> Score:
-        wanted = self.wanted or _whole_number(reference)
-        if wanted is None:
+        expected = self.wanted or _whole_number(reference)
+        if expected is None:
             return Score.cannot("the reference is no number of lines")
         lines = sum(bool(line.strip()) for line in completion.splitlines())
-        return Score(max(0.0, 1 - abs(lines - wanted) / wanted))
+        return Score(max(0.0, 1 - abs(lines - expected) / expected))
 
 
 def _whole_number(reference: Reference) -> int | None:

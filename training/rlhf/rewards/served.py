@@ -135,7 +135,7 @@ class ServedReward:
         if self._last[:1] != [batch] or id(self) in self._last[2]:
             self._last[:] = [batch, self._answers(prompts, completions), set()]
         self._last[2].add(id(self))
-        return [one if isinstance(one, Score) else self._read(*one) for one in self._last[1]]
+        return [answer if isinstance(answer, Score) else self._read(*answer) for answer in self._last[1]]
 
     def _answers(self, prompts: Sequence[Chat], completions: Sequence[str]) -> list[_Answered | Score]:
         """Return the answer about each completion, or why it cannot be scored."""
@@ -258,11 +258,11 @@ class ServedReward:
         ends: dict[int, float] = defaultdict(float)
         for head, of_completions in answer["segments"].items():
             weight = self._weight(head)
-            for one in of_completions[place] if weight else ():
+            for segment in of_completions[place] if weight else ():
                 if answer["granularity"][head] == "whole":
-                    value += weight * float(one["reward"])
+                    value += weight * float(segment["reward"])
                 else:
-                    ends[int(one["end"])] += weight * float(one["reward"])
+                    ends[int(segment["end"])] += weight * float(segment["reward"])
         return Score(value, tuple(SegmentScore(end, ends[end]) for end in sorted(ends)))
 
     def _weight(self, head: str) -> float:

@@ -33,7 +33,7 @@ class KeptLayer:
         # A CPU multiplies these small matrices faster in float32 than in any half precision.
         dtype = torch.float32 if key.device.type == "cpu" else key.dtype
         self.prompts, self.own = (
-            [one.new_empty(0, one.shape[1], 0, one.shape[3], dtype=dtype) for one in (key, value)]
+            [tensor.new_empty(0, tensor.shape[1], 0, tensor.shape[3], dtype=dtype) for tensor in (key, value)]
             for _ in range(2)
         )
 
@@ -255,14 +255,14 @@ class _Writing(Layout):
             layer.own[kind][self._rows, :, self._last] = self._of_rows(new).to(layer.own[kind].dtype)
         heads, width = key.shape[1], key.shape[3]
         # Query heads that share a key head are so many queries of that head.
-        asked = self._of_rows(query).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
-        asked = asked * scores.scaling(width)
+        row_queries = self._of_rows(query).reshape(len(self._rows), heads, -1, width).to(layer.own[0].dtype)
+        row_queries = row_queries * scores.scaling(width)
         view = self._view(scores.window)
-        own = slice(view.own_first, self._width)
-        own_keys, own_values = (buffer[: len(self._rows), :, own] for buffer in layer.own)
-        parts = [_part(asked, own_keys, own_values, view.own_hidden, scores)]
+        own_tokens = slice(view.own_first, self._width)
+        own_keys, own_values = (buffer[: len(self._rows), :, own_tokens] for buffer in layer.own)
+        parts = [_part(row_queries, own_keys, own_values, view.own_hidden, scores)]
         if view.prompt_first < max(self._cache.prompt_lengths):
-            parts.append(self._over_prompts(layer, asked, view, scores))
+            parts.append(self._over_prompts(layer, row_queries, view, scores))
         mixed = _joined(parts).to(query.dtype).reshape(len(self._rows), -1, value.shape[3])
         return (mixed if self._order is None else mixed[self._order])[None]
 
@@ -284,14 +284,14 @@ class _Writing(Layout):
         turned = tokens[0].transpose(0, 1)
         return turned if self._by_row is None else turned[self._by_row]
 
-    def _over_prompts(self, layer: KeptLayer, asked: Tensor, view: _View, scores: Scores) -> _Part:
+    def _over_prompts(self, layer: KeptLayer, row_queries: Tensor, view: _View, scores: Scores) -> _Part:
         prompts, most = self._grid.shape
         longest = max(self._cache.prompt_lengths)
         seen = slice(view.prompt_first, longest)
         keys, values = (tensor[:prompts, :, seen] for tensor in layer.prompts)
-        heads, queries = asked.shape[1:3]
+        heads, queries = row_queries.shape[1:3]
         # (prompts, most, heads, queries, width) to (prompts, heads, most × queries, width)
-        grouped = asked[self._grid].transpose(1, 2).reshape(prompts, heads, most * queries, -1)
+        grouped = row_queries[self._grid].transpose(1, 2).reshape(prompts, heads, most * queries, -1)
 
         def of_rows(grouped: Tensor) -> Tensor:
             each = grouped.view(prompts, heads, most, queries, -1).transpose(1, 2)
@@ -306,22 +306,22 @@ class _Writing(Layout):
 
 def _view_under(cache: KeyCache, grid: Tensor, window: int) -> _View:
     """Return what rows see of themselves and of their prompts, of which `grid` holds the rows."""
-    own = torch.tensor(cache.row_lengths, device=cache.device) - window
+    starts = torch.tensor(cache.row_lengths, device=cache.device) - window
     prompts = torch.tensor(cache.prompt_lengths, device=cache.device)
     # The first token of each row's prompt that it sees; the prompt's length where it sees none.
-    first = prompts[torch.tensor(cache.row_prompts, device=cache.device)] + own
+    first = prompts[torch.tensor(cache.row_prompts, device=cache.device)] + starts
     own_first = max(0, min(cache.row_lengths) - window)
     prompt_first = max(0, int(first.min()))
     own_places = torch.arange(own_first, max(cache.row_lengths), device=cache.device)
-    own_hidden = (own_places >= own[:, None] + window) | (own_places < own[:, None])
+    own_hidden = (own_places >= starts[:, None] + window) | (own_places < starts[:, None])
     places = torch.arange(prompt_first, max(prompt_first, *cache.prompt_lengths), device=cache.device)
     prompt_hidden = (places < first[grid][:, :, None]) | (places >= prompts[:, None, None])
     return _View(own_first, prompt_first, own_hidden[:, None, None], prompt_hidden[:, None])
 
 
-def _part(asked: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, scores: Scores) -> _Part:
-    """asked (N, heads, queries, width) over keys and values (N, heads, tokens, width)."""
-    table = scores.capped((asked @ keys.transpose(-1, -2)).float())
+def _part(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, scores: Scores) -> _Part:
+    """query (N, heads, queries, width) over keys and values (N, heads, tokens, width)."""
+    table = scores.capped((query @ keys.transpose(-1, -2)).float())
     if hidden is not None:
         table = table.masked_fill_(hidden, -torch.inf)
     top = table.amax(-1, keepdim=True)
@@ -333,14 +333,14 @@ def _part(asked: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, sc
 
 
 def _joined(parts: Sequence[_Part]) -> Tensor:
-    one, *others = parts
+    first, *others = parts
     if not others:
-        return one.mixed.div_(one.total)
+        return first.mixed.div_(first.total)
     [other] = others
-    top = torch.maximum(one.top, other.top)
-    mine, theirs = (one.top - top).exp_(), (other.top - top).exp_()
-    mixed = one.mixed * mine + other.mixed * theirs
-    return mixed.div_(one.total * mine + other.total * theirs)
+    top = torch.maximum(first.top, other.top)
+    mine, theirs = (first.top - top).exp_(), (other.top - top).exp_()
+    mixed = first.mixed * mine + other.mixed * theirs
+    return mixed.div_(first.total * mine + other.total * theirs)
 
 
 def _hidden(lengths: Sequence[int], device: torch.device) -> Tensor | None:

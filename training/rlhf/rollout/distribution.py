@@ -129,11 +129,11 @@ def _block_probabilities(log_probs: Tensor) -> Tensor:
 
 def _gumbel(count: int, generators: Sequence[Noise], device: torch.device) -> Tensor:
     """Noise of the standard Gumbel distribution, (rows, count) float64, each row by its own generator."""
-    keys = [one.next_key() for one in generators if isinstance(one, DeviceNoise)]
+    keys = [generator.next_key() for generator in generators if isinstance(generator, DeviceNoise)]
     if keys:
         noise = _uniform(torch.tensor(keys, device=device), count)
     else:
-        rows = [one for one in generators if isinstance(one, torch.Generator)]
+        rows = [generator for generator in generators if isinstance(generator, torch.Generator)]
         noise = torch.stack([torch.rand(count, generator=row, dtype=torch.float64) for row in rows])
     # The one number in 2**53 that is exactly 0 would make its token impossible.
     return -torch.log(-torch.log(noise.clamp_(min=torch.finfo(torch.float64).tiny)))

@@ -103,31 +103,33 @@ class Engine:
         """Return whether one more sample would be written at once, if its keys find place."""
         return not self._waiting and (self._max_rows is None or self.running < self._max_rows)
 
-    def submit(self, wanted: Iterable[Wanted], on_delta: OnDelta | None = None) -> Handle:
+    def submit(self, samples: Iterable[Wanted], on_delta: OnDelta | None = None) -> Handle:
         """Ask for samples; they begin with the next steps.
 
         on_delta: told of text as it becomes certain; the last delta of a sample holds the sample. What it
         raises ends the request. Raises `ValueError` for a prompt that is empty or as long as the context.
         """
         handle = Handle(on_delta)
-        asked = list(wanted)
-        self._check(asked)
+        requested = list(samples)
+        self._check(requested)
         handle.rows = [
-            Row.begin(self._backbone, one, handle, self._slot(one.adapter, one.prompt)) for one in asked
+            Row.begin(self._backbone, sample, handle, self._slot(sample.adapter, sample.prompt))
+            for sample in requested
         ]
         self._waiting += handle.rows
         return handle
 
-    def _check(self, asked: Sequence[Wanted]) -> None:
+    def _check(self, samples: Sequence[Wanted]) -> None:
         context = context_length(self._backbone)
-        for one in asked:
-            if not one.prompt:
-                raise ValueError(f"prompt {one.place[0]} is empty")
-            if len(one.prompt) >= context:
+        for sample in samples:
+            if not sample.prompt:
+                raise ValueError(f"prompt {sample.place[0]} is empty")
+            if len(sample.prompt) >= context:
                 raise ValueError(
-                    f"prompt {one.place[0]} has {len(one.prompt)} tokens; the model's context holds {context}"
+                    f"prompt {sample.place[0]} has {len(sample.prompt)} tokens; the model's context "
+                    f"holds {context}"
                 )
-        for adapter in {one.adapter for one in asked} - {None, *self._backbone.adapters}:
+        for adapter in {sample.adapter for sample in samples} - {None, *self._backbone.adapters}:
             raise ValueError(f"adapter {adapter!r} is not loaded")
 
     def cancel(self, handle: Handle) -> None:

@@ -50,7 +50,7 @@ def rollout(
         read_at_once=_READ_AT_ONCE,
         make_lane=None if shapes is None else lambda: StaticLane(shapes),
     )
-    handle = engine.submit(_wanted(prompts, parameters, n, adapter, seeds), on_delta)
+    handle = engine.submit(_requested_samples(prompts, parameters, n, adapter, seeds), on_delta)
     with backbone.using(adapter):
         while engine.busy:
             if cancelled is not None and cancelled():
@@ -83,7 +83,7 @@ def _check_width(
         )
 
 
-def _wanted(
+def _requested_samples(
     prompts: Sequence[Sequence[int]],
     parameters: SamplingParameters,
     n: int,

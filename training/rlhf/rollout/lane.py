@@ -146,8 +146,8 @@ class Lane:
             row = self.rows[number]
             if row.finished is None or row.slot.broken:
                 continue
-            own = row.tokens[row.read : row.read + self._cache.row_lengths[number]]
-            ids = (*row.slot.prompt, *(token.id for token in own))
+            tokens = row.tokens[row.read : row.read + self._cache.row_lengths[number]]
+            ids = (*row.slot.prompt, *(token.id for token in tokens))
             self._prefixes.add(row.wanted.adapter, ids, functools.partial(self._cache.copied, number))
 
     def _wipe_broken(self, alive: Collection[int], used: Collection[int]) -> None:

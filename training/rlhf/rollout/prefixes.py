@@ -30,7 +30,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
+class _Prefix:
     adapter: str | None
     ids: Tensor
     layers: Layers
@@ -44,31 +44,33 @@ class Prefixes:
         self.most_tokens = most_tokens
         self.tokens_reused = 0
         """Tokens of prompts that were not read again."""
-        self._kept: list[_Kept] = []
+        self._kept: list[_Prefix] = []
 
     @property
     def tokens(self) -> int:
         """Return the tokens of all sequences."""
-        return sum(len(one.ids) for one in self._kept)
+        return sum(len(prefix.ids) for prefix in self._kept)
 
     def add(self, adapter: str | None, ids: Sequence[int], layers: Callable[[], Layers]) -> None:
         """Keep a sequence, and no longer those that it continues. layers: called if it is kept."""
         if not _LEAST <= len(ids) <= self.most_tokens:
             return
         new = torch.tensor(ids)
-        shared = [_shared(one.ids, new) if one.adapter == adapter else 0 for one in self._kept]
+        shared = [_shared(prefix.ids, new) if prefix.adapter == adapter else 0 for prefix in self._kept]
         if len(new) in shared:
             return
-        others = [one for one, length in zip(self._kept, shared, strict=True) if length < len(one.ids)]
-        self._kept = [*others, _Kept(adapter, new, layers())]
+        others = [
+            prefix for prefix, length in zip(self._kept, shared, strict=True) if length < len(prefix.ids)
+        ]
+        self._kept = [*others, _Prefix(adapter, new, layers())]
         while self.tokens > self.most_tokens:
             self._kept.pop(0)
 
     def longest(self, adapter: str | None, prompt: Sequence[int]) -> Known:
         """Return the longest beginning of a prompt that is kept, its last token aside: that must be read, for
         the next one is drawn by its state."""
-        wanted = torch.tensor(prompt[:-1])
-        lengths = [_shared(one.ids, wanted) if one.adapter == adapter else 0 for one in self._kept]
+        ids = torch.tensor(prompt[:-1])
+        lengths = [_shared(prefix.ids, ids) if prefix.adapter == adapter else 0 for prefix in self._kept]
         length = max(lengths, default=0)
         if length < _LEAST:
             return Known({}, 0)
@@ -78,8 +80,8 @@ class Prefixes:
         return Known(best.layers, length)
 
 
-def _shared(one: Tensor, other: Tensor) -> int:
+def _shared(ids: Tensor, other: Tensor) -> int:
     """Return how many tokens two sequences begin with in common."""
-    length = min(len(one), len(other))
-    different = (one[:length] != other[:length]).nonzero()
+    length = min(len(ids), len(other))
+    different = (ids[:length] != other[:length]).nonzero()
     return int(different[0]) if len(different) else length

@@ -84,15 +84,15 @@ class Row:
     finished: Sample | None = None
 
     @classmethod
-    def begin(cls, backbone: Backbone, wanted: Wanted, handle: Handle, slot: Slot) -> Row:
+    def begin(cls, backbone: Backbone, sample: Wanted, handle: Handle, slot: Slot) -> Row:
         """Return a sample without tokens."""
         return cls(
-            wanted=wanted,
+            wanted=sample,
             handle=handle,
             slot=slot,
-            generator=noise_of(wanted.seed, backbone.device),
-            text=TextStream(backbone.tokenizer, wanted.parameters.stop),
-            limit=min(wanted.parameters.max_tokens, context_length(backbone) - len(wanted.prompt)),
+            generator=noise_of(sample.seed, backbone.device),
+            text=TextStream(backbone.tokenizer, sample.parameters.stop),
+            limit=min(sample.parameters.max_tokens, context_length(backbone) - len(sample.prompt)),
         )
 
     @property

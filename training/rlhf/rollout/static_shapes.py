@@ -93,13 +93,14 @@ class StaticShapes:
         """Keys and values of an attention layer, (rows, heads, width, head's width) each."""
         if layer not in self._kept:
             self._kept[layer] = [
-                one.new_zeros(self.rows, one.shape[1], self.width, one.shape[3]) for one in (key, value)
+                tensor.new_zeros(self.rows, tensor.shape[1], self.width, tensor.shape[3])
+                for tensor in (key, value)
             ]
         return self._kept[layer]
 
     def clear(self) -> None:
         """Forget all keys: a NaN that a rollout left would reach the next, for 0 times NaN is NaN."""
-        for tensor in (one for layer in self._kept.values() for one in layer):
+        for tensor in (buffer for layer in self._kept.values() for buffer in layer):
             tensor.zero_()
 
     def write(self, adapter: str | None, ids: Sequence[int], places: Sequence[int]) -> Tensor:
@@ -159,8 +160,8 @@ class _StaticWriting(Layout):
         for place, new in zip(layer, (key, value), strict=True):
             place[self._rows, :, self._places] = new[0].transpose(0, 1).to(place.dtype)
         keys, values = (place[: len(self._rows), :, : self._width] for place in layer)
-        asked = query[0].transpose(0, 1)[:, :, None].to(keys.dtype)
-        mixed = attend(asked, keys, values, self._seen_under(scores.window), scores)
+        queries = query[0].transpose(0, 1)[:, :, None].to(keys.dtype)
+        mixed = attend(queries, keys, values, self._seen_under(scores.window), scores)
         # (rows, heads, 1, width) to (1, rows, heads, width)
         return mixed[:, :, 0][None].to(query.dtype)
 

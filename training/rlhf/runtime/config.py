@@ -16,10 +16,12 @@ from training.contract import ContractError, RunSpec
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def resolve_device(wanted: str, *, local_rank: int = 0) -> torch.device:
+def resolve_device(requested: str, *, local_rank: int = 0) -> torch.device:
     """The device a run asks for; `auto` takes a GPU when there is one. Refuses one that is not there."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kind = next(name for name in ("cuda", "mps", "cpu") if available[name]) if wanted == "auto" else wanted
+    kind = (
+        next(name for name in ("cuda", "mps", "cpu") if available[name]) if requested == "auto" else requested
+    )
     if not available[kind]:
         raise ContractError(f"spec, device: {kind} is not available on this machine; use 'auto' or 'cpu'")
     if kind != "cuda":
@@ -32,11 +34,11 @@ def resolve_device(wanted: str, *, local_rank: int = 0) -> torch.device:
     return torch.device(kind, local_rank)
 
 
-def resolve_dtype(wanted: str, device: torch.device) -> torch.dtype:
+def resolve_dtype(requested: str, device: torch.device) -> torch.dtype:
     """Precision of the frozen base; `auto` is float32 on a CPU and bfloat16 on a GPU."""
-    if wanted == "auto":
+    if requested == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return _DTYPES[wanted]
+    return _DTYPES[requested]
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

@@ -54,8 +54,8 @@ class Processes:
         if self.world == 1:
             return mine
         every = self.gather_objects(mine)
-        names = {name for one in every for name in one}
-        return {name: torch.cat([one[name] for one in every if name in one]) for name in sorted(names)}
+        names = {name for part in every for name in part}
+        return {name: torch.cat([part[name] for part in every if name in part]) for name in sorted(names)}
 
     def gather_objects(self, mine: _Object) -> list[_Object]:
         """Return what each process hands over, by rank. It is pickled: among processes of one run alone."""

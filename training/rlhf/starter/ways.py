@@ -44,8 +44,8 @@ def is_complete(folder: Path) -> bool:
 
 def model_files(folder: Path) -> list[Path]:
     """Return the files of the model in a folder; none where there is no folder."""
-    wanted = (".safetensors", ".json", ".txt", ".jinja", ".model")
-    return [path for path in sorted(folder.glob("*")) if path.is_file() and path.suffix in wanted]
+    suffixes = (".safetensors", ".json", ".txt", ".jinja", ".model")
+    return [path for path in sorted(folder.glob("*")) if path.is_file() and path.suffix in suffixes]
 
 
 def copy_local(source: Path, into: Path, tell: Tell) -> dict[str, Any]:

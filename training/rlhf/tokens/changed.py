@@ -27,7 +27,10 @@ def differing(before: Sequence[int], after: Sequence[int]) -> tuple[Places, Plac
     removed: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
     old_at = new_at = 0
-    for old_kept, new_kept, size in [*((one.a, one.b, one.size) for one in blocks), (len(old), len(new), 0)]:
+    for old_kept, new_kept, size in [
+        *((block.a, block.b, block.size) for block in blocks),
+        (len(old), len(new), 0),
+    ]:
         removed.append((start + old_at, start + old_kept))
         written.append((start + new_at, start + new_kept))
         old_at, new_at = old_kept + size, new_kept + size

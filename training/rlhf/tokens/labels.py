@@ -89,20 +89,20 @@ class Wanted:
 class RowLabels:
     """Labels of a row's completions besides their ranking, as far as a method uses them."""
 
-    def __init__(self, row: SnapshotRow, wanted: Wanted, *, again: bool) -> None:
+    def __init__(self, row: SnapshotRow, labels: Wanted, *, again: bool) -> None:
         self._row = row
-        self._ratings = [item for item in row.ratings if among(item.criterion, wanted.criteria)]
-        self._flags = [item for item in row.spans if among(item.category, wanted.categories)]
-        self._missing = [item for item in row.missing if among(item.category, wanted.missing)]
+        self._ratings = [item for item in row.ratings if among(item.criterion, labels.criteria)]
+        self._flags = [item for item in row.spans if among(item.category, labels.categories)]
+        self._missing = [item for item in row.missing if among(item.category, labels.missing)]
         verdict = row.verdict if row.review is None else "" if again else row.review.verdict
-        self._verdict = verdict if wanted.verdicts and verdict in ("both_good", "both_bad") else ""
-        self._places = wanted.categories is None or bool(wanted.categories)
+        self._verdict = verdict if labels.verdicts and verdict in ("both_good", "both_bad") else ""
+        self._places = labels.categories is None or bool(labels.categories)
         rated = {rating.completion for rating in self._ratings}
         rated |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}
-        lacks = wanted.missing is None or bool(wanted.missing)
+        lacks = labels.missing is None or bool(labels.missing)
         self._read_for_flags = _read(row, row.read_for_spans) if self._places else set()
         self._read_for_missing = _read(row, row.read_for_missing) if lacks else set()
-        self._steps = _labelled_steps(row) if wanted.steps else {}
+        self._steps = _labelled_steps(row) if labels.steps else {}
         self.completions = rated | self._read_for_flags | self._read_for_missing | self._steps.keys()
         if self._verdict:
             self.completions |= {completion.id for completion in row.completions}
@@ -130,21 +130,21 @@ class RowLabels:
         )
 
 
-def among(name: str, wanted: frozenset[str] | None) -> bool:
-    """Return whether a criterion or category is wanted; None wants all."""
-    return wanted is None or name in wanted
+def among(name: str, selected: frozenset[str] | None) -> bool:
+    """Return whether a criterion or category is selected; None selects all."""
+    return selected is None or name in selected
 
 
 def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[Step, ...]]:
     """By completion, its steps that have a label; completions without one are left out."""
     places = {completion.id: completion.steps for completion in row.completions}
     labelled = {
-        one.completion: tuple(
+        entry.completion: tuple(
             Step(start, end, label)
-            for (start, end), label in zip(places[one.completion], one.labels, strict=True)
+            for (start, end), label in zip(places[entry.completion], entry.labels, strict=True)
             if label is not None
         )
-        for one in row.step_labels
+        for entry in row.step_labels
     }
     return {name: steps for name, steps in labelled.items() if steps}
 

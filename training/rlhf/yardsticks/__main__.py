@@ -60,8 +60,8 @@ def table_of(result: Mapping[str, Any]) -> str:
         lines.append(f"  {name:<24}{figure['value']:.3f}{bounds}  of {figure['items']}")
     lines.append(f"  {'chance':<24}{result['chance']:.3f}")
     lines += [
-        f"  {one['model']}, {one['figure']}: {one['value']:.3f} ({one['source']})"
-        for one in result["published"]
+        f"  {entry['model']}, {entry['figure']}: {entry['value']:.3f} ({entry['source']})"
+        for entry in result["published"]
     ]
     return "\n".join(lines)
 

@@ -60,21 +60,23 @@ def mean_over(figures: Sequence[Figure]) -> Figure:
 def by_subset(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     """Return the items of each subset, in the order of names."""
     subsets: dict[str, list[Scored]] = defaultdict(list)
-    for one in scored:
-        subsets[one.item.subset].append(one)
+    for result in scored:
+        subsets[result.item.subset].append(result)
     return dict(sorted(subsets.items()))
 
 
 def accuracy_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     """Return the share of items whose right responses all score above the wrong ones, of subsets and all."""
-    figures = {name: share_of([one.margin > 0 for one in some]) for name, some in by_subset(scored).items()}
-    return {"all": share_of([one.margin > 0 for one in scored]), **_without(figures, "all")}
+    figures = {
+        name: share_of([result.margin > 0 for result in some]) for name, some in by_subset(scored).items()
+    }
+    return {"all": share_of([result.margin > 0 for result in scored]), **_without(figures, "all")}
 
 
 def reward_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     """Return RewardBench 2's figures: accuracy of the best of four, the score of ties, and their mean."""
     figures = {
-        name: ties_figure(some) if name == TIES else share_of([one.margin > 0 for one in some])
+        name: ties_figure(some) if name == TIES else share_of([result.margin > 0 for result in some])
         for name, some in by_subset(scored).items()
     }
     return {"all": mean_over(list(figures.values())), **figures}
@@ -89,17 +91,19 @@ def ties_figure(scored: Sequence[Scored]) -> Figure:
     tanh(margin / spread − 1), margin the smaller of both. From the authors' published scoring.
     """
     kinds: dict[str, dict[str, Scored]] = {"ref": {}, "tied": {}}
-    for one in scored:
-        kind, _, number = one.item.name.partition(":")
-        kinds["ref" if kind == "ref" else "tied"][number] = one
+    for result in scored:
+        kind, _, number = result.item.name.partition(":")
+        kinds["ref" if kind == "ref" else "tied"][number] = result
     accuracy = sum(
-        0.3 * sum(one.margin > 0 for one in some.values()) / len(some) for some in kinds.values() if some
+        0.3 * sum(result.margin > 0 for result in some.values()) / len(some)
+        for some in kinds.values()
+        if some
     )
     both = [(kinds["ref"][name], tied) for name, tied in kinds["tied"].items() if name in kinds["ref"]]
     value = accuracy
     if both:
         margins = [(tied.margin, min(ref.margin, tied.margin), tied.spread) for ref, tied in both]
-        value += 0.2 * sum(own > spread for own, _, spread in margins) / len(both)
+        value += 0.2 * sum(margin > spread for margin, _, spread in margins) / len(both)
         value += 0.2 * sum(least > spread for _, least, spread in margins) / len(both)
         value += 0.01 * sum(_beyond(least, spread) for _, least, spread in margins) / len(both)
     return Figure(value=value, items=len(scored))
@@ -119,9 +123,9 @@ def rm_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     `normal` those of one style, `easy` those in which the right one has it.
     """
 
-    def hits(some: Sequence[Scored], wanted: Sequence[tuple[int, int]]) -> Figure:
+    def hits(some: Sequence[Scored], cells: Sequence[tuple[int, int]]) -> Figure:
         return share_of(
-            [sum(one.chosen[i] > one.rejected[j] for i, j in wanted) / len(wanted) for one in some]
+            [sum(result.chosen[i] > result.rejected[j] for i, j in cells) / len(cells) for result in some]
         )
 
     pairs = [(i, j) for i, j in product(range(STYLES), repeat=2)]
@@ -133,8 +137,7 @@ def rm_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     domains = by_subset(scored)
     figures = {name: hits(some, pairs) for name, some in domains.items()}
     of_levels = {
-        level: mean_over([hits(some, wanted) for some in domains.values()])
-        for level, wanted in levels.items()
+        level: mean_over([hits(some, cells) for some in domains.values()]) for level, cells in levels.items()
     }
     return {"all": mean_over(list(figures.values())), **of_levels, **figures}
 

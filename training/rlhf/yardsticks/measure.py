@@ -25,11 +25,11 @@ def scored_items(reward: Reward, items: Sequence[Item]) -> tuple[list[Scored], i
     scored, unread = [], 0
     for item in items:
         some = [next(scores) for _ in item.responses]
-        if not all(one.scored for one in some):
+        if not all(score.scored for score in some):
             unread += 1
             continue
         # Rewards of segments add up to the response's.
-        values = [one.value + sum(part.value for part in one.segments) for one in some]
+        values = [score.value + sum(part.value for part in score.segments) for score in some]
         right = len(item.chosen)
         scored.append(Scored(item=item, chosen=tuple(values[:right]), rejected=tuple(values[right:])))
     return scored, unread
@@ -55,5 +55,5 @@ def measure(yardstick: Yardstick, reward: Reward, path: Path, *, most: int | Non
         "sampled": most is not None,
         "chance": yardstick.chance["all"],
         "figures": {name: asdict(figure) for name, figure in yardstick.figures(scored).items()},
-        "published": [asdict(one) for one in yardstick.published],
+        "published": [asdict(entry) for entry in yardstick.published],
     }

@@ -44,7 +44,7 @@ def reward_bench_2(row: Row, number: str) -> Item:
     return Item(
         name=str(row.get("id", number)),
         subset=str(row["subset"]),
-        prompt=_asked(row["prompt"]),
+        prompt=_messages(row["prompt"]),
         chosen=_texts(row["chosen"], "chosen"),
         rejected=_texts(row["rejected"], "rejected"),
     )
@@ -60,7 +60,7 @@ def rm_bench(row: Row, number: str) -> Item:
     return Item(
         name=str(row.get("id", number)),
         subset="safety" if domain.startswith("safety") else domain,
-        prompt=_asked(row["prompt"]),
+        prompt=_messages(row["prompt"]),
         chosen=chosen,
         rejected=rejected,
     )
@@ -78,7 +78,7 @@ def ppe_preference(row: Row, number: str) -> Item | None:
     return Item(
         name=str(row.get("question_id", number)),
         subset=str(row.get("language") or "all"),
-        prompt=_asked(row["prompt"]),
+        prompt=_messages(row["prompt"]),
         chosen=(responses[best],),
         rejected=(responses[not best],),
     )
@@ -91,17 +91,17 @@ def alpaca_pairs(row: Row, number: str) -> Item | None:
         return None
     second = float(preference) == 2.0
     outputs = (str(row["output_1"]), str(row["output_2"]))
-    asked = "\n\n".join(part for part in (str(row["instruction"]), str(row.get("input") or "")) if part)
+    instruction = "\n\n".join(part for part in (str(row["instruction"]), str(row.get("input") or "")) if part)
     return Item(
         name=number,
         subset=str(row.get("dataset") or "all"),
-        prompt=_asked(asked),
+        prompt=_messages(instruction),
         chosen=(outputs[second],),
         rejected=(outputs[not second],),
     )
 
 
-def _asked(prompt: Any) -> tuple[Message, ...]:
+def _messages(prompt: Any) -> tuple[Message, ...]:
     """Return a prompt as messages: a text, or a list of turns with `role` and `content`."""
     if isinstance(prompt, str):
         return (Message(role="user", content=prompt),)

@@ -68,7 +68,7 @@ def main() -> int:
     except (ContractError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    _write(out, results, names, asked=len(names.dev[: task.asked]))
+    _write(out, results, names, name_count=len(names.dev[: task.asked]))
     return 0
 
 
@@ -94,10 +94,10 @@ class _Seed:
                 count = character_model(base, seed=self._seed)
                 _say(f"seed {self._seed}: a model of {count:,} parameters")
         sft, rl = self._folder / "sft", self._folder / "rl"
-        asked = self._arguments
-        seconds = [self._train(sft, base.resolve(), self._task.sft(max_steps=asked.sft_steps))]
+        arguments = self._arguments
+        seconds = [self._train(sft, base.resolve(), self._task.sft(max_steps=arguments.sft_steps))]
         imitated = self._measured("after imitation", sft)
-        settings = self._task.policy_gradient(max_steps=asked.rl_steps, batch_size=asked.prompts)
+        settings = self._task.policy_gradient(max_steps=arguments.rl_steps, batch_size=arguments.prompts)
         seconds.append(self._train(rl, sft / CHECKPOINT_FOLDER, settings))
         reinforced = self._measured("after reinforcement", rl)
         return {
@@ -156,25 +156,27 @@ class _Seed:
         return shares
 
 
-def _write(out: Path, results: list[dict[str, Any]], names: Names, *, asked: int) -> None:
+def _write(out: Path, results: list[dict[str, Any]], names: Names, *, name_count: int) -> None:
     rows = [
         {
-            "seed": str(one["seed"]),
+            "seed": str(result["seed"]),
             "after": when,
-            "greedy": f"{one[when]['greedy']:.1%}",
-            "T = 0.1": f"{one[when]['at 0.1']:.1%}",
-            "minutes": f"{one[when]['seconds'] / 60:.1f}",
+            "greedy": f"{result[when]['greedy']:.1%}",
+            "T = 0.1": f"{result[when]['at 0.1']:.1%}",
+            "minutes": f"{result[when]['seconds'] / 60:.1f}",
         }
-        for one in results
+        for result in results
         for when in ("imitation", "reinforcement")
     ]
     summary = (
-        f"Names reversed without a mistake, of {asked} of the dev split; {names.known} others of it stand in "
-        f"train too and are left out. The course's recipe ends at {GOAL:.1%}.\n\n{table(rows)}"
+        f"Names reversed without a mistake, of {name_count} of the dev split; {names.known} others of it "
+        f"stand in train too and are left out. The course's recipe ends at {GOAL:.1%}.\n\n{table(rows)}"
     )
     (out / "results.txt").write_text(summary, encoding="utf-8")
-    (out / "results.json").write_text(json.dumps({"goal": GOAL, "asked": asked, "seeds": results}, indent=2))
-    curves = {f"seed {one['seed']}": smoothed(one["reward"], _WINDOW) for one in results}
+    (out / "results.json").write_text(
+        json.dumps({"goal": GOAL, "asked": name_count, "seeds": results}, indent=2)
+    )
+    curves = {f"seed {result['seed']}": smoothed(result["reward"], _WINDOW) for result in results}
     title = f"Right answers among the samples of a step, mean of {_WINDOW} steps"
     (out / "curve.svg").write_text(draw(curves, title=title, goal=GOAL), encoding="utf-8")
     _say(f"\n{summary}\n{out / 'curve.svg'}")

@@ -29,11 +29,11 @@ def exact_match(
     parameters = SamplingParameters(temperature=temperature, max_tokens=max_tokens)
     right = 0
     for start in range(0, len(names), _AT_ONCE):
-        asked = names[start : start + _AT_ONCE]
-        prompts = [encoder.encode_prompt(question(name, wording), max_tokens=1_000_000)[0] for name in asked]
-        seeds = range(seed + start, seed + start + len(asked))
+        batch = names[start : start + _AT_ONCE]
+        prompts = [encoder.encode_prompt(question(name, wording), max_tokens=1_000_000)[0] for name in batch]
+        seeds = range(seed + start, seed + start + len(batch))
         answers = rollout(backbone, prompts, parameters, adapter=adapter, seeds=list(seeds))
         right += sum(
-            samples[0].text.strip() == name[::-1] for name, samples in zip(asked, answers, strict=True)
+            samples[0].text.strip() == name[::-1] for name, samples in zip(batch, answers, strict=True)
         )
     return right / len(names)

@@ -83,7 +83,7 @@ class PreferenceObjective:
                 len(teaching),
             )
         if self._models_ties and not self._continues_ties:
-            likeliest = likeliest_log_tie([ranks for one in teaching for ranks in self._choices(one)])
+            likeliest = likeliest_log_tie([ranks for example in teaching for ranks in self._choices(example)])
             with torch.no_grad():
                 self._backbone.extra(self._adapter, LOG_TIE).copy_(likeliest)  # noqa: S610 - not Django's
         for offsets in self._offsets:
@@ -186,4 +186,4 @@ def _offsets(backbone: Backbone, adapter: str, settings: RewardSettings) -> tupl
         ("annotator", settings.annotator_heads),
         ("group", settings.group_heads),
     )
-    return tuple(PeopleOffsets(backbone, adapter, SCORE, kind) for kind, wanted in kinds if wanted)
+    return tuple(PeopleOffsets(backbone, adapter, SCORE, kind) for kind, enabled in kinds if enabled)

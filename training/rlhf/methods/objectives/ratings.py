@@ -75,7 +75,7 @@ class RatingObjective:
 
     def outcome(self, states: Tensor, batch: Batch, examples: list[Example]) -> Outcome:
         """Return the mean loss of every judgment's ratings."""
-        rated = [(index, rating) for index, one in enumerate(examples) for rating in self._ratings(one)]
+        rated = [(index, rating) for index, item in enumerate(examples) for rating in self._ratings(item)]
         places = [int(batch.table[index, rating.answer]) for index, rating in rated]
         device = states.device
         scores = self._backbone.score(

@@ -48,7 +48,7 @@ def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Seg
 def read_of(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
     """Those of an answer's segments of which anything is read."""
     begin = answered.offsets[0][0] if answered.offsets else 0
-    return [one for one in segments if one[1] > begin]
+    return [part for part in segments if part[1] > begin]
 
 
 def bias_of(head: str) -> str:

@@ -88,7 +88,7 @@ class SegmentObjective:
         for example in teaching:
             answers = list(self.read(example))
             total += 1
-            faulty += sum(float(one.faulty.double().mean()) for one in answers) / len(answers)
+            faulty += sum(float(answer.faulty.double().mean()) for answer in answers) / len(answers)
         if faulty in (0, total):
             raise ContractError(
                 f"segment head {self.name!r}: {'every' if faulty else 'no'} {self.units} {self.marked} "
@@ -186,13 +186,13 @@ class SegmentObjective:
         first = 0
         for index, example in enumerate(examples):
             answers = list(self.read(example))
-            for one in answers:
-                answered = example.answers[one.place]
+            for answer in answers:
+                answered = example.answers[answer.place]
                 places.append(
-                    read_places(batch, first + one.place, answered, one.segments, self.head.granularity)
+                    read_places(batch, first + answer.place, answered, answer.segments, self.head.granularity)
                 )
-                faulty.append(one.faulty.float())
-                count = len(one.segments)
+                faulty.append(answer.faulty.float())
+                count = len(answer.segments)
                 share.append(torch.full((count,), 1 / (count * len(answers))))
                 of_example += [index] * count
             first += len(example.answers)

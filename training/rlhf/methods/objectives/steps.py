@@ -39,7 +39,7 @@ class StepObjective(SegmentObjective):
             faults = {(step.start, step.end): step.label in self.head.categories for step in labelled}
             segments = read_of(list(faults), example.answers[place])
             if segments:
-                yield ReadAnswer(place, segments, torch.tensor([faults[one] for one in segments]))
+                yield ReadAnswer(place, segments, torch.tensor([faults[segment] for segment in segments]))
 
     def marks(self, example: Example) -> list[str]:
         """Return the labels of an example's steps."""

@@ -41,10 +41,10 @@ def main() -> None:
     exec(compile(message["program"], "program", "exec"), names)  # noqa: S102 - what all this is for
     test = _line()
     if test:
-        wanted = json.loads(test)
-        exec(compile(wanted["test"], "test", "exec"), names)  # noqa: S102
+        test_case = json.loads(test)
+        exec(compile(test_case["test"], "test", "exec"), names)  # noqa: S102
         sys.stdout.flush()
-        os.write(1, wanted["token"].encode())
+        os.write(1, test_case["token"].encode())
 
 
 def _line() -> bytes:
