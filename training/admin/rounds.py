@@ -159,7 +159,7 @@ class RoundAdmin(BoundedAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
-        own = [
+        urls = [
             path("<path:object_id>/progress/", view(self.progress_view), name="training_round_progress"),
             *(
                 path(
@@ -171,7 +171,7 @@ class RoundAdmin(BoundedAdmin):
                 for name in ACTIONS
             ),
         ]
-        return [*own, *super().get_urls()]
+        return [*urls, *super().get_urls()]
 
     def change_view(
         self,
@@ -192,23 +192,23 @@ class RoundAdmin(BoundedAdmin):
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
         """Ask for confirmation, then do it; what is refused is said on the round's page."""
         round_ = self._round(request, object_id)
-        deed = ACTIONS[action]
+        round_action = ACTIONS[action]
         if request.method == "POST":
             user: Any = request.user
             try:
-                deed.perform(round_, user, request.POST)
+                round_action.perform(round_, user, request.POST)
             except Refusal as refusal:
                 messages.error(request, refusal.message)
             return redirect(self._address("change", round_))
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{deed.label}: round {round_.number}?",
+            "title": f"{round_action.label}: round {round_.number}?",
             "opts": self.opts,
             "original": round_,
             "round": round_,
-            "action": deed,
+            "action": round_action,
             "back": self._address("change", round_),
-            **facts_of(deed, round_, step=request.GET.get("step", "")),
+            **facts_of(round_action, round_, step=request.GET.get("step", "")),
         }
         return render(request, "admin/training/round/question.html", context)
 

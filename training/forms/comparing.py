@@ -154,11 +154,13 @@ class CompareForm(PlaygroundForm):
 
     def _first_choices(self, writers: list[Checkpoint], rewards: list[Checkpoint]) -> None:
         """The starter beside the newest policy, scored by the newest reward model."""
-        starter = next((one for one in writers if one.kind == CheckpointKind.STARTER), None)
-        newest = max((one for one in writers if one != starter), key=lambda one: one.pk, default=None)
+        starter = next((writer for writer in writers if writer.kind == CheckpointKind.STARTER), None)
+        newest = max(
+            (writer for writer in writers if writer != starter), key=lambda writer: writer.pk, default=None
+        )
         self.fields["left"].initial = starter.name if starter else None
         self.fields["right"].initial = newest.name if newest else None
-        self.fields["reward"].initial = max(rewards, key=lambda one: one.pk).name if rewards else None
+        self.fields["reward"].initial = max(rewards, key=lambda reward: reward.pk).name if rewards else None
 
     def clean(self) -> dict[str, Any]:
         """One prompt there must be, and each checkpoint once."""

@@ -119,7 +119,7 @@ def plain_value(value: Any) -> str | Promise:
     if isinstance(value, timedelta):
         return duration(value.total_seconds())
     if isinstance(value, list | tuple):
-        return ", ".join(str(plain_value(one)) for one in value) or "—"
+        return ", ".join(str(plain_value(item)) for item in value) or "—"
     return str(value) or "—"
 
 

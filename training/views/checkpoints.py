@@ -63,7 +63,7 @@ _HEADINGS = (
 def checkpoints(request: Request) -> HttpResponse:
     """List the checkpoints of one project, or of all one's projects, filtered and ordered. For managers."""
     require_manager(request.user, None)
-    asked = {name: request.GET.get(name, "").strip() for name in ("text", "tag", "kind")}
+    text_filters = {name: request.GET.get(name, "").strip() for name in ("text", "tag", "kind")}
     number, evaluated = request.GET.get("round", ""), request.GET.get("evaluated") == "1"
     slug = request.GET.get("project", "")
     project = managed_projects(request.user).filter(slug=slug).first()
@@ -71,11 +71,11 @@ def checkpoints(request: Request) -> HttpResponse:
     if project is not None:
         seen = seen.filter(Q(project=project) | Q(project=None))
     round_number = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None
-    matches = found_checkpoints(seen, **asked, round_number=round_number, evaluated=evaluated)
+    matches = found_checkpoints(seen, **text_filters, round_number=round_number, evaluated=evaluated)
     sort = request.GET.get("sort", "")
     sort = sort if sort.removeprefix("-") in ORDERS else ""
     listed = Paginator(with_evaluations(ordered_checkpoints(matches, sort)), _ROWS_ON_A_PAGE)
-    chosen = asked | {
+    chosen = text_filters | {
         "round": str(round_number or ""),
         "evaluated": "1" if evaluated else "",
         "project": project.slug if project else "",
@@ -120,7 +120,7 @@ def checkpoint(request: Request, name: str) -> HttpResponse:
 @require_POST
 def describe(request: Request, name: str) -> HttpResponse:
     """Give it other tags and notes. For managers."""
-    checkpoint = _own(request, name)
+    checkpoint = _changeable_checkpoint(request, name)
     tags, notes = request.POST.get("tags", ""), request.POST.get("notes", "").replace("\r\n", "\n")
     try:
         describe_checkpoint(
@@ -156,7 +156,7 @@ def card(request: Request, name: str) -> HttpResponse:
 @require_POST
 def export(request: Request, name: str) -> HttpResponse:
     """Have it written as a folder for others, or pushed to a hub. For managers."""
-    checkpoint = _own(request, name)
+    checkpoint = _changeable_checkpoint(request, name)
     try:
         request_export(
             checkpoint=checkpoint,
@@ -198,7 +198,7 @@ def export_download(request: Request, name: str, pk: int) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: Request, name: str) -> HttpResponse:
     """Ask for confirmation, then delete the files; the record stays. For managers."""
-    checkpoint = _own(request, name)
+    checkpoint = _changeable_checkpoint(request, name)
     if request.method == "POST":
         try:
             delete_files(checkpoint=checkpoint, deleted_by=request.user)
@@ -216,7 +216,7 @@ def _checkpoint(request: Request, name: str) -> Checkpoint:
     return checkpoint
 
 
-def _own(request: Request, name: str) -> Checkpoint:
+def _changeable_checkpoint(request: Request, name: str) -> Checkpoint:
     """A checkpoint that this person may change: one of no project is the administrators' business."""
     checkpoint = _checkpoint(request, name)
     if checkpoint.project is None and not request.user.is_superuser:
@@ -259,7 +259,7 @@ def _exports(checkpoint: Checkpoint) -> dict[str, object]:
     return {
         "checkpoint": checkpoint,
         "exports": listed,
-        "exports_go_on": any(one.goes_on for one in listed),
+        "exports_go_on": any(row.goes_on for row in listed),
         "hub_is_set": hub_is_set(),
         "hub_variable": "RONDO_HUB_TOKEN",
     }

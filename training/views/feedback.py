@@ -57,14 +57,14 @@ def feedback(request: Request, project: Project) -> HttpResponse:
     rows = stored_requests(project, form.asked())
     page = Paginator(rows, _PER_PAGE).get_page(request.GET.get("page"))
     counted = {row.pk: row for row in with_counts(rows.filter(pk__in=[row.pk for row in page]))}
-    asked = request.GET.copy()
-    asked.pop("page", None)
+    query = request.GET.copy()
+    query.pop("page", None)
     context = {
         "project": project,
         "form": form,
         "page": page,
         "rows": [counted[row.pk] for row in page],
-        "asked": asked.urlencode(),
+        "asked": query.urlencode(),
         "stores": settings_of(project).stores_requests,
     }
     return render(request, "training/feedback/requests.html", context)

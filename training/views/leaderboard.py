@@ -115,19 +115,19 @@ def leaderboard(request: Request, project: Project) -> HttpResponse:
     board = board_of(project, form.choice)
     names = names_of({standing.source for standing in board.standings})
     items = _Items(project, form)
-    rated = [one for one in board.standings if one.is_rated]
-    low = min((one.low for one in rated), default=0.0)
-    high = max((one.high for one in rated), default=1.0)
+    rated = [standing for standing in board.standings if standing.is_rated]
+    low = min((standing.low for standing in rated), default=0.0)
+    high = max((standing.high for standing in rated), default=1.0)
     axis = Axis(start=low, end=max(high, low + 1.0))
     rows = [
         _Row(
-            standing=one,
-            name=names[one.source][0],
-            checkpoint_url=_checkpoint_url(names[one.source][1]),
-            items_url=items.url(one.source),
-            place=axis.interval(one.rating, one.low, one.high) if one.is_rated else None,
+            standing=standing,
+            name=names[standing.source][0],
+            checkpoint_url=_checkpoint_url(names[standing.source][1]),
+            items_url=items.url(standing.source),
+            place=axis.interval(standing.rating, standing.low, standing.high) if standing.is_rated else None,
         )
-        for one in board.standings
+        for standing in board.standings
     ]
     context = {
         "project": project,
@@ -146,7 +146,7 @@ def leaderboard(request: Request, project: Project) -> HttpResponse:
         "waiting": waiting(project),
         "tie_percent": None if board.tie is None else round(100 * board.tie),
         "unrated": len(board.standings) - len(rated),
-        "has_elo": any(one.elo is not None for one in board.standings),
+        "has_elo": any(standing.elo is not None for standing in board.standings),
         "parts": values_of(project),
     }
     return render(request, "training/leaderboard.html", context)

@@ -92,7 +92,9 @@ def endpoint(method: str, scope: TokenScope) -> Callable[[Endpoint], Endpoint]:
 @endpoint("GET", TokenScope.READ)
 def models(request: HttpRequest, token: ApiToken) -> HttpResponse:
     """The checkpoints that answer. For who holds a token of someone who manages a project."""
-    return JsonResponse({"object": "list", "data": [_entry(one) for one in served_models(token.user)]})
+    return JsonResponse(
+        {"object": "list", "data": [_entry(checkpoint) for checkpoint in served_models(token.user)]}
+    )
 
 
 @endpoint("GET", TokenScope.READ)
@@ -207,10 +209,10 @@ def _upstream(checkpoint: Checkpoint) -> tuple[Upstream, bool]:
         other = upstream_of(checkpoint)
     except EngineError as error:
         raise _failed(error) from error
-    own = Upstream(
+    rondo_server = Upstream(
         url=settings.RONDO_MODEL_SERVER_URL, model=checkpoint.name, key=settings.RONDO_MODEL_SERVER_KEY
     )
-    return other or own, other is not None
+    return other or rondo_server, other is not None
 
 
 class _Answer:

@@ -47,7 +47,9 @@ def recipe(request: Request, project: Project, number: int) -> HttpResponse:
     )
     if request.method != "POST":
         return _page(request, round_, RecipeForm(flattened(round_.parsed_recipe)))
-    data: dict[str, list[str]] = {name: [str(one) for one in values] for name, values in request.POST.lists()}
+    data: dict[str, list[str]] = {
+        name: [str(value) for value in values] for name, values in request.POST.lists()
+    }
     if "json" in data:
         return _save_json(request, round_, data["json"][-1])
     choice = data.get("policy-choice", [""])[0]
@@ -73,10 +75,10 @@ def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
     return saved or _page(request, round_, form, text=text, status=422)
 
 
-def _save(request: Request, round_: Round, wanted: Recipe) -> HttpResponse | None:
+def _save(request: Request, round_: Round, new_recipe: Recipe) -> HttpResponse | None:
     """Save and lead back to the page; None where the service refuses, with its words as a message."""
     try:
-        changed = change_recipe(round_=round_, recipe=wanted, actor=request.user)
+        changed = change_recipe(round_=round_, recipe=new_recipe, actor=request.user)
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return None
@@ -120,17 +122,17 @@ def _page(
 
 def _section(form: RecipeForm, names: tuple[str, ...]) -> Group:
     """Some of a recipe's fields; a section that is one part alone is that part."""
-    inputs = [one for name in names for one in form.whole.inputs if one.name == name]
-    groups = [one for name in names for one in form.whole.groups if one.name == name]
+    inputs = [field for name in names for field in form.whole.inputs if field.name == name]
+    groups = [group for name in names for group in form.whole.groups if group.name == name]
     if not inputs and len(groups) == 1:
         return groups[0]
     return Group(name="", label="", inputs=inputs, groups=groups)
 
 
 def _method_choices(form: RecipeForm) -> list[tuple[str, str]]:
-    own = (
+    custom_choices = (
         []
         if form.sent("policy-shown")[:1] != ["policy_gradient"]
         else [("policy_gradient", _("as it is set below"))]
     )
-    return [*own, *((name, label) for name, (label, _make) in PRESETS.items())]
+    return [*custom_choices, *((name, label) for name, (label, _make) in PRESETS.items())]

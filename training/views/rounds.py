@@ -69,19 +69,19 @@ def draft(request: Request, project: Project) -> HttpResponse:
 def act(request: Request, project: Project, number: int, action: str) -> HttpResponse:
     """Ask for confirmation, then do it; what is refused is said on the round's page. For managers."""
     round_ = _round(project, number)
-    deed = ACTIONS[action]
+    round_action = ACTIONS[action]
     if request.method == "POST":
         try:
-            deed.perform(round_, request.user, request.POST)
+            round_action.perform(round_, request.user, request.POST)
         except Refusal as refusal:
             messages.error(request, refusal.message)
         return redirect(round_)
     context = {
         "project": project,
         "round": round_,
-        "action": deed,
+        "action": round_action,
         "back": round_.get_absolute_url(),
-        **facts_of(deed, round_, step=request.GET.get("step", "")),
+        **facts_of(round_action, round_, step=request.GET.get("step", "")),
     }
     return render(request, "training/round_question.html", context)
 

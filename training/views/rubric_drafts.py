@@ -56,7 +56,10 @@ def _edited(request: Request, draft: RubricDraft) -> HttpResponse:
     form = RubricForm(request.POST or None)
     criteria = criterion_forms(
         request.POST or None,
-        [{name: one.values[name] for name in ("name", "text", "scale", "weight")} for one in checked],
+        [
+            {name: criterion.values[name] for name in ("name", "text", "scale", "weight")}
+            for criterion in checked
+        ],
     )
     if request.method == "POST" and is_done and form.is_valid() and criteria.is_valid():
         try:

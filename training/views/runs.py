@@ -56,8 +56,8 @@ def run(request: Request, pk: int) -> HttpResponse:
 
 def _page(request: Request, run: Run, *, status: int = 200, **more: object) -> HttpResponse:
     overlays = overlaid_on(run, request.GET.getlist("with"))
-    asked, step = request.GET.get("colour"), request.GET.get("step", "")
-    measure = next((one for one in MEASURES if one == asked), MEASURES[0])
+    colour, step = request.GET.get("colour"), request.GET.get("step", "")
+    measure = next((name for name in MEASURES if name == colour), MEASURES[0])
     report = read_evaluation(folder_of(run))
     metrics, is_behind = metrics_of([run, *overlays])
     context = {

@@ -22,8 +22,8 @@ _ROWS_ON_A_PAGE = 50
 @require_safe
 def snapshot(request: Request, digest: str) -> HttpResponse:
     """One snapshot with every judgment in it, page by page or at `?judgment=`. For managers."""
-    own = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
-    snapshot = own.select_related("project", "created_by").first()
+    snapshots = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
+    snapshot = snapshots.select_related("project", "created_by").first()
     if snapshot is None:
         raise Http404
     require_manager(request.user, snapshot.project)
@@ -52,7 +52,7 @@ def completion(request: Request, pk: int) -> HttpResponse:
     related = ("prompt__project", "source__checkpoint")
     completion = get_object_or_404(Completion.objects.select_related(*related), pk=pk)
     require_manager(request.user, completion.prompt.project)
-    asked = request_of(completion)
+    body = request_of(completion)
     context = {
         "project": completion.prompt.project,
         "completion": completion,
@@ -60,7 +60,7 @@ def completion(request: Request, pk: int) -> HttpResponse:
         "places": completion.ranks.select_related("judgment__annotator").order_by("judgment_id")[
             :_ROWS_ON_A_PAGE
         ],
-        "request_body": json.dumps(asked, indent=2, ensure_ascii=False) if asked else "",
+        "request_body": json.dumps(body, indent=2, ensure_ascii=False) if body else "",
         "server": settings.RONDO_MODEL_SERVER_URL,
     }
     return render(request, "training/completion.html", context)

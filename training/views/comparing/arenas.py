@@ -77,7 +77,7 @@ def _arenas(request: Request, project: Project, form: ArenaForm, *, status: int 
     context = {
         "project": project,
         "form": form,
-        "arenas": [(one, request.build_absolute_uri(one.get_absolute_url())) for one in links],
+        "arenas": [(link, request.build_absolute_uri(link.get_absolute_url())) for link in links],
     }
     return render(request, "training/comparing/arenas.html", context, status=status)
 

@@ -57,7 +57,9 @@ def create(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def prompt_set(request: Request, project: Project, pk: int) -> HttpResponse:
     """Show the prompts of a set, and those of the project that a search finds. For managers."""
-    return _one(request, _set(project, pk), PromptSetForm(initial={"name": _set(project, pk).name}))
+    return _prompt_set_page(
+        request, _set(project, pk), PromptSetForm(initial={"name": _set(project, pk).name})
+    )
 
 
 @require_POST
@@ -69,7 +71,7 @@ def change(request: Request, project: Project, pk: int) -> HttpResponse:
     try:
         if "name" in request.POST:
             if not form.is_valid():
-                return _one(request, prompt_set, form, status=422)
+                return _prompt_set_page(request, prompt_set, form, status=422)
             rename_prompt_set(prompt_set=prompt_set, changed_by=request.user, **form.cleaned_data)
             messages.success(request, _("Saved."))
         if added := _ids(request.POST.getlist("add")):
@@ -85,7 +87,7 @@ def change(request: Request, project: Project, pk: int) -> HttpResponse:
     except Refusal as refusal:
         if refusal.field == "name":
             form.add_error("name", refusal.message)
-            return _one(request, prompt_set, form, status=422)
+            return _prompt_set_page(request, prompt_set, form, status=422)
         messages.error(request, refusal.message)
     return redirect(prompt_set)
 
@@ -108,7 +110,9 @@ def _list(request: Request, project: Project, form: PromptSetForm, *, status: in
     return render(request, "training/comparing/prompt_sets.html", context, status=status)
 
 
-def _one(request: Request, prompt_set: PromptSet, form: PromptSetForm, *, status: int = 200) -> HttpResponse:
+def _prompt_set_page(
+    request: Request, prompt_set: PromptSet, form: PromptSetForm, *, status: int = 200
+) -> HttpResponse:
     project = prompt_set.project
     text, split = request.GET.get("find", "")[:200], request.GET.get("split", "")
     inside = prompt_set.prompts.order_by("pk")

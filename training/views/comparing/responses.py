@@ -84,7 +84,7 @@ def responses_of(shown: SideBySide) -> list[Response]:
             heads=sorted(answer.heads.items()),
             segments=_segments(answer),
             tokens=_stretches(answer.text, answer.token_kl, _KL_OF_FULL_SHADE) if comparable else (),
-            kl_sum=sum(one[2] for one in answer.token_kl) if answer.token_kl and comparable else None,
+            kl_sum=sum(token[2] for token in answer.token_kl) if answer.token_kl and comparable else None,
             kl_is_hidden=bool(answer.token_kl) and not comparable,
         )
         for place, answer in enumerate(answers)

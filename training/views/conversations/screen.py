@@ -75,7 +75,7 @@ class Talk:
     def positions(self) -> Sequence[tuple[int, str]]:
         """Return position and letter of the responses that are on their way."""
         assert self.standing.turn is not None  # noqa: S101 - only while responses are generated
-        numbers = [one.position for one in responses_to(self.standing.turn)]
+        numbers = [response.position for response in responses_to(self.standing.turn)]
         return [(number, "ABCD"[number - 1]) for number in numbers]
 
     @property
@@ -89,7 +89,11 @@ class Talk:
             messages = list(turn.prompt.messages)
         if continuation is not None:
             messages.append({"role": "assistant", "content": continuation.text})
-        return [(one["role"], render_markdown(one["content"])) for one in messages if one["role"] in _ROLES]
+        return [
+            (message["role"], render_markdown(message["content"]))
+            for message in messages
+            if message["role"] in _ROLES
+        ]
 
     @property
     def transcript(self) -> list[TurnRead]:
@@ -159,7 +163,7 @@ def ballot_of(standing: Standing) -> Assignment:
         pk=0,
         comparison=turn.comparison,
         annotator=standing.conversation.annotator,
-        display_order=[one.pk for one in shown],
+        display_order=[completion.pk for completion in shown],
     )
     ballot.fresh_completions = shown
     return ballot

@@ -69,7 +69,7 @@ def conversation_say(request: Request, project: Project, pk: uuid.UUID) -> HttpR
 
     The script has the responses generated afterwards; without it they are generated first.
     """
-    conversation = _own(request, project, pk)
+    conversation = _own_conversation(request, project, pk)
     text = request.POST.get("text", "")
     try:
         turn = say(conversation=conversation, annotator=request.user, text=text)
@@ -84,7 +84,7 @@ def conversation_say(request: Request, project: Project, pk: uuid.UUID) -> HttpR
 @project_page(role=Role.ANNOTATOR)
 def conversation_write(request: Request, project: Project, pk: uuid.UUID) -> HttpResponseBase:
     """Generate the responses to the last message, streamed to the script. For the annotator who talks."""
-    conversation = _own(request, project, pk)
+    conversation = _own_conversation(request, project, pk)
     return written(request, conversation, Addresses.of_member(conversation))
 
 
@@ -171,7 +171,7 @@ def _conversation_or_404(request: Request, project: Project, pk: uuid.UUID) -> C
     return conversation
 
 
-def _own(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
+def _own_conversation(request: Request, project: Project, pk: uuid.UUID) -> Conversation:
     conversation = _conversation_or_404(request, project, pk)
     if conversation.annotator_id != request.user.pk:
         raise Http404
