@@ -41,7 +41,7 @@ def test_an_arena_is_opened_voted_in_and_closed(
     made = as_carol.post("/projects/tea/arenas/", {"name": "Tea", "checkpoints": names, "prompts": 1})
     assert (made.status_code, made.json()["is_open"], made.json()["votes"]) == (201, True, 0)
     arena = ArenaLink.objects.get()
-    prepare_arena(arena.pk, engines=Engines(own=Engine(transport=httpx.MockTransport(server))))
+    prepare_arena(arena.pk, engines=Engines(rondo_engine=Engine(transport=httpx.MockTransport(server))))
     address = f"/arenas/{made.json()['arena']}/ballots/"
     ballot = as_alice.post(f"{address}next/").json()["ballot"]
     assert ballot == as_alice.post(f"{address}next/").json()["ballot"]

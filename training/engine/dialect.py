@@ -24,9 +24,9 @@ class Dialect:
     extensions: bool
     """True for Rondo's server: it knows every field, so a refusal is the caller's fault."""
 
-    def body(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the body of a request, without optional fields at their neutral value."""
-        body = dict(wanted)
+        body = dict(fields)
         if not self.extensions and not body.get("top_k"):
             # OpenAI's interface has no such field, and servers that have it differ in how it is turned off.
             body.pop("top_k", None)

@@ -90,9 +90,9 @@ def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> En
 class Engines:
     """Clients of all servers that a task uses, each created once and all closed at its end."""
 
-    def __init__(self, own: Engine | None = None) -> None:
-        """own: the client of Rondo's server; a supplied one is not closed here."""
-        self._own = own
+    def __init__(self, rondo_engine: Engine | None = None) -> None:
+        """rondo_engine: the client of Rondo's server; a supplied one is not closed here."""
+        self._own = rondo_engine
         self._made: dict[int | None, Engine] = {}
 
     def __enter__(self) -> Self:

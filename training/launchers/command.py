@@ -47,7 +47,7 @@ def _filled(part: str, values: Mapping[str, object]) -> str:
         if name is None:
             continue
         if name not in values or form or conversion:
-            known = ", ".join(f"{{{one}}}" for one in values)
+            known = ", ".join(f"{{{placeholder}}}" for placeholder in values)
             raise LauncherError(f"The placeholder {{{name}}} is not known here; use {known}")
         filled += str(values[name])
     return filled

@@ -288,7 +288,9 @@ def _trust(authority: str) -> ssl.SSLContext:
 
 def _is_active(status: dict[str, Any]) -> bool:
     """Return whether a Job, or a Job of a JobSet, has pods that wait or run."""
-    return any(one.get("active") for one in (status, *(status.get("replicatedJobsStatus") or ())))
+    return any(
+        job_status.get("active") for job_status in (status, *(status.get("replicatedJobsStatus") or ()))
+    )
 
 
 def _ended_by(pod: dict[str, Any]) -> str:

@@ -109,7 +109,7 @@ class Server:
                     if scored.groups:
                         answer["groups"] = scored.groups
                     answer["segments"] = {
-                        head: [[one._asdict() for one in rewards] for rewards in of_completions]
+                        head: [[reward._asdict() for reward in rewards] for rewards in of_completions]
                         for head, of_completions in scored.segments.items()
                     }
                 return JSONResponse(answer)

@@ -156,7 +156,8 @@ class Model:
         parameters = request.parameters(seed=seed, max_tokens=limit)
         emit(GenerationStarted(prompt_tokens=sum(map(len, prompts)), fingerprint=held.fingerprint))
         handle = self.engine.submit(
-            _wanted(prompts, parameters, request.samples, held.adapter), emit if request.stream else None
+            _requested_samples(prompts, parameters, request.samples, held.adapter),
+            emit if request.stream else None,
         )
         try:
             while not handle.finished:
@@ -172,17 +173,17 @@ class Model:
         if longest >= context:
             message = f"The prompt has {longest} tokens; the model's context holds {context}. Shorten it."
             raise RequestError(400, message, code="context_length_exceeded", param=field)
-        asked = request.token_limit
-        if asked is None:
+        limit = request.token_limit
+        if limit is None:
             chat = isinstance(request, ChatRequest)
             return min(DEFAULT_CHAT_TOKENS if chat else DEFAULT_COMPLETION_TOKENS, context - longest)
-        if longest + asked > context:
+        if longest + limit > context:
             message = (
-                f"The prompt's {longest} tokens and the {asked} asked for do not fit into the model's "
+                f"The prompt's {longest} tokens and the {limit} asked for do not fit into the model's "
                 f"context of {context}. Ask for at most {context - longest}."
             )
             raise RequestError(400, message, code="context_length_exceeded", param="max_tokens")
-        return asked
+        return limit
 
     # ── Scoring ───────────────────────────────────────────────────────────────────────
 
@@ -325,7 +326,7 @@ class Model:
             self._scoring -= 1
 
 
-def _wanted(
+def _requested_samples(
     prompts: Sequence[Sequence[int]], parameters: SamplingParameters, samples: int, adapter: str | None
 ) -> Iterator[Wanted]:
     """Every choice of the request, each with a seed of its own."""

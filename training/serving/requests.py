@@ -216,8 +216,8 @@ class CompletionRequest(SamplingRequest):
     @classmethod
     def _prompts(cls, value: Any, _handler: Any) -> list[str | list[int]]:
         # A union's own errors name the branches of the union, not what was sent.
-        one = isinstance(value, str) or (isinstance(value, list) and value and _all_integers(value))
-        if one:
+        is_single = isinstance(value, str) or (isinstance(value, list) and value and _all_integers(value))
+        if is_single:
             value = [value]
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_PROMPTS:
             raise ValueError(f"a text, or a list of 1 to {MAX_PROMPTS} texts, is expected")

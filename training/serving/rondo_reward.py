@@ -116,7 +116,9 @@ class Reward:
         """
         by_chat: dict[str, list[int]] = {}
         for number, (messages, _) in enumerate(pairs):
-            by_chat.setdefault(json.dumps([dict(one) for one in messages], sort_keys=True), []).append(number)
+            by_chat.setdefault(
+                json.dumps([dict(message) for message in messages], sort_keys=True), []
+            ).append(number)
 
         def of_chat(numbers: list[int]) -> list[float]:
             return self.score(pairs[numbers[0]][0], [pairs[number][1] for number in numbers])
@@ -133,7 +135,7 @@ class Reward:
     def _bodies(
         self, messages: Messages, completions: Sequence[str], context: Sequence[Any]
     ) -> list[dict[str, Any]]:
-        chat = [{"role": one["role"], "content": one["content"]} for one in messages]
+        chat = [{"role": message["role"], "content": message["content"]} for message in messages]
         more = {"context": list(context)} if context else {}
         return [
             {
@@ -198,7 +200,9 @@ def reward_from_environment() -> Reward:
 
 def trl_reward(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
     """Reward function of TRL (`reward_funcs`): prompts and completions as texts or as messages."""
-    pairs = [(_chat(prompt), _text(one)) for prompt, one in zip(prompts, completions, strict=True)]
+    pairs = [
+        (_chat(prompt), _text(completion)) for prompt, completion in zip(prompts, completions, strict=True)
+    ]
     return reward_from_environment().score_pairs(pairs)
 
 
@@ -237,9 +241,9 @@ def compute_score(
     reward = reward_from_environment()
     if "solution_strs" in batch:
         infos = batch.get("extra_infos") or [None] * len(batch["solution_strs"])
-        asked = zip(infos, batch["solution_strs"], strict=True)
-        return reward.score_pairs([(_asked(info), text) for info, text in asked])
-    return reward.score(_asked(extra_info), [solution_str])[0]
+        pairs = zip(infos, batch["solution_strs"], strict=True)
+        return reward.score_pairs([(_prompt_messages(info), text) for info, text in pairs])
+    return reward.score(_prompt_messages(extra_info), [solution_str])[0]
 
 
 def nemo_environment() -> type:
@@ -276,7 +280,7 @@ def nemo_environment() -> type:
 def _chat(prompt: Any) -> list[dict[str, str]]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    return [{"role": str(one["role"]), "content": str(one["content"])} for one in prompt]
+    return [{"role": str(message["role"]), "content": str(message["content"])} for message in prompt]
 
 
 def _text(completion: Any) -> str:
@@ -290,12 +294,14 @@ def _messages_in(label: Any) -> list[dict[str, str]] | None:
         except ValueError:
             return None
     is_chat = (
-        isinstance(label, list) and label and all(isinstance(one, dict) and "role" in one for one in label)
+        isinstance(label, list)
+        and label
+        and all(isinstance(message, dict) and "role" in message for message in label)
     )
     return _chat(label) if is_chat else None
 
 
-def _asked(info: Any) -> list[dict[str, str]]:
+def _prompt_messages(info: Any) -> list[dict[str, str]]:
     values = info if isinstance(info, Mapping) else {}
     for name in ("messages", "question", "prompt"):
         if values.get(name) is not None:

@@ -46,10 +46,10 @@ class Router:
         status = self.status()
         if self.keys.number_of(request) is not None:
             entries = await asyncio.to_thread(self.bases.entries)
-            status["models"] = [one["id"] for one in entries]
+            status["models"] = [entry["id"] for entry in entries]
             status["bases"] = await asyncio.gather(*map(self._of_base, self.supervisor.processes))
-            status["waiting"] = sum(one["waiting"] for one in status["bases"])
-            status["computing"] = any(one["computing"] for one in status["bases"])
+            status["waiting"] = sum(base["waiting"] for base in status["bases"])
+            status["computing"] = any(base["computing"] for base in status["bases"])
         return JSONResponse(status)
 
     def status(self) -> dict[str, Any]:
@@ -72,9 +72,11 @@ class Router:
     async def figures(self, request: Request) -> Response:
         """GET /metrics: those of every base that is awake, with the base as a label."""
         self.keys.require(request)
-        awake = [one for one in self.supervisor.processes if one.status["state"] == "ready"]
-        pages = await asyncio.gather(*(self._ask(one, "/metrics") for one in awake))
-        texts = {one.name: page.text for one, page in zip(awake, pages, strict=True) if page is not None}
+        awake = [process for process in self.supervisor.processes if process.status["state"] == "ready"]
+        pages = await asyncio.gather(*(self._ask(process, "/metrics") for process in awake))
+        texts = {
+            process.name: page.text for process, page in zip(awake, pages, strict=True) if page is not None
+        }
         page = merged_page(texts, self.supervisor.processes)
         return Response(page, headers={"Content-Type": CONTENT_TYPE})
 

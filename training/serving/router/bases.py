@@ -32,7 +32,9 @@ class Bases:
         except OSError:
             folders = []
         here = {
-            one.name for one in folders if CHECKPOINT_NAME.fullmatch(one.name) and starter.is_complete(one)
+            folder.name
+            for folder in folders
+            if CHECKPOINT_NAME.fullmatch(folder.name) and starter.is_complete(folder)
         }
         shared = self.catalogue.shared
         others = here | (shared.bases() if shared else frozenset())

@@ -56,7 +56,7 @@ def _gpus() -> list[Room]:
         return []
     if visible is None:
         return gpus
-    return [one for one in gpus if str(one.gpu) in [name.strip() for name in visible.split(",")]]
+    return [room for room in gpus if str(room.gpu) in [name.strip() for name in visible.split(",")]]
 
 
 def needed_bytes(folder: Path, *, places: int, dtype: str, on_gpu: bool) -> int:
@@ -83,7 +83,7 @@ def _parameters_of(file: Path) -> int:
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))
-    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def _per_place(folder: Path) -> int:

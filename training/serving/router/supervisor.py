@@ -78,7 +78,7 @@ class Supervisor:
         """Stop all of them."""
         if self._watch is not None:
             self._watch.cancel()
-        await asyncio.gather(*(one.stop() for one in self._processes.values()))
+        await asyncio.gather(*(process.stop() for process in self._processes.values()))
 
     @contextlib.asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[str]:
@@ -128,28 +128,33 @@ class Supervisor:
             best = max(rooms, key=lambda room: room.free)
             if process.needed <= best.free:
                 return best.gpu
-            awake = [one for one in self._processes.values() if one.is_running]
+            awake = [other for other in self._processes.values() if other.is_running]
             if process.needed > max(room.total for room in rooms):
                 raise _too_large(process, max(room.total for room in rooms))
             if not awake:
                 # Other programs hold the memory: the system decides.
                 return best.gpu
-            idle = [one for one in awake if not one.in_flight]
+            idle = [other for other in awake if not other.in_flight]
             if not idle:
                 raise RequestError(
                     503,
-                    f"There is no memory for {process.name} beside {', '.join(one.name for one in awake)}, "
-                    "which are in use. Ask again when they are idle.",
+                    f"There is no memory for {process.name} beside "
+                    f"{', '.join(other.name for other in awake)}, which are in use. "
+                    "Ask again when they are idle.",
                     code="no_room",
                     retry_after=5,
                 )
-            await min(idle, key=lambda one: one.used_at).stop()
+            await min(idle, key=lambda other: other.used_at).stop()
 
     def _within_limit(self, room: Room) -> Room:
         limit = self._policy.memory_bytes
         if limit is None:
             return room
-        held = sum(max(one.needed, one.memory_bytes) for one in self._processes.values() if one.is_running)
+        held = sum(
+            max(process.needed, process.memory_bytes)
+            for process in self._processes.values()
+            if process.is_running
+        )
         return Room(gpu=room.gpu, free=min(room.free, limit - held), total=min(room.total, limit))
 
     async def _go_on(self) -> None:
@@ -170,7 +175,7 @@ class Supervisor:
                 await process.stop()
                 del self._processes[process.name]
         async with self._placing:
-            awake = sorted((one for one in self._processes.values() if one.is_running), key=_used_at)
+            awake = sorted((other for other in self._processes.values() if other.is_running), key=_used_at)
             short = len(awake) > 1 and await self._is_short()
             # The one that was used last stays, whatever it holds.
             for process in awake[:-1]:
