@@ -240,13 +240,13 @@ def search_lines(path: Path, text: str, *, most_bytes: int) -> tuple[list[str], 
     """
     if not path.is_file():
         return [], False
-    wanted = text.casefold()
+    folded_text = text.casefold()
     with path.open("rb") as stream:
         start = max(0, path.stat().st_size - most_bytes)
         stream.seek(start)
         lines = stream.read(most_bytes).decode("utf-8", errors="replace").splitlines()
     # The first line is a part of one where the beginning is left out.
-    return [line for line in lines[1 if start else 0 :] if wanted in line.casefold()], start > 0
+    return [line for line in lines[1 if start else 0 :] if folded_text in line.casefold()], start > 0
 
 
 @contextmanager

@@ -84,8 +84,10 @@ class Rubric:
 
     def score(self, values: Mapping[str, float]) -> float:
         """Return the weighted mean, 0 to 1, of values by criterion key. Every criterion must have one."""
-        weighted = [one.weight * one.normalised(values[one.key]) for one in self.criteria]
-        return math.fsum(weighted) / math.fsum(one.weight for one in self.criteria)
+        weighted = [
+            criterion.weight * criterion.normalised(values[criterion.key]) for criterion in self.criteria
+        ]
+        return math.fsum(weighted) / math.fsum(criterion.weight for criterion in self.criteria)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +100,17 @@ class CriterionScore:
 
 def rubric_in_words(rubric: Rubric) -> str:
     """Return the criteria as numbered paragraphs for a judge."""
-    return "\n\n".join(_in_words(number, one) for number, one in enumerate(rubric.criteria, start=1))
+    return "\n\n".join(
+        _in_words(number, criterion) for number, criterion in enumerate(rubric.criteria, start=1)
+    )
 
 
 def rubric_form(rubric: Rubric, answers: int) -> str:
     """Return the sentences that say in which form a judge replies, with an example for `answers` answers."""
     lines = [
-        f"{letter}{number}: {_example(one, place + number)} | Because …"
+        f"{letter}{number}: {_example(criterion, place + number)} | Because …"
         for place, letter in enumerate(string.ascii_uppercase[:answers])
-        for number, one in enumerate(rubric.criteria, start=1)
+        for number, criterion in enumerate(rubric.criteria, start=1)
     ]
     return FORM.replace("{example}", "\n".join(lines))
 
@@ -128,8 +132,8 @@ def read_scores(text: str, rubric: Rubric, answers: int) -> list[dict[str, Crite
     if not any(scores) and any(_NONE.fullmatch(line[:100]) for line in lines):
         return None
     for letter, scored in zip(string.ascii_uppercase, scores, strict=False):
-        for number, one in enumerate(rubric.criteria, start=1):
-            if one.key not in scored:
+        for number, criterion in enumerate(rubric.criteria, start=1):
+            if criterion.key not in scored:
                 raise RubricReplyError(f"The score {letter}{number} is missing.")
     return scores
 

@@ -34,7 +34,7 @@ def steps(text: str) -> list[Segment]:
         segments = _paragraphs(text, sentences)
         if len(segments) < 2:
             segments = sentences
-    return [_trimmed(text, one) for one in segments if text[slice(*one)].strip()]
+    return [_trimmed(text, part) for part in segments if text[slice(*part)].strip()]
 
 
 def _of_trace(text: str) -> list[Segment]:
@@ -43,7 +43,7 @@ def _of_trace(text: str) -> list[Segment]:
     if not headings:
         return []
     # What stands before the first heading goes on where the prompt ended: it is the agent's.
-    starts = [(0, True), *((one.start(), one.group("agents") is not None) for one in headings)]
+    starts = [(0, True), *((heading.start(), heading.group("agents") is not None) for heading in headings)]
     ends = [start for start, _ in starts[1:]] + [len(text)]
     return [(start, end) for (start, agents), end in zip(starts, ends, strict=True) if agents]
 

@@ -77,7 +77,7 @@ class BaseModel(models.Model):
     @property
     def size(self) -> int:
         """Return the bytes of its files."""
-        return sum(int(one["size"]) for one in self.files)
+        return sum(int(file["size"]) for file in self.files)
 
     @property
     def starter(self) -> Checkpoint:

@@ -117,8 +117,8 @@ class Rows:
         """Return the sandwich, (P, P): see `matrix.Matrix.covariance`."""
         along, by_tie = self.scores(parameters)
         parts = [
-            (self.counts * one * other).sum(axis=1, keepdims=True)
-            for one, other in ((along, along), (along, by_tie), (by_tie, by_tie))
+            (self.counts * first * other).sum(axis=1, keepdims=True)
+            for first, other in ((along, along), (along, by_tie), (by_tie, by_tie))
         ]
         meat = self._assembled(parts[0], *(parts[1:] if self.with_tie else (None, None)))[0]
         information = self.information(parameters[:, None], self.counts[:, :, None])[0]

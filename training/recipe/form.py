@@ -170,7 +170,7 @@ class _Part:
     def _field(self, name: str, hint: Any, text: str, group: Group) -> Any:
         path = f"{self.prefix}{name}"
         if path == "policy":
-            return self._kept(self._policy(text, group))
+            return self._checked(self._policy(text, group))
         plain, optional = _without_none(hint)
         if dataclasses.is_dataclass(plain):
             return self._nested(path, name, plain, text, group, optional=optional)
@@ -190,10 +190,10 @@ class _Part:
         inner = Group(name=path, label=label_of(name), help=text, guide=self._guide(name))
         group.groups.append(inner)
         if not optional:
-            return self._kept(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
+            return self._checked(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
         inner.switch = _flag(f"{path}-on", label_of(name), self.form.sent(f"{path}-on"))
         if inner.switch.is_on:
-            return self._kept(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
+            return self._checked(_Part(self.form, cls, f"{path}-", muted=self.muted).read(inner))
         _Part(self.form, cls, f"{path}-", muted=True).read(inner)
         return None
 
@@ -210,7 +210,7 @@ class _Part:
             part = _Part(self.form, cls, f"{prefix}-", muted=self.muted or not keep.is_on)
             built_item = part.read(item)
             if keep.is_on:
-                built.append(self._kept(built_item))
+                built.append(self._checked(built_item))
             place += 1
         return tuple(built)
 
@@ -229,7 +229,7 @@ class _Part:
     def _guide(self, name: str) -> str:
         return f"{self.cls.__name__.lower()}-{name}"
 
-    def _kept(self, built: Any) -> Any:
+    def _checked(self, built: Any) -> Any:
         self.complete = self.complete and built is not None
         return built
 

@@ -173,17 +173,19 @@ class Store:
         self, key: str, listing: Listing, into: Path, left_out: Sequence[str], local: Collection[str]
     ) -> None:
         into.mkdir(parents=True, exist_ok=True)
-        wanted = {n: e for n, e in listing.files.items() if n.partition("/")[0] not in left_out}
-        for name, entry in wanted.items():
+        listed_files = {n: e for n, e in listing.files.items() if n.partition("/")[0] not in left_out}
+        for name, entry in listed_files.items():
             target = into / name
             if not _grows_into(target, entry):
                 self._bring(key, name, entry, target.with_name(f".{target.name}.fetching"), then=target)
             else:
                 self._bring(key, name, entry, target)
         for name, path in files_below(into, left_out=(*left_out, *local)):
-            if name not in wanted:
+            if name not in listed_files:
                 path.unlink(missing_ok=True)
-        for folder in sorted((one for one in into.rglob("*") if one.is_dir()), reverse=True):
+        for folder in sorted(
+            (subfolder for subfolder in into.rglob("*") if subfolder.is_dir()), reverse=True
+        ):
             if not any(folder.iterdir()):
                 folder.rmdir()
 

@@ -53,7 +53,9 @@ def look_up(repository: str, *, revision: str = "", token: str = "") -> HubModel
         model = api.model_info(
             repository, revision=revision or None, files_metadata=True, timeout=LOOKUP_SECONDS
         )
-    files = {one.rfilename: int(one.size or 0) for one in model.siblings or () if _is_wanted(one.rfilename)}
+    files = {
+        file.rfilename: int(file.size or 0) for file in model.siblings or () if _is_wanted(file.rfilename)
+    }
     if not any(_WEIGHTS.fullmatch(name) for name in files):
         raise HubError(
             f"{repository} has no weights in transformers' format (model*.safetensors). Choose a repository "

@@ -19,8 +19,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         listed = expired_files() if options["dry_run"] else apply_retention()
-        for one in listed:
-            self.stdout.write(f"{one.what}, {filesizeformat(one.size)}")
-        total = filesizeformat(sum(one.size for one in listed))
+        for entry in listed:
+            self.stdout.write(f"{entry.what}, {filesizeformat(entry.size)}")
+        total = filesizeformat(sum(entry.size for entry in listed))
         done = "would be deleted" if options["dry_run"] else "deleted"
         self.stdout.write(f"{len(listed)} {done}, {total}")

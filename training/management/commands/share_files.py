@@ -26,9 +26,11 @@ class Command(BaseCommand):
             here = sorted(folder.iterdir()) if folder.is_dir() else []
             try:
                 there = set(store.names(kind))
-                for one in here:
-                    if not one.name.startswith(".") and one.name not in there:
-                        store.publish(f"{kind}/{one.name}", one, left_out=OWN_FILES if kind == "runs" else ())
+                for path in here:
+                    if not path.name.startswith(".") and path.name not in there:
+                        store.publish(
+                            f"{kind}/{path.name}", path, left_out=OWN_FILES if kind == "runs" else ()
+                        )
                         sent += 1
             except StoreError as error:
                 raise CommandError(str(error)) from error

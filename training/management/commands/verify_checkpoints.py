@@ -24,7 +24,7 @@ class Command(BaseCommand):
                 raise CommandError(f"No such checkpoint: {', '.join(missing)}.")
         else:
             chosen = chosen.filter(files_deleted_at__isnull=True, server_url="")
-        damaged = [one.name for one in chosen if not self._check(one)]
+        damaged = [checkpoint.name for checkpoint in chosen if not self._check(checkpoint)]
         if damaged:
             raise CommandError(f"Damaged: {', '.join(damaged)}.")
 
@@ -34,9 +34,9 @@ class Command(BaseCommand):
         except Refusal as refusal:
             self.stdout.write(f"{checkpoint}: {refusal.message}")
             return False
-        for one in files:
-            if not one.is_sound:
-                self.stdout.write(f"{checkpoint}: {one.name} is {one.state}")
-        sound = not any(one.state in (FileState.CHANGED, FileState.MISSING) for one in files)
+        for file in files:
+            if not file.is_sound:
+                self.stdout.write(f"{checkpoint}: {file.name} is {file.state}")
+        sound = not any(file.state in (FileState.CHANGED, FileState.MISSING) for file in files)
         self.stdout.write(f"{checkpoint}: {'intact' if sound else 'damaged'}, {len(files)} files")
         return sound
