@@ -14,7 +14,7 @@ from training.services.comparing import arena, leaderboard
 from training.services.conversations import openings
 from training.services.evaluation import drift, scores
 from training.services.feedback import abuse, erasure, selection
-from training.services.judges import drafting, judges
+from training.services.judges import drafting, judge_job
 from training.services.registry import base_adding, exports, registry, retention
 from training.services.runs import launch_sweep, summaries
 from training.services.suggestions import suggesting
@@ -40,7 +40,7 @@ def sweep() -> None:
     leaderboard.sweep_votes()
     arena.sweep_arenas()
     openings.sweep_openings()
-    judges.sweep_judges()
+    judge_job.sweep_judges()
     abuse.sweep_abuse()
     selection.sweep_selection()
     drafting.sweep_drafts()
@@ -82,7 +82,7 @@ def do_job(kind: str, job_id: int) -> None:
 @shared_task(name=TaskName.JUDGE)
 def judge(judge_id: int) -> None:
     """Have a judge judge what is left to it."""
-    judges.judge_comparisons(judge_id)
+    judge_job.judge_comparisons(judge_id)
 
 
 @shared_task(name=TaskName.SELECT_FEEDBACK)
