@@ -16,7 +16,7 @@ from annotation.api.base import ApiView, ListView, ProjectView, read_body
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
 from annotation.selectors import access
-from training.api.side_by_side import named_checkpoints
+from training.api.side_by_side_parts import named_checkpoints
 from training.models import ArenaBallot, ArenaLink
 from training.services.comparing.arena import (
     MOST_CHECKPOINTS,

@@ -17,7 +17,7 @@ from annotation.models import ConversationTask
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
 from annotation.services.conversations import LONGEST_MESSAGE, archive_task, save_task
-from training.api.side_by_side import named_checkpoints
+from training.api.side_by_side_parts import named_checkpoints
 from training.forms.comparing import LONGEST_PROMPT
 from training.models import ContinuesWith, ConversationSettings
 from training.selectors.conversations import settings_of
