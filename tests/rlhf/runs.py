@@ -87,10 +87,10 @@ def judgments() -> list[SnapshotRow]:
 def contradicted() -> list[SnapshotRow]:
     """The same judgments, with the held-out ones turned round: what is learned is wrong there."""
     rows = []
-    for one in judgments():
-        worst = max(one.ranks.values())
-        turned = {name: worst + 1 - rank for name, rank in one.ranks.items()}
-        rows.append(replace(one, ranks=turned) if one.split == "held-out" else one)
+    for judgment in judgments():
+        worst = max(judgment.ranks.values())
+        turned = {name: worst + 1 - rank for name, rank in judgment.ranks.items()}
+        rows.append(replace(judgment, ranks=turned) if judgment.split == "held-out" else judgment)
     return rows
 
 
@@ -113,9 +113,9 @@ def qa_feedback_rankings() -> Iterator[tuple[str, dict[str, Any], list[int]]]:
     shared = Path(os.environ.get("RONDO_SHARED", ROOT.parent / "shared"))
     for index, item in enumerate(json.loads((shared / "data/qa_feedback/feedback.json").read_text())):
         ranks = [1, 1, 1, 1]
-        for (first, second), said in zip(combinations(range(4), 2), item["preference"], strict=True):
-            if said:
-                ranks[second if said == 1 else first] += 1
+        for (first, second), preference in zip(combinations(range(4), 2), item["preference"], strict=True):
+            if preference:
+                ranks[second if preference == 1 else first] += 1
         if len(set(ranks)) > 1:
             yield f"qa{index}", item, ranks
 

@@ -102,8 +102,8 @@ def test_goals_are_told_beside_the_figures_and_figures_that_cannot_be_are_found(
     assert "no verdict: not a GPU" in markdown(on_cpu)
     # More than the device can, another number of tokens, and a loss that has learned before it began.
     wrong = {RONDO: [{**figures, "seconds": seconds / 4, "tokens": 1, "loss": 0.2}]}
-    found = problems_of("7b", "dpo", wrong, list(lines_of("7b", "dpo", wrong, peak)))
-    assert [problem.split(", ", 2)[2].split(":")[0] for problem in found] == [RONDO] * 3
+    problems = problems_of("7b", "dpo", wrong, list(lines_of("7b", "dpo", wrong, peak)))
+    assert [problem.split(", ", 2)[2].split(":")[0] for problem in problems] == [RONDO] * 3
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_all_of_it_runs_on_a_processor_with_figures_that_can_be_true(tmp_path: P
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--smoke", *parts, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert {line["part"] for line in told["lines"]} == {"reward", "dpo", "grpo", "generation"}
-    assert told["problems"] == []
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {line["part"] for line in report["lines"]} == {"reward", "dpo", "grpo", "generation"}
+    assert report["problems"] == []
     assert "Device:" in (tmp_path / "report.md").read_text()

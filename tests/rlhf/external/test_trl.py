@@ -135,8 +135,8 @@ def test_a_step_is_cut_into_what_memory_holds_but_kto_sees_two_rows_at_least(
     machine = Machine(dtype="float32", has_gpu=False)
     rows = Rows([{"label": True}, {"label": False}], [], [])
     config = configuration(read_spec(run), rows, modules=["q_proj"], machine=machine, resume=None)
-    found = (config["per_device_train_batch_size"], config["gradient_accumulation_steps"])
-    assert found == expected
+    sizes = (config["per_device_train_batch_size"], config["gradient_accumulation_steps"])
+    assert sizes == expected
 
 
 def test_numbers_are_written_as_yaml_reads_them():
@@ -150,13 +150,15 @@ def test_a_ranking_is_handed_on_as_its_decided_pairs(base: Path, backbone: Backb
         row("j2", ["same", "same too"], [1, 1]),
         row("j3", ["kept", "out"], [1, 2], split="held-out"),
     ]
-    found = rows_of_judgments(rows, backbone.tokenizer, settings_from_json("preference", {}))
-    pairs = [(one["chosen"][0]["content"], one["rejected"][0]["content"]) for one in found.train]
+    converted = rows_of_judgments(rows, backbone.tokenizer, settings_from_json("preference", {}))
+    pairs = [(record["chosen"][0]["content"], record["rejected"][0]["content"]) for record in converted.train]
     assert pairs == [("good", "bad"), ("good", "worse")]
-    assert found.train[0]["prompt"] == [{"role": "user", "content": "What is the colour of the sky?"}]
-    assert [one["chosen"][0] for one in found.held_out] == [{"role": "assistant", "content": "kept"}]
+    assert converted.train[0]["prompt"] == [{"role": "user", "content": "What is the colour of the sky?"}]
+    assert [record["chosen"][0] for record in converted.held_out] == [
+        {"role": "assistant", "content": "kept"}
+    ]
     # The same reason as that of Rondo's own method.
-    assert [entry["reason"] for entry in found.dropped] == ["no two usable answers differ in rank"]
+    assert [entry["reason"] for entry in converted.dropped] == ["no two usable answers differ in rank"]
 
 
 def test_thumbs_and_demonstrations_become_unpaired_rows_and_completions(backbone: Backbone):
@@ -165,12 +167,12 @@ def test_thumbs_and_demonstrations_become_unpaired_rows_and_completions(backbone
     ratings = [{**rating, "completion": id_, "value": value} for id_, value in zip(ids, (1, 0), strict=True)]
     rows = [row("j1", ["up", "down"], [1, 2], ratings=ratings, demonstration="written")]
     kto = rows_of_judgments(rows, backbone.tokenizer, settings_from_json("kto", {}))
-    assert [(one["completion"][0]["content"], one["label"]) for one in kto.train] == [
+    assert [(record["completion"][0]["content"], record["label"]) for record in kto.train] == [
         ("up", True),
         ("down", False),
     ]
     sft = rows_of_judgments(rows, backbone.tokenizer, settings_from_json("sft", {}))
-    assert [one["completion"][0]["content"] for one in sft.train] == ["written"]
+    assert [record["completion"][0]["content"] for record in sft.train] == ["written"]
 
 
 def test_grpo_is_handed_prompts_and_asks_the_served_reward_model(
@@ -185,7 +187,7 @@ def test_grpo_is_handed_prompts_and_asks_the_served_reward_model(
     assert train(run) == EXIT_FAILED
     work = run / "state/trl"
     assert "def trl_reward(" in (work / "rondo_reward.py").read_text()
-    assert [one["prompt"][-1]["role"] for one in data_of(run, "train.jsonl")] == ["user"] * 5
+    assert [record["prompt"][-1]["role"] for record in data_of(run, "train.jsonl")] == ["user"] * 5
     config = yaml.safe_load((work / "trl.yaml").read_text())
     assert config["reward_funcs"] == ["rondo_reward.trl_reward"]
     assert config["num_generations"] == 4

@@ -101,7 +101,7 @@ def test_a_converted_model_computes_what_the_original_does_with_dequantised_weig
     assert load_file(tmp_path / "converted" / "model.safetensors")["model.norm.weight"].dtype == stored
     if kind == "gemma2":
         assert inspect_folder(tmp_path / "converted")["context"] == 512
-    tokenizer, known = (AutoTokenizer.from_pretrained(one) for one in (tmp_path / "converted", folder))
+    tokenizer, known = (AutoTokenizer.from_pretrained(source) for source in (tmp_path / "converted", folder))
     text = "  The answer is 123, isn't it?\n<|im_end|> \u00e9\u4f60"
     assert tokenizer(text)["input_ids"] == known(text)["input_ids"]
     assert tokenizer.chat_template == known.chat_template
@@ -146,7 +146,9 @@ def test_weights_of_every_type_are_those_that_gguf_dequantises(kind: Type, wide:
     assert main([str(path), str(tmp_path / "converted")]) == 0
     weights = load_file(tmp_path / "converted" / "model.safetensors")
     for written, name in (("token_embd", "embed_tokens"), ("blk.0.ffn_down", "layers.0.mlp.down_proj")):
-        tensor = next(one for one in gguf.GGUFReader(path).tensors if one.name == f"{written}.weight")
+        tensor = next(
+            candidate for candidate in gguf.GGUFReader(path).tensors if candidate.name == f"{written}.weight"
+        )
         assert tensor.tensor_type == kind
         expected = torch.from_numpy(gguf.dequantize(tensor.data, kind)).to(torch.float16)
         assert torch.equal(weights[f"model.{name}.weight"], expected)

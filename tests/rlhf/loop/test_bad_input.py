@@ -65,7 +65,9 @@ def told_by(folder: Path) -> list[dict[str, str]]:
     manifest = read_manifest(folder / "checkpoint", verify=True)
     assert manifest.dropped == dropped[:100]
     log = (folder / "log.txt").read_text()
-    counted = {reason: sum(one["reason"] == reason for one in dropped) for reason in manifest.dropped_counts}
+    counted = {
+        reason: sum(entry["reason"] == reason for entry in dropped) for reason in manifest.dropped_counts
+    }
     assert manifest.dropped_counts == counted
     assert sum(counted.values()) == len(dropped)
     assert all(f"Left out, {count} times: {reason}" in log for reason, count in counted.items())
@@ -90,7 +92,7 @@ def test_an_answer_too_long_or_with_a_control_token_is_left_out_and_listed(
         row("control", ["one<|im_end|>", "fine", "bad"], [1, 2, 3]),
     ]
     dropped = told_by(short_run(tmp_path / "run", base, rows, method))
-    reasons = {one["completion"]: one["reason"] for one in dropped}
+    reasons = {entry["completion"]: entry["reason"] for entry in dropped}
     assert reasons["long.0"] == "the answer is longer than max_tokens (128)"
     assert reasons["control.0"] == "the text holds the control token '<|im_end|>'"
 
@@ -118,7 +120,7 @@ def test_one_annotator_only_is_warned_of(base: Path, tmp_path: Path) -> None:
     several = [*judgments(), row("other", ["good", "bad"], [1, 2], annotator="annotator-2")]
     folder = short_run(tmp_path / "two", base, several, "reward")
     assert train(folder) == EXIT_FINISHED
-    assert not any("annotator" in one for one in read_manifest(folder / "checkpoint").warnings)
+    assert not any("annotator" in text for text in read_manifest(folder / "checkpoint").warnings)
 
 
 @each_method
@@ -151,7 +153,7 @@ def test_ties_beside_ratings_leave_no_head_as_it_was_drawn(base: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"),
+    ("method_settings", "named"),
     [
         ({"ratings": [{"name": "safe", "criterion": "safety"}]}, "'safety'"),
         ({"segments": [{"name": "faults", "categories": ["untrue"]}]}, "untrue"),
@@ -159,9 +161,9 @@ def test_ties_beside_ratings_leave_no_head_as_it_was_drawn(base: Path, tmp_path:
     ],
 )
 def test_a_category_without_examples_is_named(
-    base: Path, tmp_path: Path, asked: dict[str, Any], named: str
+    base: Path, tmp_path: Path, method_settings: dict[str, Any], named: str
 ) -> None:
-    message = failure_of(short_run(tmp_path / "run", base, judgments(), "reward", settings=asked))
+    message = failure_of(short_run(tmp_path / "run", base, judgments(), "reward", settings=method_settings))
     assert named in message
     assert "leave" in message, "what to do is not said"
 
@@ -249,7 +251,7 @@ def without_a_tensor(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         (without_template, "put its chat_template.jinja into the folder"),
         (cut_in_half, "the model cannot be loaded"),
@@ -257,16 +259,16 @@ def without_a_tensor(folder: Path) -> None:
     ],
 )
 def test_a_base_model_that_cannot_serve_is_refused_with_the_reason(
-    base: Path, tmp_path: Path, change: Callable[[Path], None], said: str
+    base: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     broken = broken_base(base, tmp_path / "broken", change)
     message = failure_of(short_run(tmp_path / "run", broken, judgments(), "reward"))
     assert f"{broken}: " in message
-    assert said in message
+    assert reason in message
 
 
 @pytest.mark.parametrize(
-    ("family", "said"),
+    ("family", "reason"),
     [
         (GptOssConfig, "model type 'gpt_oss' uses attention sinks"),
         (MambaConfig, "model type 'mamba' keeps a state instead of keys in some layers (linear_attention)"),
@@ -274,14 +276,14 @@ def test_a_base_model_that_cannot_serve_is_refused_with_the_reason(
     ],
 )
 def test_a_family_of_models_that_rondo_would_get_wrong_is_refused(
-    base: Path, tmp_path: Path, family: type[Any], said: str
+    base: Path, tmp_path: Path, family: type[Any], reason: str
 ) -> None:
     sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = family(vocab_size=320, **sizes)
     config.save_pretrained(tmp_path / "other")
     AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "other")
     message = failure_of(short_run(tmp_path / "run", tmp_path / "other", judgments(), "reward"))
-    assert said in message
+    assert reason in message
     assert "; choose a base " in message
 
 

@@ -78,8 +78,8 @@ def test_a_base_cut_over_two_processes_draws_the_loss_curve_of_a_whole_one(cut: 
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
     # A block has 2 · 48 · 48 + 2 · 24 · 48 (attention), 3 · 128 · 48 (MLP) and 2 · 48 (norms) = 25,440
     # parameters, there are three; 320 · 48 embeddings and a norm of 48 stay whole.
-    told = re.search(r"keeps about (\d+) of its (\d+) parameters", (cut / "log.txt").read_text())
-    assert [int(number) for number in told.groups()] == [3 * 25_440 // 2 + 15_408, 3 * 25_440 + 15_408]
+    match = re.search(r"keeps about (\d+) of its (\d+) parameters", (cut / "log.txt").read_text())
+    assert [int(number) for number in match.groups()] == [3 * 25_440 // 2 + 15_408, 3 * 25_440 + 15_408]
     assert "parameters" not in (whole / "log.txt").read_text()
 
 
@@ -89,12 +89,12 @@ def test_a_checkpoint_of_a_cut_base_scores_the_same_in_one_process(cut: Path, ba
     backbone.load_adapter("it", cut / "checkpoint")
     encoder = Encoder(backbone.tokenizer)
     costs = []
-    for one in judgments():
-        if one.split == "train":
+    for judgment in judgments():
+        if judgment.split == "train":
             continue
         values = []
-        for completion in one.completions:
-            answer = encoder.encode(one.messages, completion.text)
+        for completion in judgment.completions:
+            answer = encoder.encode(judgment.messages, completion.text)
             ids = torch.tensor([answer.ids])
             with torch.no_grad(), backbone.using("it"):
                 states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0]
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_a_cut_base_scores_the_same_in_one_process(cut: Path, ba
             if manifest.kind == "reward":
                 values.append(backbone.score("it", states[-1:])[0])
                 continue
-            said = [
+            log_probs = [
                 backbone.logits(of[answer.answer_start - 1 : -1])
                 .log_softmax(-1)
                 .gather(1, ids[0, answer.answer_start :, None])
@@ -111,8 +111,8 @@ def test_a_checkpoint_of_a_cut_base_scores_the_same_in_one_process(cut: Path, ba
                 for of in (states, without)
             ]
             # DPO's implicit reward with its default β of 0.1.
-            values.append(0.1 * (said[0] - said[1]))
-        ranks = [one.ranks[completion.id] for completion in one.completions]
+            values.append(0.1 * (log_probs[0] - log_probs[1]))
+        ranks = [judgment.ranks[completion.id] for completion in judgment.completions]
         pairs = [(a, b) for a in range(len(ranks)) for b in range(len(ranks)) if ranks[a] < ranks[b]]
         costs.append(torch.stack([-F.logsigmoid(values[a] - values[b]) for a, b in pairs]).mean())
     assert len(costs) == 2
@@ -163,7 +163,7 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
 def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_one(
     method: Method, adapter: str, base: Path, tmp_path: Path
 ) -> None:
-    one, four = (
+    single, four = (
         make_run(
             tmp_path / sharding,
             base,
@@ -175,11 +175,11 @@ def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_
         )
         for sharding in ("none", "node")
     )
-    assert train(one) == EXIT_FINISHED
+    assert train(single) == EXIT_FINISHED
     finish_all(four, 4, per_node=2)
     assert "The base is cut over 2 processes" in (four / "log.txt").read_text()
-    assert losses_of(four) == pytest.approx(losses_of(one), abs=1e-5)
-    ours, theirs = (read_manifest(run / "checkpoint").metrics for run in (four, one))
+    assert losses_of(four) == pytest.approx(losses_of(single), abs=1e-5)
+    ours, theirs = (read_manifest(run / "checkpoint").metrics for run in (four, single))
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
@@ -197,7 +197,7 @@ def test_machines_with_different_numbers_of_processes_share_no_base(base: Path, 
 def test_two_processes_draw_the_loss_curve_of_one(
     base: Path, tmp_path: Path, method: Method, more: dict[str, object]
 ) -> None:
-    one = make_run(
+    single = make_run(
         tmp_path / "one",
         base,
         odd_judgments(),
@@ -205,26 +205,26 @@ def test_two_processes_draw_the_loss_curve_of_one(
         settings=more,
         optimiser={"epochs": 2, "micro_batch_tokens": 64},
     )
-    two = same_run(one, tmp_path / "two")
-    assert train(one) == EXIT_FINISHED
+    two = same_run(single, tmp_path / "two")
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5)
+    assert losses_of(two) == pytest.approx(losses_of(single), abs=1e-5)
 
 
 def test_accelerate_starts_a_run_unchanged_and_fewer_judgments_than_processes_are_told(
     base: Path, tmp_path: Path
 ) -> None:
     rows = [row("only", ["the sun rises", "no"], [1, 2])]
-    one = make_run(tmp_path / "one", base, rows)
-    two = same_run(one, tmp_path / "two")
-    assert train(one) == EXIT_FINISHED
+    single = make_run(tmp_path / "one", base, rows)
+    two = same_run(single, tmp_path / "two")
+    assert train(single) == EXIT_FINISHED
     finish(two, ACCELERATE)
-    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-6)
+    assert losses_of(two) == pytest.approx(losses_of(single), abs=1e-6)
     warning = "2 processes share steps of 1 judgments: some have nothing to do; start fewer"
     assert warning in (two / "log.txt").read_text()
     assert warning in status_of(two).message
     assert warning in read_manifest(two / "checkpoint").warnings
-    assert warning not in (one / "log.txt").read_text()
+    assert warning not in (single / "log.txt").read_text()
 
 
 def test_what_is_wrong_is_said_by_the_first_process_alone(base: Path, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def wait_until(true: Callable[[], bool], process: Trainer | subprocess.Popen[byt
     """Wait for a state of the folder; a trainer that ends without it is the failure, not the clock."""
     while not true():
         if process.poll() is not None:
-            said = process.output if isinstance(process, Trainer) else process.stdout.read().decode()
-            assert true(), f"the trainer ended first: {said}"
+            output = process.output if isinstance(process, Trainer) else process.stdout.read().decode()
+            assert true(), f"the trainer ended first: {output}"
         time.sleep(0.005)
 
 
@@ -154,9 +154,9 @@ def test_the_status_command_tells_a_killed_run_from_a_live_one(base: Path, tmp_p
     assert finish_one(folder, "--status") == (EXIT_STOPPED, "waiting: no step yet\n")
     trainer = Trainer(folder)
     wait_until(lambda: steps_of(folder) >= 1, trainer)
-    code, said = finish_one(folder, "--status")
-    assert (code, said.split(":")[0]) == (EXIT_FINISHED, "running")
+    code, output = finish_one(folder, "--status")
+    assert (code, output.split(":")[0]) == (EXIT_FINISHED, "running")
     trainer.kill()
-    code, said = finish_one(folder, "--status")
-    assert (code, said.split(":")[0]) == (EXIT_STOPPED, "interrupted")
-    assert "It can be resumed" in said
+    code, output = finish_one(folder, "--status")
+    assert (code, output.split(":")[0]) == (EXIT_STOPPED, "interrupted")
+    assert "It can be resumed" in output

@@ -16,12 +16,12 @@ from training.rlhf.runtime.run_folder import RunFolder
 def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(base: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", base, optimiser={"max_steps": 2})
     assert train(run) == EXIT_FINISHED
-    told = read_machine_use(run)
-    assert told[0].step == 1
-    assert told[0].device == "cpu"
-    assert told[0].memory_bytes > 2**20
-    assert told[0].tokens_per_second
-    assert told[0].gpu_memory_bytes is None
+    uses = read_machine_use(run)
+    assert uses[0].step == 1
+    assert uses[0].device == "cpu"
+    assert uses[0].memory_bytes > 2**20
+    assert uses[0].tokens_per_second
+    assert uses[0].gpu_memory_bytes is None
     card = tmp_path / "card.md"
     card.write_text("# Of my own\n")
     out = tmp_path / "out"
@@ -36,10 +36,10 @@ def test_a_line_is_written_every_few_seconds_with_the_tokens_since_the_last(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("training.rlhf.runtime.machine.time.monotonic", lambda: now)
-    told = Machine(RunFolder(tmp_path), torch.device("cpu"))
+    machine = Machine(RunFolder(tmp_path), torch.device("cpu"))
     for step, at in enumerate([100.0, 101.0, 102.0, 105.0, 106.0], start=1):
         now = at
-        told.note(step=step, tokens=300.0, seconds=1.0 if step < 4 else 2.0)
+        machine.note(step=step, tokens=300.0, seconds=1.0 if step < 4 else 2.0)
     lines = read_machine_use(tmp_path)
     # Step 1 by itself; then steps 2 to 4: 900 tokens in 1 + 1 + 2 seconds. Step 5 waits for its five seconds.
     assert [(line.step, line.tokens_per_second) for line in lines] == [(1, 300.0), (4, 225.0)]

@@ -38,9 +38,9 @@ def backbone(folder: Path) -> Backbone:
 
 @pytest.fixture(scope="module")
 def shape(folder: Path) -> Shape:
-    found = Shape.read(folder)
-    assert found is not None
-    return found
+    result = Shape.read(folder)
+    assert result is not None
+    return result
 
 
 def bytes_of(tensors) -> int:
@@ -50,7 +50,7 @@ def bytes_of(tensors) -> int:
 def test_the_base_is_counted_to_the_byte_from_its_shape_and_from_its_files(
     folder: Path, backbone: Backbone, shape: Shape
 ):
-    real = bytes_of({id(one): one for one in backbone._model.parameters()}.values())
+    real = bytes_of({id(parameter): parameter for parameter in backbone._model.parameters()}.values())
     assert shape.parameters * 4 == real
     assert parameters_in(folder) == shape.parameters
     assert memory_of(SftSettings(), shape).base == real
@@ -95,7 +95,7 @@ def test_families_are_counted_with_their_key_heads_tied_heads_and_experts(tmp_pa
     # Norms of heads, and more norms to a block than Llama has, are not counted.
     assert shape.parameters == pytest.approx(parameters_in(folder), rel=0.02)
     family.add_adapter("policy", LoraSettings(), seed=0)
-    trained = sum(one.numel() for one in family.parameters("policy").values())
+    trained = sum(parameter.numel() for parameter in family.parameters("policy").values())
     estimate = shape.adapter_parameters(LoraSettings())
     # One factor A serves what Phi-3 joins into one layer.
     assert estimate == trained or (kind == "phi3" and trained < estimate)
@@ -103,8 +103,8 @@ def test_families_are_counted_with_their_key_heads_tied_heads_and_experts(tmp_pa
     with torch.no_grad():
         layout = cache.read([(cache.add_prompt(), 5)])
         family.packed_states(torch.arange(5)[None], torch.arange(5)[None], layout)
-    kept = sum(one.numel() for layer in cache._layers.values() for one in layer.prompts)
-    assert kept == 5 * 2 * shape.layers * shape.key_heads * shape.head_size
+    cached_numbers = sum(tensor.numel() for layer in cache._layers.values() for tensor in layer.prompts)
+    assert cached_numbers == 5 * 2 * shape.layers * shape.key_heads * shape.head_size
 
 
 def test_positions_by_longrope_count_as_the_trainer_counts_them(tmp_path: Path):

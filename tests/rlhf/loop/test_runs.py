@@ -159,18 +159,18 @@ def adapter_values(folder: Path) -> torch.Tensor:
 def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, method: Method) -> None:
     # 13 judgments in batches of 4: the last batch of an epoch is one judgment, and a process has none.
     rows = [*judgments(), row("odd", ["good answer", "bad"], [1, 2])]
-    one = make_run(tmp_path / "one", base, rows, method=method)
+    single = make_run(tmp_path / "one", base, rows, method=method)
     two = make_run(tmp_path / "two", base, rows, method=method)
-    assert train(one) == EXIT_FINISHED
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    ours, theirs = read_metrics(one), read_metrics(two)
+    ours, theirs = read_metrics(single), read_metrics(two)
     assert len(ours) == len(theirs) == 16
     for left, right in zip(ours, theirs, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], abs=2e-5)
         assert left["tokens"] == right["tokens"]
     assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], abs=1e-6)
     assert ours[-1]["held_out_loss"] == pytest.approx(theirs[-1]["held_out_loss"], abs=2e-5)
-    assert torch.allclose(adapter_values(one), adapter_values(two), atol=1e-3)
+    assert torch.allclose(adapter_values(single), adapter_values(two), atol=1e-3)
 
 
 def test_micro_batches_change_speed_and_not_results(base: Path, tmp_path: Path) -> None:

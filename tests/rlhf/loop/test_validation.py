@@ -20,18 +20,18 @@ def judged(prompts: int) -> Examples:
 
 
 def test_about_a_tenth_of_the_prompts_chooses_and_teaches_nothing():
-    given = judged(1000)
-    rest, validation = split_validation(given)
-    prompts = {one.prompt for one in validation}
+    examples = judged(1000)
+    rest, validation = split_validation(examples)
+    prompts = {example.prompt for example in validation}
     # Binomial with n = 1000, p = 0.1: outside of 63 to 137 with a chance below 1 in 10,000.
     assert 63 <= len(prompts) <= 137
     assert len(validation) == 2 * len(prompts)
-    assert not prompts & {one.prompt for one in rest.train}
+    assert not prompts & {example.prompt for example in rest.train}
     assert len(rest.train) + len(validation) == 2000
-    assert rest.held_out == given.held_out
+    assert rest.held_out == examples.held_out
     # A prompt keeps its side when others join it.
     _, later = split_validation(judged(1500))
-    assert {one.prompt for one in later if int(one.prompt[1:]) < 1000} == prompts
+    assert {example.prompt for example in later if int(example.prompt[1:]) < 1000} == prompts
 
 
 def test_of_few_judgments_none_is_cut_off():
@@ -62,7 +62,7 @@ def test_a_start_that_may_stay_is_a_choice():
 def test_the_validation_loss_chooses_where_the_held_out_loss_would_choose_otherwise(tmp_path: Path):
     best = BestState(tmp_path, Processes())
     evaluations = [(0.7, 0.5), (0.6, 0.6), (0.65, 0.4), (float("nan"), 0.1)]
-    taken = [
+    accepted = [
         best.offer(
             None,  # its weights are not asked for
             "reward",
@@ -72,5 +72,5 @@ def test_the_validation_loss_chooses_where_the_held_out_loss_would_choose_otherw
         )
         for step, (validation, held_out) in enumerate(evaluations, start=1)
     ]
-    assert taken == [True, True, False, False]
+    assert accepted == [True, True, False, False]
     assert (best.step, best.figures["held_out_loss"], best.stale) == (2, 0.6, 2)

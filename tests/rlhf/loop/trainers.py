@@ -84,7 +84,7 @@ def finish(folder: Path, count: int, *, per_node: int | None = None) -> None:
     """All to their end, which must be a good one."""
     trainers = start(folder, count, per_node=per_node)
     for trainer in trainers:
-        assert trainer.wait() == 0, "\n".join(one.output for one in trainers)
+        assert trainer.wait() == 0, "\n".join(process.output for process in trainers)
 
 
 def group(count: int, *, per_node: int | None = None) -> list[dict[str, str]]:

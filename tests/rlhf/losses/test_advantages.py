@@ -42,14 +42,14 @@ pads = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 def test_discounted_returns_by_hand():
     # γ = 0.5: G_2 = 4, G_1 = 2 + 0.5·4 = 4, G_0 = 1 + 0.5·4 = 3
-    found = advantages.discounted_returns(rows([1, 2, 4]), torch.ones(1, 3), gamma=0.5)
-    assert found.tolist() == [[3, 4, 4]]
+    returns = advantages.discounted_returns(rows([1, 2, 4]), torch.ones(1, 3), gamma=0.5)
+    assert returns.tolist() == [[3, 4, 4]]
 
 
 def test_returns_without_a_discount_are_the_sum_of_what_is_still_to_come():
     mask = torch.tensor([[0, 1, 1, 0, 1, 0]])
-    found = advantages.discounted_returns(rows([NAN, 1, 2, NAN, 4, NAN]), mask, gamma=1.0)
-    assert found.tolist() == [[0, 7, 6, 0, 4, 0]]
+    returns = advantages.discounted_returns(rows([NAN, 1, 2, NAN, 4, NAN]), mask, gamma=1.0)
+    assert returns.tolist() == [[0, 7, 6, 0, 4, 0]]
 
 
 def test_gae_by_hand():
@@ -58,10 +58,10 @@ def test_gae_by_hand():
     # δ_1 = 0 + 0.9·0.3 − 0.4     = −0.13     A_1 = −0.13 + 0.45·0.7   = 0.185
     # δ_0 = 0 + 0.9·0.4 − 0.5     = −0.14     A_0 = −0.14 + 0.45·0.185 = −0.05675
     # returns A + V: 0.44325, 0.585, 1.0
-    found, returns = advantages.gae(
+    estimates, returns = advantages.gae(
         rows([0, 0, 1]), rows([0.5, 0.4, 0.3]), torch.ones(1, 3), gamma=0.9, lam=0.5
     )
-    assert found[0].tolist() == pytest.approx([-0.05675, 0.185, 0.7])
+    assert estimates[0].tolist() == pytest.approx([-0.05675, 0.185, 0.7])
     assert returns[0].tolist() == pytest.approx([0.44325, 0.585, 1.0])
 
 
@@ -71,37 +71,37 @@ def test_gae_is_the_papers_double_sum_whatever_the_padding(episode, pad, gamma, 
     rewards, values = episode
     padded_rewards, mask = padded(rewards, *pad)
     padded_values, _ = padded(values, *pad)
-    found, returns = advantages.gae(padded_rewards, padded_values, mask, gamma=gamma, lam=lam)
+    estimates, returns = advantages.gae(padded_rewards, padded_values, mask, gamma=gamma, lam=lam)
     expected = gae_by_definition(rewards, values, gamma, lam)
-    assert found[mask].tolist() == pytest.approx(expected, abs=1e-9)
+    assert estimates[mask].tolist() == pytest.approx(expected, abs=1e-9)
     assert returns[mask].tolist() == pytest.approx(
         [a + v for a, v in zip(expected, values, strict=True)], abs=1e-9
     )
-    assert not found[~mask].any()
+    assert not estimates[~mask].any()
     assert not returns[~mask].any()
 
 
 def test_gae_steps_over_another_speakers_turn():
     rewards, mask = padded([1, 2, 3], 1, 1, hole=2)
     values, _ = padded([0.1, 0.2, 0.3], 1, 1, hole=2)
-    found, _ = advantages.gae(rewards, values, mask, gamma=0.9, lam=0.8)
-    assert found[mask].tolist() == pytest.approx(gae_by_definition([1, 2, 3], [0.1, 0.2, 0.3], 0.9, 0.8))
+    estimates, _ = advantages.gae(rewards, values, mask, gamma=0.9, lam=0.8)
+    assert estimates[mask].tolist() == pytest.approx(gae_by_definition([1, 2, 3], [0.1, 0.2, 0.3], 0.9, 0.8))
 
 
 def test_rows_of_different_length_do_not_touch_each_other():
     rewards, values = rows([1, 2, NAN], [NAN, NAN, 5]), rows([0.5, 0.5, NAN], [NAN, NAN, 1])
     mask = torch.tensor([[True, True, False], [False, False, True]])
-    found, _ = advantages.gae(rewards, values, mask, gamma=1.0, lam=1.0)
+    estimates, _ = advantages.gae(rewards, values, mask, gamma=1.0, lam=1.0)
     # λ = γ = 1: A_t is the sum of the rewards from t on, less V_t.
-    assert found.tolist() == [[2.5, 1.5, 0], [0, 0, 4]]
+    assert estimates.tolist() == [[2.5, 1.5, 0], [0, 0, 4]]
 
 
 def test_with_lambda_1_gae_is_the_discounted_return_less_the_value():
     rewards, values, mask = rows([1, -2, 0.5]), rows([0.3, 0.1, -0.4]), torch.ones(1, 3)
-    found, returns = advantages.gae(rewards, values, mask, gamma=0.7, lam=1.0)
+    estimates, returns = advantages.gae(rewards, values, mask, gamma=0.7, lam=1.0)
     expected = advantages.discounted_returns(rewards, mask, gamma=0.7)
     assert torch.allclose(returns, expected)
-    assert torch.allclose(found, expected - values)
+    assert torch.allclose(estimates, expected - values)
 
 
 def test_the_returns_are_those_of_the_advantages_before_whitening():
@@ -114,8 +114,8 @@ def test_the_returns_are_those_of_the_advantages_before_whitening():
 
 def test_nothing_of_an_advantage_takes_a_gradient():
     values = torch.zeros(1, 3, requires_grad=True)
-    found, returns = advantages.gae(torch.ones(1, 3), values, torch.ones(1, 3), gamma=1.0, lam=1.0)
-    assert not found.requires_grad
+    estimates, returns = advantages.gae(torch.ones(1, 3), values, torch.ones(1, 3), gamma=1.0, lam=1.0)
+    assert not estimates.requires_grad
     assert not returns.requires_grad
 
 
@@ -126,15 +126,15 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_group_relative_by_hand():
     # 1, 0, 0, 1: mean 0.5, deviations ±0.5, sample variance 4·0.25 / 3, std 0.5773503
-    found = advantages.group_relative(rows([1, 0, 0, 1]))
-    assert found[0].tolist() == pytest.approx([0.8660254, -0.8660254, -0.8660254, 0.8660254])
+    relative = advantages.group_relative(rows([1, 0, 0, 1]))
+    assert relative[0].tolist() == pytest.approx([0.8660254, -0.8660254, -0.8660254, 0.8660254])
     assert advantages.group_relative(rows([1, 0, 0, 1]), scale=False).tolist() == [[0.5, -0.5, -0.5, 0.5]]
 
 
 def test_what_could_not_be_scored_is_left_out_and_not_called_0():
     # Without the NaN: mean 2, sample std √2. As 0 it would pull the mean down to 4/3.
-    found = advantages.group_relative(rows([1, NAN, 3]))
-    assert found[0].tolist() == pytest.approx([-1 / math.sqrt(2), 0, 1 / math.sqrt(2)])
+    relative = advantages.group_relative(rows([1, NAN, 3]))
+    assert relative[0].tolist() == pytest.approx([-1 / math.sqrt(2), 0, 1 / math.sqrt(2)])
     assert advantages.leave_one_out(rows([1, NAN, 3])).tolist() == [[-2, 0, 2]]
 
 
@@ -157,8 +157,8 @@ def test_ties_in_single_precision_stay_ties():
 
 
 def test_a_small_difference_is_no_tie():
-    found = advantages.group_relative(rows([1.0, 1.0 + 1e-9]))
-    assert found[0].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)], rel=1e-5)
+    relative = advantages.group_relative(rows([1.0, 1.0 + 1e-9]))
+    assert relative[0].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)], rel=1e-5)
 
 
 @settings(deadline=None, max_examples=60)
@@ -171,8 +171,8 @@ def test_leave_one_out_compares_each_answer_with_the_mean_of_the_others(group):
         expected.append(0.0 if math.isnan(reward) or not others else reward - statistics.fmean(others))
     if scored and max(scored) - min(scored) < 1e-12:
         expected = [0.0] * len(group)
-    found = advantages.leave_one_out(rows(group))
-    assert found[0].tolist() == pytest.approx(expected, abs=1e-9)
+    differences = advantages.leave_one_out(rows(group))
+    assert differences[0].tolist() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -197,17 +197,17 @@ def test_whitening_sees_the_mask_alone():
     x = rows([NAN, 1, 2], [3, 6, 1e9])
     mask = torch.tensor([[False, True, True], [True, True, False]])
     deviation = math.sqrt(14 / 3)
-    found = advantages.whiten(x, mask)
-    assert found[mask].tolist() == pytest.approx([v / deviation for v in (-2, -1, 0, 3)])
-    assert not found[~mask].any()
+    whitened = advantages.whiten(x, mask)
+    assert whitened[mask].tolist() == pytest.approx([v / deviation for v in (-2, -1, 0, 3)])
+    assert not whitened[~mask].any()
 
 
 def test_whitening_can_keep_the_mean():
     x, mask = rows([1, 2, 3, 6, NAN]), torch.tensor([[1, 1, 1, 1, 0]])
-    found = advantages.whiten(x, mask, shift_mean=False)
-    assert found[0, :4].mean().item() == pytest.approx(3)
-    assert statistics.stdev(found[0, :4].tolist()) == pytest.approx(1)
-    assert found[0, 4] == 0
+    whitened = advantages.whiten(x, mask, shift_mean=False)
+    assert whitened[0, :4].mean().item() == pytest.approx(3)
+    assert statistics.stdev(whitened[0, :4].tolist()) == pytest.approx(1)
+    assert whitened[0, 4] == 0
 
 
 @pytest.mark.parametrize("x", [[2.0], [2.0, 2.0]])
@@ -250,11 +250,11 @@ def test_a_running_mean_goes_on_where_its_state_was_taken(decay):
     whole = advantages.RunningMeanBaseline(decay=decay)
     expected = [whole.advantages(batch) for batch in batches]
     first = advantages.RunningMeanBaseline(decay=decay)
-    found = [first.advantages(batch) for batch in batches[:3]]
+    continued = [first.advantages(batch) for batch in batches[:3]]
     second = advantages.RunningMeanBaseline(decay=decay)
     second.load_state_dict(first.state_dict())
-    found += [second.advantages(batch) for batch in batches[3:]]
-    assert torch.equal(torch.stack(found), torch.stack(expected))
+    continued += [second.advantages(batch) for batch in batches[3:]]
+    assert torch.equal(torch.stack(continued), torch.stack(expected))
 
 
 def test_a_decay_outside_its_bounds_is_refused():

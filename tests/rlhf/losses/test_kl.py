@@ -34,11 +34,11 @@ def expected_gradient(kind) -> torch.Tensor:
 def test_the_estimates_of_one_token_by_hand():
     # d = log 0.5 − log 0.25 = log 2: k1 = 0.6931, k2 = 0.2402, k3 = 0.5 − 1 + 0.6931 = 0.1931
     logp, ref_logp = torch.tensor([0.5]).log(), torch.tensor([0.25]).log()
-    found = [kl.estimate(logp, ref_logp, kind).item() for kind in ("k1", "k2", "k3", "abs")]
-    assert found == pytest.approx([0.693147, 0.240227, 0.193147, 0.693147], abs=1e-6)
+    estimates = [kl.estimate(logp, ref_logp, kind).item() for kind in ("k1", "k2", "k3", "abs")]
+    assert estimates == pytest.approx([0.693147, 0.240227, 0.193147, 0.693147], abs=1e-6)
     # The other way round d = −log 2: k3 = 2 − 1 − 0.6931 = 0.3069
-    found = [kl.estimate(ref_logp, logp, kind).item() for kind in ("k1", "k2", "k3", "abs")]
-    assert found == pytest.approx([-0.693147, 0.240227, 0.306853, 0.693147], abs=1e-6)
+    estimates = [kl.estimate(ref_logp, logp, kind).item() for kind in ("k1", "k2", "k3", "abs")]
+    assert estimates == pytest.approx([-0.693147, 0.240227, 0.306853, 0.693147], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
@@ -57,24 +57,24 @@ def test_k1_as_a_loss_has_no_expected_gradient():
 
 def test_the_expected_gradient_of_k2_is_that_of_the_divergence():
     logits = POLICY.clone().requires_grad_()
-    wanted = torch.autograd.grad(true_kl(logits, REFERENCE), logits)[0]
-    assert wanted.abs().max() > 0.05
-    assert torch.allclose(expected_gradient("k2"), wanted)
+    expected = torch.autograd.grad(true_kl(logits, REFERENCE), logits)[0]
+    assert expected.abs().max() > 0.05
+    assert torch.allclose(expected_gradient("k2"), expected)
 
 
 def test_the_expected_gradient_of_k3_is_that_of_the_reverse_divergence():
     logits = POLICY.clone().requires_grad_()
-    wanted = torch.autograd.grad(true_kl(REFERENCE, logits), logits)[0]
-    assert wanted.abs().max() > 0.05
-    assert torch.allclose(expected_gradient("k3"), wanted)
+    expected = torch.autograd.grad(true_kl(REFERENCE, logits), logits)[0]
+    assert expected.abs().max() > 0.05
+    assert torch.allclose(expected_gradient("k3"), expected)
 
 
 def test_k3_does_not_explode():
     logp = torch.tensor([-200.0, -100.0, -8.0, -1.0], requires_grad=True)
-    found = kl.estimate(logp, torch.zeros(4), "k3")
+    estimates = kl.estimate(logp, torch.zeros(4), "k3")
     # e^5 − 6 = 142.413 wherever the reference is more than e^5 times likelier; e − 2 at one nat.
-    assert found.tolist() == pytest.approx([142.41316, 142.41316, 142.41316, math.e - 2], rel=1e-6)
-    found.sum().backward()
+    assert estimates.tolist() == pytest.approx([142.41316, 142.41316, 142.41316, math.e - 2], rel=1e-6)
+    estimates.sum().backward()
     assert torch.allclose(logp.grad, torch.tensor([0.0, 0.0, 0.0, 1 - math.e]))
 
 
@@ -98,9 +98,9 @@ def test_full_is_the_divergence_of_every_position():
 def test_full_leaves_filtered_tokens_out():
     # The policy halves two tokens and cannot draw the third: ½ log (½ / ⅓) twice = log 1.5
     logits = torch.tensor([0.0, 0.0, -torch.inf], requires_grad=True)
-    found = kl.full(logits, torch.zeros(3))
-    assert found.item() == pytest.approx(math.log(1.5))
-    found.backward()
+    divergence = kl.full(logits, torch.zeros(3))
+    assert divergence.item() == pytest.approx(math.log(1.5))
+    divergence.backward()
     assert logits.grad.isfinite().all()
 
 

@@ -102,16 +102,16 @@ def test_davidson_by_hand():
     # l = 1, r = 0, ν = 2: e = 2.718282, 1 and 2·e^0.5 = 3.297443, in all 7.015725
     expected = [-math.log(x / 7.0157242) for x in (2.7182818, 3.2974425, 1.0)]
     ones, zeros = torch.ones(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    found = losses.davidson(
+    costs = losses.davidson(
         ones, zeros, torch.tensor([1, 0, -1]), torch.log(tensor(2)).squeeze(), reduction="none"
     )
-    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+    assert costs.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_davidson_without_ties_is_bradley_terry():
     left, right = tensor(0.3, -1, 2), tensor(1.1, 0.2, -0.5)
-    found = losses.davidson(left, right, torch.ones(3), torch.tensor(-60.0), reduction="none")
-    assert torch.allclose(found, losses.bradley_terry(left, right, reduction="none"))
+    costs = losses.davidson(left, right, torch.ones(3), torch.tensor(-60.0), reduction="none")
+    assert torch.allclose(costs, losses.bradley_terry(left, right, reduction="none"))
 
 
 def test_davidson_refuses_an_outcome_that_is_none():
@@ -151,8 +151,8 @@ def test_the_probabilities_of_all_weak_orders_sum_to_one_under_davidson_luce(cou
 @given(scores=scores_of[3])
 def test_without_ties_every_treatment_is_plackett_luce(ties, scores):
     log_tie = tensor(-80, -80) if ties == "davidson" else None
-    found = one_ranking(scores, [2, 1, 3], ties=ties, log_tie=log_tie)
-    assert found == pytest.approx(-math.log(probability_of_order(scores, (1, 0, 2))), abs=1e-9)
+    cost = one_ranking(scores, [2, 1, 3], ties=ties, log_tie=log_tie)
+    assert cost == pytest.approx(-math.log(probability_of_order(scores, (1, 0, 2))), abs=1e-9)
 
 
 def test_two_completions_are_a_pair():
@@ -163,9 +163,9 @@ def test_two_completions_are_a_pair():
 
 def test_a_tied_pair_under_davidson_luce_is_davidsons_tie():
     scores = torch.tensor([[0.4, -0.9]], dtype=torch.float64)
-    found = losses.plackett_luce(scores, torch.tensor([[1, 1]]), ties="davidson", log_tie=tensor(0.2))
+    cost = losses.plackett_luce(scores, torch.tensor([[1, 1]]), ties="davidson", log_tie=tensor(0.2))
     expected = losses.davidson(scores[:, 0], scores[:, 1], torch.tensor([0]), tensor(0.2))
-    assert found.item() == pytest.approx(expected.item())
+    assert cost.item() == pytest.approx(expected.item())
 
 
 def test_efron_and_breslow_by_hand():
@@ -288,17 +288,17 @@ def test_the_hinge_costs_what_is_lacking():
 # h = 3, β = 0.5: (h − 1)² = 4 and (−h − 1)² = 16; max(0, 1 − 1.5) = 0 and max(0, 1 + 1.5) = 2.5
 @pytest.mark.parametrize(("loss", "expected"), [("ipo", 0.8 * 4 + 0.2 * 16), ("hinge", 0.2 * 2.5)])
 def test_smoothing_mixes_in_the_loss_of_the_flipped_label(loss, expected):
-    found = losses.dpo(
+    cost = losses.dpo(
         tensor(-10), tensor(-14), tensor(-11), tensor(-12), beta=0.5, loss=loss, label_smoothing=0.2
     )
-    assert found.item() == pytest.approx(expected)
+    assert cost.item() == pytest.approx(expected)
 
 
 def test_dpo_on_a_ranking_of_two_is_dpo():
     policy, ref = torch.tensor([[-10.0, -14.0]]), torch.tensor([[-11.0, -12.0]])
-    found = losses.dpo_plackett_luce(policy, ref, torch.tensor([[1, 2]]), beta=0.5)
+    cost = losses.dpo_plackett_luce(policy, ref, torch.tensor([[1, 2]]), beta=0.5)
     expected = losses.dpo(policy[:, 0], policy[:, 1], ref[:, 0], ref[:, 1], beta=0.5)
-    assert found.item() == pytest.approx(expected.item())
+    assert cost.item() == pytest.approx(expected.item())
 
 
 def test_kto_by_hand():
@@ -340,7 +340,7 @@ def test_dpo_raises_the_chosen_and_lowers_the_rejected_alike():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda x: losses.bradley_terry(x, x, label_smoothing=0.5), "label_smoothing 0.5"),
         (lambda x: losses.bradley_terry(x, x, reduction=cast(Any, "sum")), "reduction 'sum'"),
@@ -348,8 +348,8 @@ def test_dpo_raises_the_chosen_and_lowers_the_rejected_alike():
         (lambda x: losses.dpo(x, x, x, x, beta=0.1, loss=cast(Any, "cube")), "loss 'cube' is not known"),
     ],
 )
-def test_pair_losses_refuse_what_makes_no_sense(call: Callable[[Any], Any], said: str):
-    with pytest.raises(ValueError, match=said):
+def test_pair_losses_refuse_what_makes_no_sense(call: Callable[[Any], Any], message: str):
+    with pytest.raises(ValueError, match=message):
         call(tensor(1))
 
 

@@ -24,15 +24,15 @@ def drawn(seed: int = 0, shape: tuple[int, int] = (3, 5)):
     random = torch.Generator().manual_seed(seed)
     logp = -torch.rand(shape, generator=random, dtype=torch.float64) - 0.1
     old = logp + 0.3 * torch.randn(shape, generator=random, dtype=torch.float64)
-    wanted = torch.randn(shape, generator=random, dtype=torch.float64)
+    token_advantages = torch.randn(shape, generator=random, dtype=torch.float64)
     mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 0]])[: shape[0], : shape[1]].bool()
-    return logp, old, wanted, mask
+    return logp, old, token_advantages, mask
 
 
-def by_definition(logp: float, old: float, wanted: float, low: float, high: float) -> float:
+def by_definition(logp: float, old: float, advantage: float, low: float, high: float) -> float:
     """One token of equation 7 of Schulman et al. 2017, in plain arithmetic."""
     ratio = math.exp(logp - old)
-    return -min(ratio * wanted, min(max(ratio, 1 - low), 1 + high) * wanted)
+    return -min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
 
 
 def test_the_losses_stand_under_their_public_names():
@@ -45,7 +45,7 @@ def test_the_four_cases_of_the_clip_by_hand():
     # A = +2, 1.5: −min(3.0, 2.6) = −2.6     A = −2, 1.5: −min(−3.0, −2.6) = 3.0
     # A = +2, 0.5: −min(1.0, 1.6) = −1.0     A = −2, 0.5: −min(−1.0, −1.6) = 1.6
     logp = rows([1.5, 1.5, 0.5, 0.5]).log()
-    found, told = losses.policy_gradient(
+    costs, figures = losses.policy_gradient(
         logp,
         torch.zeros_like(logp),
         rows([2, -2, 2, -2]),
@@ -54,12 +54,12 @@ def test_the_four_cases_of_the_clip_by_hand():
         clip_high=0.3,
         reduction="none",
     )
-    assert found[0].tolist() == pytest.approx([-2.6, 3.0, -1.0, 1.6])
-    assert told["clip_fraction"].item() == 0.5
-    assert told["clip_fraction_low"].item() == 0.25
-    assert told["ratio_mean"].item() == pytest.approx(1.0)
-    assert told["ratio_min"].item() == pytest.approx(0.5)
-    assert told["ratio_max"].item() == pytest.approx(1.5)
+    assert costs[0].tolist() == pytest.approx([-2.6, 3.0, -1.0, 1.6])
+    assert figures["clip_fraction"].item() == 0.5
+    assert figures["clip_fraction_low"].item() == 0.25
+    assert figures["ratio_mean"].item() == pytest.approx(1.0)
+    assert figures["ratio_min"].item() == pytest.approx(0.5)
+    assert figures["ratio_max"].item() == pytest.approx(1.5)
 
 
 def test_a_clipped_token_takes_no_gradient_and_a_free_one_does():
@@ -73,28 +73,30 @@ def test_a_clipped_token_takes_no_gradient_and_a_free_one_does():
 
 
 def test_the_ratio_is_exactly_1_in_the_first_inner_epoch():
-    logp, _, wanted, mask = drawn()
+    logp, _, token_advantages, mask = drawn()
     logp = logp.float().requires_grad_()
-    loss, told = losses.policy_gradient(logp, logp.detach(), wanted, mask, clip_low=0.2, clip_high=0.2)
-    assert [told[f"ratio_{name}"].item() for name in ("mean", "min", "max")] == [1, 1, 1]
-    assert told["clip_fraction"].item() == 0
-    assert told["approximate_kl"].item() == 0
+    loss, figures = losses.policy_gradient(
+        logp, logp.detach(), token_advantages, mask, clip_low=0.2, clip_high=0.2
+    )
+    assert [figures[f"ratio_{name}"].item() for name in ("mean", "min", "max")] == [1, 1, 1]
+    assert figures["clip_fraction"].item() == 0
+    assert figures["approximate_kl"].item() == 0
     # ... so the loss is minus the mean advantage, and its gradient that of REINFORCE.
-    assert loss.item() == pytest.approx(-wanted[mask].mean().item())
+    assert loss.item() == pytest.approx(-token_advantages[mask].mean().item())
     loss.backward()
-    assert torch.allclose(logp.grad, torch.where(mask, -wanted / mask.sum(), 0.0).float())
+    assert torch.allclose(logp.grad, torch.where(mask, -token_advantages / mask.sum(), 0.0).float())
 
 
 @pytest.mark.parametrize("aggregate", ["token", "sequence", "constant"])
 def test_aggregation_by_hand(aggregate):
-    logp, old, wanted, mask = drawn()
+    logp, old, token_advantages, mask = drawn()
     constant = 10.0 if aggregate == "constant" else None
     loss, _ = losses.policy_gradient(
-        logp, old, wanted, mask, clip_low=0.1, clip_high=0.2, aggregate=aggregate, constant=constant
+        logp, old, token_advantages, mask, clip_low=0.1, clip_high=0.2, aggregate=aggregate, constant=constant
     )
     answers = [
         [
-            by_definition(logp[row, t].item(), old[row, t].item(), wanted[row, t].item(), 0.1, 0.2)
+            by_definition(logp[row, t].item(), old[row, t].item(), token_advantages[row, t].item(), 0.1, 0.2)
             for t in range(5)
             if mask[row, t]
         ]
@@ -110,20 +112,20 @@ def test_aggregation_by_hand(aggregate):
 
 @pytest.mark.parametrize("aggregate", ["token", "sequence", "constant"])
 def test_what_lies_outside_the_mask_reaches_neither_loss_nor_gradient(aggregate):
-    logp, old, wanted, mask = drawn()
+    logp, old, token_advantages, mask = drawn()
     constant = 7.0 if aggregate == "constant" else None
-    spoiled = [torch.where(mask, x, NAN).requires_grad_() for x in (logp, old, wanted)]
-    clean = [x.clone().requires_grad_() for x in (logp, old, wanted)]
-    found = []
+    spoiled = [torch.where(mask, x, NAN).requires_grad_() for x in (logp, old, token_advantages)]
+    clean = [x.clone().requires_grad_() for x in (logp, old, token_advantages)]
+    results = []
     for arguments in (spoiled, clean):
         now, before, gain = arguments
-        loss, told = losses.policy_gradient(
+        loss, figures = losses.policy_gradient(
             now, before, gain, mask, clip_low=0.2, clip_high=0.2, aggregate=aggregate, constant=constant
         )
         loss.backward()
-        found.append((loss.item(), {k: v.item() for k, v in told.items()}, arguments[0].grad.tolist()))
-    assert found[0] == found[1]
-    assert not torch.tensor(found[0][2])[~mask].any()
+        results.append((loss.item(), {k: v.item() for k, v in figures.items()}, arguments[0].grad.tolist()))
+    assert results[0] == results[1]
+    assert not torch.tensor(results[0][2])[~mask].any()
     # Neither the old policy nor the advantages learn.
     assert clean[1].grad is None
     assert clean[2].grad is None
@@ -131,33 +133,35 @@ def test_what_lies_outside_the_mask_reaches_neither_loss_nor_gradient(aggregate)
 
 @pytest.mark.parametrize("aggregate", ["token", "sequence", "constant"])
 def test_micro_batches_add_up_to_the_loss_of_their_window(aggregate):
-    logp, old, wanted, mask = drawn()
+    logp, old, token_advantages, mask = drawn()
     options: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.2, "aggregate": aggregate}
     if aggregate == "constant":
         options["constant"] = 7.0
-    whole, _ = losses.policy_gradient(logp, old, wanted, mask, **options)
+    whole, _ = losses.policy_gradient(logp, old, token_advantages, mask, **options)
     # The window holds 9 tokens and 3 answers.
     window = 9 if aggregate == "token" else 3
     parts = [
-        losses.policy_gradient(logp[i], old[i], wanted[i], mask[i], window=window, **options)[0]
+        losses.policy_gradient(logp[i], old[i], token_advantages[i], mask[i], window=window, **options)[0]
         for i in (slice(0, 1), slice(1, 3))
     ]
     assert sum(parts).item() == pytest.approx(whole.item())
     first, second = (
-        losses.value(logp[i], old[i], wanted[i], mask[i], clip=0.2, window=9)
+        losses.value(logp[i], old[i], token_advantages[i], mask[i], clip=0.2, window=9)
         for i in (slice(0, 1), slice(1, 3))
     )
-    assert (first + second).item() == pytest.approx(losses.value(logp, old, wanted, mask, clip=0.2).item())
+    assert (first + second).item() == pytest.approx(
+        losses.value(logp, old, token_advantages, mask, clip=0.2).item()
+    )
 
 
 def test_an_answer_has_one_advantage_for_all_its_tokens():
     logp, old, _, mask = drawn()
     one_each = rows([1, -2, 0.5])[0]
     options: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.2}
-    found, _ = losses.policy_gradient(logp, old, one_each, mask, **options)
+    per_answer, _ = losses.policy_gradient(logp, old, one_each, mask, **options)
     repeated, _ = losses.policy_gradient(logp, old, one_each[:, None].repeat(1, 5), mask, **options)
     column, _ = losses.policy_gradient(logp, old, one_each[:, None], mask, **options)
-    assert found.item() == repeated.item() == column.item()
+    assert per_answer.item() == repeated.item() == column.item()
 
 
 def test_an_answer_without_tokens_does_not_count_as_one():
@@ -170,13 +174,13 @@ def test_an_answer_without_tokens_does_not_count_as_one():
 
 def test_a_batch_without_tokens_gives_0_and_no_nan():
     logp = torch.zeros(2, 3, requires_grad=True)
-    loss, told = losses.policy_gradient(
+    loss, figures = losses.policy_gradient(
         logp, torch.zeros(2, 3), torch.ones(2), torch.zeros(2, 3), clip_low=0.2, clip_high=0.2
     )
     loss.backward()
     assert loss.item() == 0
     assert not logp.grad.any()
-    assert all(value.isfinite() for value in told.values())
+    assert all(value.isfinite() for value in figures.values())
 
 
 def test_a_ratio_beyond_all_bounds_meets_an_advantage_of_0_without_nan():
@@ -206,19 +210,28 @@ def test_a_ratio_beyond_all_bounds_meets_an_advantage_of_0_without_nan():
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
-    logp, old, wanted, mask = drawn()
+    logp, old, token_advantages, mask = drawn()
     with pytest.raises(ValueError, match=message):
-        losses.policy_gradient(logp, old, wanted, mask, **{"clip_low": 0.2, "clip_high": 0.2, **options})
+        losses.policy_gradient(
+            logp, old, token_advantages, mask, **{"clip_low": 0.2, "clip_high": 0.2, **options}
+        )
 
 
 @pytest.mark.parametrize("aggregate", ["token", "sequence", "constant"])
 def test_the_gradient_agrees_with_finite_differences(aggregate):
-    logp, old, wanted, mask = drawn(seed=3)
+    logp, old, token_advantages, mask = drawn(seed=3)
     constant = 4.0 if aggregate == "constant" else None
 
     def loss(x: Tensor) -> Tensor:
         return losses.policy_gradient(
-            x, old, wanted, mask, clip_low=0.2, clip_high=0.4, aggregate=aggregate, constant=constant
+            x,
+            old,
+            token_advantages,
+            mask,
+            clip_low=0.2,
+            clip_high=0.4,
+            aggregate=aggregate,
+            constant=constant,
         )[0]
 
     assert torch.autograd.gradcheck(loss, logp.requires_grad_())
@@ -231,8 +244,8 @@ def test_the_value_loss_by_hand():
     # 0.6, 0.5, 1.0: V_clip 0.6: 0.16 / 2 = 0.08
     arguments = rows([1, 1, 0.6, NAN]), rows([0.5, 0.5, 0.5, NAN]), rows([2, 0, 1, NAN])
     mask = torch.tensor([[1, 1, 1, 0]])
-    found = losses.value(*arguments, mask, clip=0.2, reduction="none")
-    assert found[0].tolist() == pytest.approx([0.845, 0.5, 0.08, 0])
+    costs = losses.value(*arguments, mask, clip=0.2, reduction="none")
+    assert costs[0].tolist() == pytest.approx([0.845, 0.5, 0.08, 0])
     assert losses.value(*arguments, mask, clip=0.2).item() == pytest.approx(1.425 / 3)
     # Without the clip: (1 + 1 + 0.16) / 2 / 3
     assert losses.value(*arguments, mask, clip=None).item() == pytest.approx(0.36)
@@ -250,19 +263,19 @@ def test_explained_variance_is_1_for_the_returns_themselves_and_0_for_a_constant
     assert policy_losses.explained_variance(returns, returns, mask).item() == 1
     assert policy_losses.explained_variance(rows([5, 5, 5, NAN]), returns, mask).item() == pytest.approx(0)
     # Var R = (4 + 1 + 9) / 3; R − V = 0, 1, 0: Var = 2/9; 1 − (2/9) / (14/3) = 1 − 1/21
-    found = policy_losses.explained_variance(rows([1, 1, 6, NAN]), returns, mask)
-    assert found.item() == pytest.approx(20 / 21)
+    explained = policy_losses.explained_variance(rows([1, 1, 6, NAN]), returns, mask)
+    assert explained.item() == pytest.approx(20 / 21)
     assert policy_losses.explained_variance(returns, rows([2, 2, 2, NAN]), mask).isnan()
 
 
 def test_importance_weights_are_truncated_ratios():
     logp, behaviour = rows([0.4, 0.9, 0.1, NAN]).log(), rows([0.8, 0.1, 0.1, NAN]).log()
     mask = torch.tensor([[1, 1, 1, 0]])
-    found = policy_losses.importance_weights(logp, behaviour, mask, truncate=2.0)
-    assert found[0].tolist() == pytest.approx([0.5, 2, 1, 0])
+    weights = policy_losses.importance_weights(logp, behaviour, mask, truncate=2.0)
+    assert weights[0].tolist() == pytest.approx([0.5, 2, 1, 0])
     # As a whole: 0.5 · 9 · 1 = 4.5
-    found = policy_losses.importance_weights(logp, behaviour, mask, truncate=5.0, level="sequence")
-    assert found[0].tolist() == pytest.approx([4.5, 4.5, 4.5, 0])
+    weights = policy_losses.importance_weights(logp, behaviour, mask, truncate=5.0, level="sequence")
+    assert weights[0].tolist() == pytest.approx([4.5, 4.5, 4.5, 0])
 
 
 def test_importance_weights_make_stale_rollouts_as_good_as_fresh_ones():
@@ -296,9 +309,9 @@ def test_importance_weights_make_stale_rollouts_as_good_as_fresh_ones():
 def test_entropy_is_that_of_the_distribution():
     # A fair choice of four: log 4. Two filtered away: log 2.
     logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -torch.inf, -torch.inf]], requires_grad=True)
-    found = policy_losses.entropy(logits)
-    assert found.tolist() == pytest.approx([math.log(4), math.log(2)])
-    found.sum().backward()
+    entropies = policy_losses.entropy(logits)
+    assert entropies.tolist() == pytest.approx([math.log(4), math.log(2)])
+    entropies.sum().backward()
     assert logits.grad.isfinite().all()
     assert torch.autograd.gradcheck(
         policy_losses.entropy, torch.randn(2, 5, dtype=torch.float64).requires_grad_()
@@ -341,8 +354,10 @@ def ppo_step(logits: Tensor, values: Tensor) -> Tensor:
     logp, probability = token_logp(logits), token_logp(logits).sum(-1).exp().detach()[:, None]
     predicted = torch.stack([values[0].expand(4), values[1 + ANSWERS[:, 0]]], dim=-1)
     old = logp.detach()
-    wanted, returns = advantages.gae(rewards_per_token(old), predicted, ONES, gamma=1.0, lam=0.95)
-    policy, _ = losses.policy_gradient(logp, old, wanted, ONES, clip_low=0.2, clip_high=0.2, reduction="none")
+    token_advantages, returns = advantages.gae(rewards_per_token(old), predicted, ONES, gamma=1.0, lam=0.95)
+    policy, _ = losses.policy_gradient(
+        logp, old, token_advantages, ONES, clip_low=0.2, clip_high=0.2, reduction="none"
+    )
     critic = losses.value(predicted, predicted.detach(), returns, ONES, clip=0.2, reduction="none")
     return (probability * (policy + critic)).sum()
 
@@ -351,9 +366,9 @@ def reinforce_step(logits: Tensor, values: Tensor) -> Tensor:
     """REINFORCE with the reward to go, without a baseline: no clip."""
     logp = token_logp(logits)
     old = logp.detach()
-    wanted = advantages.discounted_returns(rewards_per_token(old), ONES, gamma=1.0)
+    token_advantages = advantages.discounted_returns(rewards_per_token(old), ONES, gamma=1.0)
     per_token, _ = losses.policy_gradient(
-        logp, old, wanted, ONES, clip_low=FREE, clip_high=FREE, reduction="none"
+        logp, old, token_advantages, ONES, clip_low=FREE, clip_high=FREE, reduction="none"
     )
     return (old.sum(-1).exp()[:, None] * per_token).sum()
 
@@ -367,9 +382,9 @@ def group_step(advantage, *, kl_in_loss: bool = False):
         score = REWARD if kl_in_loss else rewards_per_token(old).sum(-1)
         pairs = torch.cartesian_prod(torch.arange(4), torch.arange(4))
         chance = old.sum(-1).exp()[pairs].prod(-1)
-        wanted = advantage(score[pairs])
+        pair_advantages = advantage(score[pairs])
         per_answer = torch.zeros(4, dtype=torch.float64).index_add(
-            0, pairs.flatten(), (chance[:, None] * wanted).flatten()
+            0, pairs.flatten(), (chance[:, None] * pair_advantages).flatten()
         )
         per_token, _ = losses.policy_gradient(
             logp, old, per_answer, ONES, clip_low=0.2, clip_high=0.2, reduction="none"
@@ -422,10 +437,10 @@ def test_the_gradient_over_all_answers_is_that_of_the_objective_by_finite_differ
         return float((logp.exp() * (REWARD - BETA * (logp - token_logp(BASE).sum(-1)))).sum())
 
     logits = (BASE + 0.3 * torch.arange(6, dtype=torch.float64).reshape(3, 2).sin()).requires_grad_()
-    found = -torch.autograd.grad(reinforce_step(logits, torch.zeros(3)), logits)[0]
+    gradient = -torch.autograd.grad(reinforce_step(logits, torch.zeros(3)), logits)[0]
     for row, column in product(range(3), range(2)):
         shaken = torch.zeros(3, 2, dtype=torch.float64)
         shaken[row, column] = 1e-6
         with torch.no_grad():
             slope = (objective(logits + shaken) - objective(logits - shaken)) / 2e-6
-        assert found[row, column].item() == pytest.approx(slope, abs=1e-7)
+        assert gradient[row, column].item() == pytest.approx(slope, abs=1e-7)

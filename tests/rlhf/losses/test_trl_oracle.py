@@ -58,17 +58,17 @@ def _quiet() -> Iterator[None]:
 def ours(backbone: Backbone, method: TrainingMethod, examples: list[Example]) -> tuple[float, Gradients]:
     """Loss and gradients of one step over the examples, as the loop computes them: in several passes."""
     loss = step(method, examples, tokens=100)
-    return loss, taken(backbone.parameters(method.adapter).items())
+    return loss, take_gradients(backbone.parameters(method.adapter).items())
 
 
-def taken(parameters: Any) -> Gradients:
+def take_gradients(parameters: Any) -> Gradients:
     """Gradients by the names that both sides share, and forgotten where they were."""
-    found = {}
+    gradients = {}
     for name, parameter in parameters:
         if parameter.grad is not None:
-            found[shared_name(name)] = parameter.grad.clone()
+            gradients[shared_name(name)] = parameter.grad.clone()
             parameter.grad = None
-    return found
+    return gradients
 
 
 def shared_name(name: str) -> str:
@@ -78,12 +78,12 @@ def shared_name(name: str) -> str:
     return name.removeprefix("base_model.model.").replace(".adapter0.", ".default.")
 
 
-def same(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
-    assert one[0] == pytest.approx(other[0], abs=1e-5)
-    assert one[1].keys() == other[1].keys()
-    assert len(one[1]) > 40
-    difference = sum(((one[1][key] - other[1][key]) ** 2).sum() for key in one[1]) ** 0.5
-    size = sum((value**2).sum() for value in one[1].values()) ** 0.5
+def same(first: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
+    assert first[0] == pytest.approx(other[0], abs=1e-5)
+    assert first[1].keys() == other[1].keys()
+    assert len(first[1]) > 40
+    difference = sum(((first[1][key] - other[1][key]) ** 2).sum() for key in first[1]) ** 0.5
+    size = sum((value**2).sum() for value in first[1].values()) ** 0.5
     assert size > 1e-3
     assert difference / size < 1e-5
 
@@ -140,7 +140,7 @@ class Peer:
         inputs = self.trainer.data_collator(list(items))
         loss = self.trainer.compute_loss(self.trainer.model, inputs, **more)
         loss.backward()
-        return loss.item(), taken(self.trainer.model.named_parameters())
+        return loss.item(), take_gradients(self.trainer.model.named_parameters())
 
     def mean_loss(self, items: Sequence[dict[str, Any]]) -> tuple[float, Gradients]:
         """The mean of the losses of batches of one."""
@@ -188,10 +188,10 @@ _ROWS_OF_TRL: dict[str, list[dict[str, Any]]] = {
 
 def mixed(parts: Sequence[tuple[float, tuple[float, Gradients]]]) -> tuple[float, Gradients]:
     """A weighted sum of losses and of their gradients."""
-    loss = sum(weight * one[0] for weight, one in parts)
+    loss = sum(weight * part[0] for weight, part in parts)
     names = parts[0][1][1]
     return loss, {
-        name: torch.stack([weight * one[1][name] for weight, one in parts]).sum(0) for name in names
+        name: torch.stack([weight * part[1][name] for weight, part in parts]).sum(0) for name in names
     }
 
 
@@ -243,8 +243,8 @@ def test_ipo_on_whole_answers_is_trls_where_all_answers_have_one_length(
     examples = [Example("a", tuple(Answered(ids, 3) for ids in answers), (2, 1))]
     method = method_of(backbone, PreferenceSettings(lora=LORA, loss="ipo", beta=0.1 / 4))
     peer = Peer("DPO", backbone, "policy", tmp_path, beta=0.1, loss_type=["ipo"])
-    found = mixed([(1 / 4**2, ours(backbone, method, examples))])
-    same(found, peer.loss(pairs_of_trl(examples)))
+    of_rondo = mixed([(1 / 4**2, ours(backbone, method, examples))])
+    same(of_rondo, peer.loss(pairs_of_trl(examples)))
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "hinge"])
@@ -289,9 +289,9 @@ def test_a_run_that_continues_an_adapter_has_its_frozen_copy_as_reference_as_in_
     method = method_of(backbone, PreferenceSettings(lora=LORA), parent=str(parent))
     examples = examples_of(method, backbone, PAIRS)
     peer = Peer("DPO", backbone, "policy", tmp_path, parent=parent, beta=0.1)
-    found = ours(backbone, method, examples)
-    assert found[0] != pytest.approx(math.log(2), abs=1e-3), "the policy has not moved from its parent"
-    same(found, peer.loss(pairs_of_trl(examples)))
+    of_rondo = ours(backbone, method, examples)
+    assert of_rondo[0] != pytest.approx(math.log(2), abs=1e-3), "the policy has not moved from its parent"
+    same(of_rondo, peer.loss(pairs_of_trl(examples)))
 
 
 def test_trls_rows_are_ours_and_the_newline_after_the_turn(backbone: Backbone, tmp_path: Path) -> None:
@@ -347,15 +347,15 @@ def test_where_pad_is_the_end_token_trl_reads_the_reward_before_it(
     method = method_of(backbone, RewardSettings(lora=LORA, centring=0.0))
     peer = Peer("Reward", backbone, "reward", tmp_path, center_rewards_coefficient=None)
     examples = examples_of(method, backbone, PAIRS)
-    found = peer.loss([rewarded(example) for example in examples])
-    assert found[0] != pytest.approx(ours(backbone, method, examples)[0], abs=1e-3)
+    of_trl = peer.loss([rewarded(example) for example in examples])
+    assert of_trl[0] != pytest.approx(ours(backbone, method, examples)[0], abs=1e-3)
     without_end = [
         dataclasses.replace(
             example, answers=tuple(answer._replace(ids=answer.ids[:-1]) for answer in example.answers)
         )
         for example in examples
     ]
-    same(ours(backbone, method, without_end), found)
+    same(ours(backbone, method, without_end), of_trl)
 
 
 # ── SFT ───────────────────────────────────────────────────────────────────────────────
@@ -379,11 +379,11 @@ def test_sft_costs_what_trl_says_over_the_tokens_of_a_whole_step(backbone: Backb
     examples = examples_of(method, backbone, WRITTEN)
     items = [imitated(example) for example in examples]
     tokens = sum(label != -100 for item in items for label in item["labels"])
-    found = ours(backbone, method, examples)
-    same(found, peer.loss(items))
+    of_rondo = ours(backbone, method, examples)
+    same(of_rondo, peer.loss(items))
     # Accumulated over two batches, as transformers' Trainer tells it the tokens of the step.
     halves = [peer.loss(some, num_items_in_batch=tokens) for some in (items[:1], items[1:])]
-    same(found, mixed([(1.0, half) for half in halves]))
+    same(of_rondo, mixed([(1.0, half) for half in halves]))
 
 
 def test_sft_by_sequences_is_the_mean_of_trls_losses_of_one_answer_each(
@@ -427,8 +427,8 @@ def test_kto_costs_what_trl_says(backbone: Backbone, tmp_path: Path, good: float
         }
         for index, (answer, example) in enumerate(zip(answers, examples, strict=True))
     ]
-    found = ours(backbone, method, examples)
-    same(found, peer.loss(items))
+    of_rondo = ours(backbone, method, examples)
+    same(of_rondo, peer.loss(items))
     observed = method.outcome(pack(examples, device=CPU), examples, dropout=False).observed
     kl = peer.trainer._metrics["train"]["kl"][-1]
     assert kl > 0.1, "an estimate that is cut off at 0 compares nothing"

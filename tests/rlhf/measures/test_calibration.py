@@ -47,11 +47,11 @@ def test_scores_of_a_model_that_are_ten_times_too_large_are_cooled_ten_times_as_
 @given(margin_lists, st.data())
 def test_no_other_temperature_has_a_lower_loss(margins, data) -> None:
     weights = data.draw(st.lists(st.integers(1, 4), min_size=len(margins), max_size=len(margins)))
-    found = fit_temperature(margins, weights)
-    assume(0 < found < math.inf)
-    least = mean_loss(margins, weights, found)
+    temperature = fit_temperature(margins, weights)
+    assume(0 < temperature < math.inf)
+    least = mean_loss(margins, weights, temperature)
     for factor in (0.2, 0.9, 0.99, 1.01, 1.1, 5):
-        assert least <= mean_loss(margins, weights, found * factor) + 1e-12
+        assert least <= mean_loss(margins, weights, temperature * factor) + 1e-12
 
 
 def test_where_no_pair_is_wrong_the_loss_falls_as_the_temperature_goes_to_nothing() -> None:
@@ -69,7 +69,7 @@ def test_without_any_margin_the_temperature_is_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("margins", "weight", "said"),
+    ("margins", "weight", "message"),
     [
         ([], None, "margins is empty"),
         ([1, math.nan], None, r"margins\[1\] is nan"),
@@ -80,8 +80,8 @@ def test_without_any_margin_the_temperature_is_1() -> None:
         (torch.zeros(2, 2), [0, 0], "one dimension"),
     ],
 )
-def test_margins_that_have_no_temperature_are_refused(margins, weight, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_margins_that_have_no_temperature_are_refused(margins, weight, message) -> None:
+    with pytest.raises(ValueError, match=message):
         fit_temperature(margins, weight)
 
 
@@ -116,7 +116,7 @@ def test_a_reliability_diagram_by_hand() -> None:
 
 def test_empty_bins_are_left_out_and_edges_belong_to_the_bin_above() -> None:
     diagram = reliability_diagram([0.0, 0.29, 0.3, 1.0], [0, 0, 1, 1], bins=100)
-    assert [(found.low, found.count) for found in diagram] == [(0, 1), (0.29, 1), (0.3, 1), (0.99, 1)]
+    assert [(bucket.low, bucket.count) for bucket in diagram] == [(0, 1), (0.29, 1), (0.3, 1), (0.99, 1)]
 
 
 def test_predictions_that_come_true_as_often_as_they_say_have_no_calibration_error() -> None:
@@ -128,16 +128,16 @@ def test_predictions_that_come_true_as_often_as_they_say_have_no_calibration_err
 def test_a_diagram_counts_every_prediction_once(predictions, bins) -> None:
     probabilities, outcomes = [p / 20 for p, _ in predictions], [happened for _, happened in predictions]
     diagram = reliability_diagram(probabilities, np.array(outcomes), bins)
-    assert sum(found.count for found in diagram) == len(predictions)
-    assert sum(found.count * found.observed for found in diagram) == pytest.approx(sum(outcomes))
-    assert sum(found.count * found.mean_probability for found in diagram) == pytest.approx(sum(probabilities))
-    for found in diagram:
-        inside = [p for p in probabilities if found.low <= p < found.high or p == found.high == 1]
-        assert len(inside) == found.count
+    assert sum(entry.count for entry in diagram) == len(predictions)
+    assert sum(entry.count * entry.observed for entry in diagram) == pytest.approx(sum(outcomes))
+    assert sum(entry.count * entry.mean_probability for entry in diagram) == pytest.approx(sum(probabilities))
+    for bucket in diagram:
+        inside = [p for p in probabilities if bucket.low <= p < bucket.high or p == bucket.high == 1]
+        assert len(inside) == bucket.count
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "outcomes", "bins", "said"),
+    ("probabilities", "outcomes", "bins", "message"),
     [
         ([1.2], [1], 10, r"probabilities must lie in \[0, 1\]"),
         ([0.2], [2], 10, r"outcomes must lie in \[0, 1\]"),
@@ -145,8 +145,8 @@ def test_a_diagram_counts_every_prediction_once(predictions, bins) -> None:
         ([], [], 10, "probabilities is empty"),
     ],
 )
-def test_predictions_that_are_none_are_refused(probabilities, outcomes, bins, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_predictions_that_are_none_are_refused(probabilities, outcomes, bins, message) -> None:
+    with pytest.raises(ValueError, match=message):
         reliability_diagram(probabilities, outcomes, bins)
 
 
@@ -158,30 +158,30 @@ def test_wilsons_interval_is_that_of_the_annotators_statistics(hits, more) -> No
 
 def test_length_bias_by_hand() -> None:
     # The longer is scored higher in the 1st, the 3rd and half of the 4th; people chose it in the 1st and 4th.
-    found = length_bias([1, 2, -1, 0, 5], [10, -5, -3, 4, 0])
-    assert (found.pairs, found.equal_length) == (4, 1)
-    assert found.longer_scored_higher == 2.5 / 4
-    assert found.longer_chosen == 2 / 4
+    bias = length_bias([1, 2, -1, 0, 5], [10, -5, -3, 4, 0])
+    assert (bias.pairs, bias.equal_length) == (4, 1)
+    assert bias.longer_scored_higher == 2.5 / 4
+    assert bias.longer_chosen == 2 / 4
     # Σ m·sign(d) = 1 − 2 + 1 + 0 = 0.
-    assert found.point_biserial == 0
+    assert bias.point_biserial == 0
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, max_size=20))
 def test_length_correlations_are_scipys_over_both_orders_of_every_pair(pairs) -> None:
-    kept = [(m, d) for m, d in pairs if d]
-    assume(any(m for m, _ in kept))
-    both = np.array(kept + [(-m, -d) for m, d in kept], dtype=float)
-    found = length_bias([m for m, _ in pairs], [d for _, d in pairs])
+    unequal = [(m, d) for m, d in pairs if d]
+    assume(any(m for m, _ in unequal))
+    both = np.array(unequal + [(-m, -d) for m, d in unequal], dtype=float)
+    bias = length_bias([m for m, _ in pairs], [d for _, d in pairs])
     expected = stats.pointbiserialr(both[:, 1] > 0, both[:, 0]).statistic
-    assert found.point_biserial == pytest.approx(expected, abs=1e-9)
-    assert found.spearman == pytest.approx(stats.spearmanr(both[:, 0], both[:, 1]).statistic, abs=1e-9)
+    assert bias.point_biserial == pytest.approx(expected, abs=1e-9)
+    assert bias.spearman == pytest.approx(stats.spearmanr(both[:, 0], both[:, 1]).statistic, abs=1e-9)
 
 
 def test_a_model_that_scores_by_length_alone_is_found_out() -> None:
     lengths = [3, -8, 1, 20]
-    found = length_bias([length**3 for length in lengths], lengths)
-    assert found.longer_scored_higher == 1
-    assert found.spearman == 1
+    bias = length_bias([length**3 for length in lengths], lengths)
+    assert bias.longer_scored_higher == 1
+    assert bias.spearman == 1
 
 
 def test_figures_of_length_that_do_not_exist_are_none() -> None:
@@ -198,17 +198,17 @@ def test_figures_of_length_that_do_not_exist_are_none() -> None:
 
 def test_the_clustered_mean_is_that_of_the_values_and_comes_back_by_its_seed() -> None:
     values, clusters = [1, 0, 1, 1, 0, 1], ["a", "a", "b", "c", "c", "d"]
-    found = cluster_bootstrap(values, clusters, seed=3)
-    assert found.mean == pytest.approx(4 / 6)
-    assert found.clusters == 4
-    assert found == cluster_bootstrap(values, clusters, seed=3)
-    assert found.low < found.mean < found.high
+    interval = cluster_bootstrap(values, clusters, seed=3)
+    assert interval.mean == pytest.approx(4 / 6)
+    assert interval.clusters == 4
+    assert interval == cluster_bootstrap(values, clusters, seed=3)
+    assert interval.low < interval.mean < interval.high
 
 
 def test_the_interval_of_two_clusters_is_that_of_their_four_resamples() -> None:
     # aa: 0, ab and ba: 3/4 (one value of a, three of b), bb: 1; a quarter, a half and a quarter of all.
-    found = cluster_bootstrap([0, 1, 1, 1], ["a", "b", "b", "b"])
-    assert (found.mean, found.low, found.high) == (0.75, 0, 1)
+    interval = cluster_bootstrap([0, 1, 1, 1], ["a", "b", "b", "b"])
+    assert (interval.mean, interval.low, interval.high) == (0.75, 0, 1)
 
 
 def test_copies_of_a_value_within_its_cluster_do_not_narrow_the_interval() -> None:
@@ -223,14 +223,14 @@ def test_copies_of_a_value_within_its_cluster_do_not_narrow_the_interval() -> No
 def test_with_one_value_a_cluster_the_interval_is_about_the_normal_one() -> None:
     values = np.random.default_rng(7).normal(size=400)
     half = 1.96 * values.std() / 20
-    found = cluster_bootstrap(values, range(400))
-    assert found.low == pytest.approx(values.mean() - half, abs=0.02)
-    assert found.high == pytest.approx(values.mean() + half, abs=0.02)
+    interval = cluster_bootstrap(values, range(400))
+    assert interval.low == pytest.approx(values.mean() - half, abs=0.02)
+    assert interval.high == pytest.approx(values.mean() + half, abs=0.02)
 
 
 def test_one_cluster_has_no_interval_and_one_without_weight_is_none() -> None:
-    found = cluster_bootstrap([1, 2], ["a", "a"])
-    assert (found.mean, found.low, found.high, found.clusters) == (1.5, None, None, 1)
+    interval = cluster_bootstrap([1, 2], ["a", "a"])
+    assert (interval.mean, interval.low, interval.high, interval.clusters) == (1.5, None, None, 1)
     assert cluster_bootstrap([1, 2], ["a", "b"], weight=[1, 0]).clusters == 1
 
 

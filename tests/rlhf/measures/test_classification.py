@@ -75,7 +75,7 @@ def test_a_category_without_examples_is_refused(figure) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "labels", "said"),
+    ("scores", "labels", "message"),
     [
         ([1, 2], [0, 2], "labels must be 0 or 1"),
         ([1, 2], [0], "one length, not scores 2, labels 1"),
@@ -83,9 +83,9 @@ def test_a_category_without_examples_is_refused(figure) -> None:
         ([], [], "scores is empty"),
     ],
 )
-def test_examples_that_cannot_be_scored_are_refused(scores, labels, said) -> None:
+def test_examples_that_cannot_be_scored_are_refused(scores, labels, message) -> None:
     for figure in (average_precision, precision_recall_curve):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             figure(scores, labels)
 
 
@@ -105,7 +105,7 @@ def test_kappa_is_1_for_the_same_below_0_for_the_opposite_and_none_for_one_categ
     assert cohen_kappa(torch.tensor([1, 1]), torch.tensor([True, False])) == 0
 
 
-@pytest.mark.parametrize(("first", "second", "said"), [([1], [1, 0], "1 judgments"), ([], [], "nothing")])
-def test_kappa_refuses_judgments_that_are_not_of_the_same_examples(first, second, said) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("first", "second", "message"), [([1], [1, 0], "1 judgments"), ([], [], "nothing")])
+def test_kappa_refuses_judgments_that_are_not_of_the_same_examples(first, second, message) -> None:
+    with pytest.raises(ValueError, match=message):
         cohen_kappa(first, second)

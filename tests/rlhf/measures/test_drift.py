@@ -23,7 +23,7 @@ def rounds_of(tastes: list[tuple[float, ...]], *, seed: int, each: int = 80) -> 
         judged({"a": Person(taste=taste)}, each, seed=10 * seed + number, round_number=number)
         for number, taste in enumerate(tastes, start=1)
     ]
-    return np.concatenate([table for table, _ in parts]), [one for _, some in parts for one in some]
+    return np.concatenate([table for table, _ in parts]), [example for _, some in parts for example in some]
 
 
 def measured(features: Floats, examples: list[Example]) -> DriftFigures:
@@ -42,8 +42,10 @@ def measured(features: Floats, examples: list[Example]) -> DriftFigures:
 
 def fitted(features: Floats, examples: list[Example], half_life: float | None) -> LinearScore:
     if half_life is not None:
-        factors = discounts([one.round for one in examples], newest=4, half_life=half_life)
-        examples = [replace(one, weight=factor) for one, factor in zip(examples, factors, strict=True)]
+        factors = discounts([example.round for example in examples], newest=4, half_life=half_life)
+        examples = [
+            replace(example, weight=factor) for example, factor in zip(examples, factors, strict=True)
+        ]
     return fit_at(features, choices_of(examples, whole=False), STRENGTH)
 
 

@@ -37,17 +37,17 @@ def test_features_are_transformers_own_hidden_states(
 ) -> None:
     cache = FeatureCache(tmp_path, backbone)
 
-    found = cache.features(examples)
+    all_features = cache.features(examples)
 
     answers = [answer for example in examples for answer in example.answers]
-    assert found.shape == (len(answers), len(cache.places), backbone.hidden_size)
-    for answer, features in zip(answers, found, strict=True):
+    assert all_features.shape == (len(answers), len(cache.places), backbone.hidden_size)
+    for answer, features in zip(answers, all_features, strict=True):
         ids = torch.tensor([list(answer.ids)])
         with torch.no_grad():
             states = backbone._model(ids, output_hidden_states=True).hidden_states
         for place, read in zip(cache.places, features, strict=True):
-            own = states[place.layer][0, answer.answer_start :]
-            expected = own.mean(0) if place.mean else own[-1]
+            answer_states = states[place.layer][0, answer.answer_start :]
+            expected = answer_states.mean(0) if place.mean else answer_states[-1]
             assert torch.tensor(read) == pytest.approx(expected, abs=1e-5)
 
 

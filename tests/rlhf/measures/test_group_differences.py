@@ -22,11 +22,11 @@ def test_the_feature_on_which_two_groups_differ_is_named_with_its_sign() -> None
     }
     features, examples = judged(people, 400, seed=1)
 
-    found = group_differences(features, examples, NAMES)
+    differences = group_differences(features, examples, NAMES)
 
-    assert [one.feature for one in found["A"]] == ["log_words"]
-    assert [one.feature for one in found["B"]] == ["log_words"]
-    (of_a,), (of_b,) = found["A"], found["B"]
+    assert [difference.feature for difference in differences["A"]] == ["log_words"]
+    assert [difference.feature for difference in differences["B"]] == ["log_words"]
+    (of_a,), (of_b,) = differences["A"], differences["B"]
     assert of_a.difference == pytest.approx(-of_b.difference)
     assert of_a.low > 1
     assert of_a.p_value < 0.001

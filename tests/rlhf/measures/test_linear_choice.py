@@ -64,9 +64,9 @@ def test_the_fit_is_that_of_an_independent_minimiser() -> None:
         costs = np.log1p(np.exp(-differences @ theta))
         return float((weights * costs).sum() / weights.sum() + 0.2 / 2 * theta @ theta)
 
-    found = fit_ridge(features, choices_of(examples, whole=False), 0.2, start=np.zeros(3))
+    solution = fit_ridge(features, choices_of(examples, whole=False), 0.2, start=np.zeros(3))
 
-    assert found == pytest.approx(minimize(cost, np.zeros(3), tol=1e-12).x, abs=1e-4)
+    assert solution == pytest.approx(minimize(cost, np.zeros(3), tol=1e-12).x, abs=1e-4)
 
 
 def test_strength_is_the_best_over_held_out_prompts_by_a_plain_loop() -> None:

@@ -42,8 +42,8 @@ def test_two_groups_of_opposite_taste_get_heads_of_opposite_sign_that_beat_the_c
     assert score.groups["A"][1] > 0.5
     assert score.groups["B"][1] < -0.5
     assert abs(score.common[1]) < 0.5
-    own = log_loss(score.scores(unseen, people_of(held_out)), held_out)
-    assert own < log_loss(unseen @ score.common, held_out) - 0.1
+    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    assert pooled_loss < log_loss(unseen @ score.common, held_out) - 0.1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,8 +54,8 @@ def test_in_one_homogeneous_population_groups_and_annotators_keep_the_common_hea
 
     score = fitted(features, examples, rank=2)
 
-    own = log_loss(score.scores(unseen, people_of(held_out)), held_out)
-    assert own < log_loss(unseen @ score.common, held_out) + 0.01
+    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    assert pooled_loss < log_loss(unseen @ score.common, held_out) + 0.01
 
 
 def test_annotators_without_groups_are_told_apart_along_a_few_directions() -> None:
@@ -68,22 +68,22 @@ def test_annotators_without_groups_are_told_apart_along_a_few_directions() -> No
     assert score.directions.shape == (1, 4)
     deviations = {name: score.annotators[name] @ score.directions for name in people}
     assert all((deviations[name][1] > 0) == name.startswith("a") for name in people)
-    own = log_loss(score.scores(unseen, people_of(held_out)), held_out)
-    assert own < log_loss(unseen @ score.common, held_out) - 0.1
+    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    assert pooled_loss < log_loss(unseen @ score.common, held_out) - 0.1
 
 
 def test_who_judged_little_deviates_less_than_who_judged_much_and_a_newcomer_not_at_all() -> None:
     people = {name: replace(person, group="") for name, person in OPPOSED.items()}
     features, examples = judged(people, 300, seed=5)
-    few = [one for one in examples if one.annotator == "a0"][:2]
-    rows = [one for one in range(300) if examples[one].annotator != "a0" or examples[one] in few]
+    few = [example for example in examples if example.annotator == "a0"][:2]
+    rows = [index for index in range(300) if examples[index].annotator != "a0" or examples[index] in few]
     table = features.reshape(300, 2, -1)[rows].reshape(2 * len(rows), -1)
 
     score = fitted(table, [examples[row] for row in rows], rank=1)
 
     size = {name: float(np.abs(weights).max()) for name, weights in score.annotators.items()}
     assert size["a0"] < 0.7 * (size["a1"] + size["a2"]) / 2
-    newcomer = [replace(one, annotator="new") for one in examples]
+    newcomer = [replace(example, annotator="new") for example in examples]
     scores = score.scores(features, people_of(newcomer, known=people_of(examples)))
     assert scores == pytest.approx(features @ score.common)
 
@@ -117,22 +117,22 @@ def test_the_groups_fit_is_the_minimum_that_brute_force_finds() -> None:
     names = ["A", "B"]
 
     def cost(vector: Floats) -> float:
-        common, own = vector[:4], vector[4:].reshape(2, 4)
+        common, deviations = vector[:4], vector[4:].reshape(2, 4)
         total = 0.0
         for number, example in enumerate(examples):
-            theta = common + own[names.index(example.group)]
+            theta = common + deviations[names.index(example.group)]
             ((winner, loser),) = example.pairs
             margin = (standard[2 * number + winner] - standard[2 * number + loser]) @ theta
             total += math.log1p(math.exp(-margin))
-        penalty = STRENGTH * common @ common + score.group_strength * (own**2).sum()
+        penalty = STRENGTH * common @ common + score.group_strength * (deviations**2).sum()
         return float(total / len(examples) + penalty / 2)
 
-    found = minimize(cost, np.zeros(12), method="BFGS", options={"gtol": 1e-6}).x
+    solution = minimize(cost, np.zeros(12), method="BFGS", options={"gtol": 1e-6}).x
 
     spread = features.std(0)
     assert math.isfinite(score.group_strength)
-    assert score.common * spread == pytest.approx(found[:4], abs=5e-3)
-    for name, expected in zip(names, found[4:].reshape(2, 4), strict=True):
+    assert score.common * spread == pytest.approx(solution[:4], abs=5e-3)
+    for name, expected in zip(names, solution[4:].reshape(2, 4), strict=True):
         assert score.groups[name] * spread == pytest.approx(expected, abs=5e-3)
 
 

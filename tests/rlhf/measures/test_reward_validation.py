@@ -59,9 +59,9 @@ def test_the_length_predictors_log_loss_by_hand() -> None:
     # −log σ(0.5 · log 4) = −log(2 / 3), as e^(log 4 / 2) = 2; −log σ(−0.5 · log 4) = −log(1 / 3).
     ratios, share = torch.tensor([math.log(4), -math.log(4)]), torch.tensor([1.0, 0.5])
 
-    found = length_log_loss(ratios, share, slope=0.5)
+    loss = length_log_loss(ratios, share, slope=0.5)
 
-    assert found == pytest.approx((math.log(3 / 2) + 0.5 * math.log(3)) / 1.5, abs=1e-6)
+    assert loss == pytest.approx((math.log(3 / 2) + 0.5 * math.log(3)) / 1.5, abs=1e-6)
 
 
 def test_a_model_that_is_too_sure_has_a_lower_log_loss_at_its_temperature() -> None:
@@ -136,10 +136,10 @@ def test_a_run_worse_than_a_constant_logs_it_and_its_checkpoint_keeps_it(base: P
     assert train(folder) == EXIT_FINISHED
 
     manifest = read_manifest(folder / "checkpoint")
-    found = validation_from_figures(manifest.metrics)
-    assert found is not None
-    assert found.decided == 2
-    warning = f"Worse than a constant: held-out log-loss {found.log_loss:.3f} against 0.693"
+    validation = validation_from_figures(manifest.metrics)
+    assert validation is not None
+    assert validation.decided == 2
+    warning = f"Worse than a constant: held-out log-loss {validation.log_loss:.3f} against 0.693"
     assert warning in manifest.warnings
     assert warning in (folder / "log.txt").read_text()
     assert warning in status_of(folder).message

@@ -22,12 +22,12 @@ def features_of(text: str, *, prompt: str = "Name two colours", **more: Any) -> 
 def test_words_and_overlaps_are_shares_of_the_completion() -> None:
     context = [{"title": "Paint", "sentences": ["Red is warm.", "Blue is cold."]}]
 
-    found = features_of("Two colours: red, blue.", context=context)
+    features = features_of("Two colours: red, blue.", context=context)
 
-    assert found["words"] == 4
-    assert found["log_words"] == pytest.approx(math.log(5))
+    assert features["words"] == 4
+    assert features["log_words"] == pytest.approx(math.log(5))
     # "two" and "colours" stand in the prompt, "red" and "blue" in the passages.
-    assert (found["overlap_prompt"], found["overlap_context"]) == (0.5, 0.5)
+    assert (features["overlap_prompt"], features["overlap_context"]) == (0.5, 0.5)
 
 
 def test_items_of_lists_are_counted_where_a_line_begins_with_a_mark() -> None:
@@ -71,9 +71,9 @@ def test_length_controlled_accuracy_by_hand() -> None:
     # Longer chosen: right and a tie, of shares 1 and ½. Shorter chosen: wrong. Equal length: not counted.
     margins, longer = np.array([1.0, 0.0, -1.0, 4.0]), np.array([2.0, 7.0, -3.0, 0.0])
 
-    found = length_controlled_accuracy(margins, longer, np.array([1.0, 0.5, 1.0, 1.0]))
+    accuracy = length_controlled_accuracy(margins, longer, np.array([1.0, 0.5, 1.0, 1.0]))
 
-    assert found == pytest.approx((1.25 / 1.5 + 0) / 2)
+    assert accuracy == pytest.approx((1.25 / 1.5 + 0) / 2)
     assert length_controlled_accuracy(margins[:2], longer[:2], np.ones(2)) is None
 
 
@@ -81,9 +81,9 @@ def test_correlations_count_a_pair_in_both_orders() -> None:
     margins = np.array([2.0, -1.0])
     features = {"words": np.array([4.0, -2.0]), "refusal": np.array([0.0, 1.0]), "list_items": np.zeros(2)}
 
-    found = correlations(margins, features)
+    coefficients = correlations(margins, features)
 
-    assert found["words"] == pytest.approx(1.0)
+    assert coefficients["words"] == pytest.approx(1.0)
     both = np.concatenate([margins, -margins]), np.array([0.0, 1.0, 0.0, -1.0])
-    assert found["refusal"] == pytest.approx(np.corrcoef(*both)[0, 1])
-    assert "list_items" not in found
+    assert coefficients["refusal"] == pytest.approx(np.corrcoef(*both)[0, 1])
+    assert "list_items" not in coefficients

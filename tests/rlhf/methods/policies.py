@@ -55,8 +55,8 @@ def method_of(backbone: Backbone, settings: Settings, *, moved: float = 0.05, **
 
 def examples_of(method: TrainingMethod, backbone: Backbone, rows: list[SnapshotRow]) -> list[Example]:
     """The training examples that the method wants of the rows."""
-    found = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, labels=method.wanted)
-    return found.train
+    examples = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False, labels=method.wanted)
+    return examples.train
 
 
 def step(method: TrainingMethod, examples: list[Example], *, tokens: int = 10_000, world: int = 1) -> float:

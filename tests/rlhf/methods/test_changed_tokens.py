@@ -38,8 +38,8 @@ def token_log_probabilities(backbone: Backbone, adapter: str | None, answer: Ans
     ids = torch.tensor([answer.ids[:]])
     with torch.no_grad(), backbone.using(adapter):
         logits = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)[0]
-    found = logits.double().log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-    return [0.0, *found.tolist()]
+    log_probs = logits.double().log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+    return [0.0, *log_probs.tolist()]
 
 
 def test_equal_sequences_differ_nowhere() -> None:
@@ -47,9 +47,9 @@ def test_equal_sequences_differ_nowhere() -> None:
 
 
 def test_what_was_replaced_removed_and_written_is_found_by_hand() -> None:
-    kept = [10, 11, 12, 13]
-    before = [1, 2, *kept, 3, *kept, 4]
-    after = [1, 5, 6, *kept, *kept, 7, 4]
+    unchanged = [10, 11, 12, 13]
+    before = [1, 2, *unchanged, 3, *unchanged, 4]
+    after = [1, 5, 6, *unchanged, *unchanged, 7, 4]
     assert differing(before, after) == (((1, 2), (6, 7)), ((1, 3), (11, 12)))
     # Fewer equal tokens between two changes are chance: one change.
     assert differing([1, 8, 2, 9], [3, 8, 4, 9]) == (((0, 3),), ((0, 3),))

@@ -34,8 +34,8 @@ def tokenizer():
 
 
 def built(tokenizer, *rows: SnapshotRow, use_corrections: bool = False) -> Examples:
-    wanted = Wanted(corrections=use_corrections)
-    return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, labels=wanted)
+    requirements = Wanted(corrections=use_corrections)
+    return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, labels=requirements)
 
 
 def vote(number: int, ranks: list[int], *, review: Mapping[str, object] | None, **more) -> SnapshotRow:
@@ -65,12 +65,12 @@ def test_a_decision_stands_once_in_place_of_all_votes(tokenizer) -> None:
         vote(number, ranks, review=decision, strength=4, weight=0.5)
         for number, ranks in enumerate(([1, 2], [2, 1], [1, 2]))
     ]
-    found = built(tokenizer, *votes)
-    (_, example) = found.train
+    examples = built(tokenizer, *votes)
+    (_, example) = examples.train
     # b over a, though two of three votes say the reverse; no annotator's strength and weight belong to it.
     assert example.pairs == ((1, 0),)
     assert (example.strength, example.weight) == (0, 1.0)
-    assert found.dropped == [
+    assert examples.dropped == [
         {
             "judgment": f"vote-{number}",
             "completion": "",
@@ -82,9 +82,9 @@ def test_a_decision_stands_once_in_place_of_all_votes(tokenizer) -> None:
 
 def test_a_decision_without_a_winner_teaches_no_preference(tokenizer) -> None:
     decision = {"verdict": "cannot_judge", "ranks": {}}
-    found = built(tokenizer, vote(0, [1, 2], review=decision), vote(1, [1, 2], review=decision))
-    assert [example.judgment for example in found.train] == ["usable"]
-    assert [entry["reason"] for entry in found.dropped] == [
+    examples = built(tokenizer, vote(0, [1, 2], review=decision), vote(1, [1, 2], review=decision))
+    assert [example.judgment for example in examples.train] == ["usable"]
+    assert [entry["reason"] for entry in examples.dropped] == [
         "the annotator could not judge",
         "a reviewer decided this comparison; the decision counts once",
     ]
@@ -92,8 +92,8 @@ def test_a_decision_without_a_winner_teaches_no_preference(tokenizer) -> None:
 
 def test_a_decision_makes_a_preference_of_votes_that_tied(tokenizer) -> None:
     decision = {"verdict": "ranked", "ranks": {"a": 1, "b": 2}}
-    found = built(tokenizer, vote(0, [1, 1], review=decision, verdict="equal"))
-    assert found.train[1].pairs == ((0, 1),)
+    examples = built(tokenizer, vote(0, [1, 1], review=decision, verdict="equal"))
+    assert examples.train[1].pairs == ((0, 1),)
 
 
 # ── Corrected answers ─────────────────────────────────────────────────────────────────
@@ -112,9 +112,9 @@ def corrected(name: str, text: str, **more) -> SnapshotRow:
 def test_a_corrected_answer_is_preferred_to_its_original_only_when_asked_for(tokenizer) -> None:
     judged = corrected("j", "the second answer, mended", weight=0.5)
     assert [example.judgment for example in built(tokenizer, judged).train] == ["usable", "j"]
-    found = built(tokenizer, judged, use_corrections=True)
-    assert [example.judgment for example in found.train] == ["usable", "j", "j"]
-    example = found.train[2]
+    examples = built(tokenizer, judged, use_corrections=True)
+    assert [example.judgment for example in examples.train] == ["usable", "j", "j"]
+    example = examples.train[2]
     texts = [tokenizer.decode(answer.ids[answer.answer_start : -1]) for answer in example.answers]
     assert texts == ["the second answer, mended", "the second answer"]
     assert example.pairs == ((0, 1),)
@@ -129,16 +129,16 @@ def test_a_correction_teaches_even_where_no_answer_won(tokenizer) -> None:
         verdict="both_bad",
         corrections=[{"completion": f"j.{place}", "text": f"better {place}"} for place in (0, 1)],
     )
-    found = built(tokenizer, judged, use_corrections=True)
-    assert [example.pairs for example in found.train[1:]] == [((0, 1),), ((0, 1),)]
+    examples = built(tokenizer, judged, use_corrections=True)
+    assert [example.pairs for example in examples.train[1:]] == [((0, 1),), ((0, 1),)]
 
 
 def test_held_out_figures_stay_those_of_what_people_chose(tokenizer) -> None:
     judged = corrected("j", "mended", split="held-out")
-    found = built(tokenizer, judged, use_corrections=True)
-    assert len(found.held_out) == 1
-    assert len(found.held_out[0].answers) == 2
-    assert [example.judgment for example in found.train] == ["usable"]
+    examples = built(tokenizer, judged, use_corrections=True)
+    assert len(examples.held_out) == 1
+    assert len(examples.held_out[0].answers) == 2
+    assert [example.judgment for example in examples.train] == ["usable"]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_held_out_figures_stay_those_of_what_people_chose(tokenizer) -> None:
     ],
 )
 def test_a_correction_that_teaches_nothing_is_listed(tokenizer, text: str, reason: str) -> None:
-    found = built(tokenizer, corrected("j", text), use_corrections=True)
-    assert {"judgment": "j", "completion": "j.1", "reason": reason} in found.dropped
-    assert len(found.train) == 2
+    examples = built(tokenizer, corrected("j", text), use_corrections=True)
+    assert {"judgment": "j", "completion": "j.1", "reason": reason} in examples.dropped
+    assert len(examples.train) == 2
 
 
 def test_corrections_alone_are_enough_to_learn_from(tokenizer) -> None:
@@ -160,8 +160,10 @@ def test_corrections_alone_are_enough_to_learn_from(tokenizer) -> None:
     )
     with pytest.raises(ContractError, match="1 × no preference was asked for"):
         build_examples([judged], tokenizer, max_tokens=64, context=False)
-    found = build_examples([judged], tokenizer, max_tokens=64, context=False, labels=Wanted(corrections=True))
-    assert found.train[0].pairs == ((0, 1),)
+    examples = build_examples(
+        [judged], tokenizer, max_tokens=64, context=False, labels=Wanted(corrections=True)
+    )
+    assert examples.train[0].pairs == ((0, 1),)
 
 
 def test_old_specs_mean_what_they_meant() -> None:
@@ -173,9 +175,9 @@ def test_old_specs_mean_what_they_meant() -> None:
 
 
 def test_a_judgment_that_weighs_nothing_is_left_out_and_listed(tokenizer) -> None:
-    found = built(tokenizer, row("idle", ["a", "b"], [1, 2], weight=0.0))
-    assert [example.judgment for example in found.train] == ["usable"]
-    assert found.dropped == [
+    examples = built(tokenizer, row("idle", ["a", "b"], [1, 2], weight=0.0))
+    assert [example.judgment for example in examples.train] == ["usable"]
+    assert examples.dropped == [
         {"judgment": "idle", "completion": "", "reason": "the annotator's judgments weigh nothing"}
     ]
 
@@ -213,12 +215,12 @@ def losses_before_training(folder: Path, base: Path, rows: list[SnapshotRow]) ->
     backbone = Backbone.load(base, device=torch.device("cpu"), dtype=torch.float32)
     start = RewardModelling(backbone, spec, spec.settings)
     examples = build_examples(rows, backbone.tokenizer, max_tokens=128, context=False).train
-    found = []
+    losses = []
     for example in examples:
         batch = pack([example], device=torch.device("cpu"))
-        found.append(start.outcome(batch, [example], dropout=False).parts["score"].loss.item())
-    assert found[0] != pytest.approx(found[1], abs=1e-3), "equal losses would hide a missing weight"
-    return found
+        losses.append(start.outcome(batch, [example], dropout=False).parts["score"].loss.item())
+    assert losses[0] != pytest.approx(losses[1], abs=1e-3), "equal losses would hide a missing weight"
+    return losses
 
 
 @pytest.mark.parametrize("method", ["reward", "preference"])
@@ -236,10 +238,10 @@ def test_weight_2_is_the_judgment_twice(tmp_path: Path, base: Path, method: Meth
             optimiser={**optimiser, "batch_size": len(rows)},
         )
         assert train(folder) == 0
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for path in sorted((folder / CHECKPOINT_FOLDER).rglob("*.safetensors")):
-            found |= {f"{path.name}/{key}": value for key, value in load_file(path).items()}
-        return found
+            tensors |= {f"{path.name}/{key}": value for key, value in load_file(path).items()}
+        return tensors
 
     weighted = trained("weighted", [row("one", texts, ranks, weight=2.0), other])
     twice = trained("twice", [row("one", texts, ranks), row("two", texts, ranks), other])
@@ -254,9 +256,9 @@ def test_weight_2_is_the_judgment_twice(tmp_path: Path, base: Path, method: Meth
 def test_the_weighted_means_of_the_losses_are_those_of_hand_calculation() -> None:
     # Bradley-Terry with leads log 3 and −log 3: −log ¾ = 0.2876821 and −log ¼ = 1.3862944.
     lead, weight = torch.tensor([1.0986123, -1.0986123]), torch.tensor([1.0, 0.25])
-    found = bradley_terry(lead, torch.zeros(2), weight=weight)
-    assert found.item() == pytest.approx((0.2876821 + 0.25 * 1.3862944) / 1.25, abs=1e-6)
+    loss = bradley_terry(lead, torch.zeros(2), weight=weight)
+    assert loss.item() == pytest.approx((0.2876821 + 0.25 * 1.3862944) / 1.25, abs=1e-6)
     # The same leads as implicit rewards of DPO at β = 1 have the same losses.
     zeros = torch.zeros(2)
     values = dpo(lead, zeros, zeros, zeros, beta=1.0, reduction="none")
-    assert ((weight * values).sum() / weight.sum()).item() == pytest.approx(found.item(), abs=1e-6)
+    assert ((weight * values).sum() / weight.sum()).item() == pytest.approx(loss.item(), abs=1e-6)

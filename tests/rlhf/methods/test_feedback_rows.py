@@ -32,20 +32,20 @@ def thumb(name: str, value: int, *, weight: float = 0.25):
 def test_thumbs_are_good_and_bad_answers_for_kto_with_their_weight(backbone: Backbone):
     method = method_of(backbone, KtoSettings(lora=LORA))
     examples = examples_of(method, backbone, [thumb("a", 1), thumb("b", 0, weight=0.5)])
-    assert [said_good(one, frozenset({"thumbs"})) for one in examples] == [{0: True}, {0: False}]
-    assert [one.weight for one in examples] == [0.25, 0.5]
+    assert [said_good(example, frozenset({"thumbs"})) for example in examples] == [{0: True}, {0: False}]
+    assert [example.weight for example in examples] == [0.25, 0.5]
     method.begin(examples)
     assert step(method, examples) > 0
 
 
 def test_a_rewrite_is_a_pair_for_a_reward_model_and_a_thumb_is_none(backbone: Backbone):
     rewrite = row("c", ["no, never", "in the east"], [2, 1], weight=0.25, feedback="rewrite")
-    found = build_examples(
+    examples = build_examples(
         [rewrite, thumb("a", 1)], backbone.tokenizer, max_tokens=128, context=False, labels=Wanted()
     )
-    [pair] = found.train
+    [pair] = examples.train
     assert (pair.ranks, pair.weight) == ((2, 1), 0.25)
-    assert [one["judgment"] for one in found.dropped] == ["a"]
+    assert [entry["judgment"] for entry in examples.dropped] == ["a"]
 
 
 def test_an_unknown_kind_of_feedback_is_no_row():

@@ -81,8 +81,8 @@ def test_its_checkpoint_scores_in_a_fresh_process_as_its_head_does_by_hand(froze
     for answer, score in zip(answers, scores.tolist(), strict=True):
         with torch.no_grad():
             output = backbone._model(torch.tensor([list(answer.ids)]), output_hidden_states=True)
-        own = output.hidden_states[int(layer)][0, answer.answer_start :]
-        state = own.mean(0) if mean else own[-1]
+        answer_states = output.hidden_states[int(layer)][0, answer.answer_start :]
+        state = answer_states.mean(0) if mean else answer_states[-1]
         assert score == pytest.approx(float(heads["score"][0] @ state + heads["score.offset"]), abs=1e-4)
 
 
@@ -319,10 +319,10 @@ def test_training_that_makes_it_worse_ends_as_the_head_that_it_began_as(
 ) -> None:
     # Held-out annotators prefer the shorter one: the surer the model of the others, the worse it is there.
     rows = [
-        replace(one, ranks={name: 3 - rank for name, rank in one.ranks.items()})
-        if one.split == "held-out"
-        else one
-        for one in lengths_decide()
+        replace(judgment, ranks={name: 3 - rank for name, rank in judgment.ranks.items()})
+        if judgment.split == "held-out"
+        else judgment
+        for judgment in lengths_decide()
     ]
     settings = {"head_from": "frozen", "centring": 0.0}
     folder = make_run(tmp_path / "run", base, rows, settings=settings, optimiser={"epochs": 1})
@@ -381,7 +381,7 @@ def test_blocks_above_the_place_that_is_read_are_not_run(backbone: Backbone) -> 
     backbone.set_reads("it", Place(1, mean=True))
     try:
         with torch.no_grad():
-            one, three = (read_rewards(backbone, "it", batch) for batch in (alone, packed))
+            single, three = (read_rewards(backbone, "it", batch) for batch in (alone, packed))
     finally:
         for handle in handles:
             handle.remove()
@@ -390,4 +390,4 @@ def test_blocks_above_the_place_that_is_read_are_not_run(backbone: Backbone) -> 
     assert set(ran) == {1}
     assert len(blocks) > 1
     # What lies beside a judgment in the packed row does not change its scores.
-    assert torch.allclose(one, three[: len(one)], atol=1e-5)
+    assert torch.allclose(single, three[: len(single)], atol=1e-5)

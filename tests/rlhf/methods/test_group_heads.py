@@ -72,9 +72,9 @@ def loaded(base: Path, checkpoint: Path) -> Backbone:
 def report(checkpoint: Path) -> PeopleReport:
     evaluation = read_evaluation(checkpoint.parent)
     assert evaluation is not None
-    found = people_from_details(evaluation.details)
-    assert found is not None
-    return found
+    people = people_from_details(evaluation.details)
+    assert people is not None
+    return people
 
 
 def states_of(backbone: Backbone) -> torch.Tensor:
@@ -104,16 +104,16 @@ def test_the_report_tells_that_the_groups_disagree_and_on_what(report: PeopleRep
         assert group.judgments == 20
         assert group.annotators == 2
         assert group.disagreement == "disagrees"
-    of_a = {one.feature: one.difference for one in report.groups[0].differences}
+    of_a = {difference.feature: difference.difference for difference in report.groups[0].differences}
     assert of_a["log_words"] > 0
     assert report.group_strength is not None
 
 
 def test_the_effect_of_reliability_weights_is_reported(report: PeopleReport) -> None:
-    found = report.reliability_weights
-    assert found is not None
-    assert found.judgments == 40
-    assert found.gain.value == pytest.approx(found.unweighted_log_loss.value - found.log_loss.value)
+    effect = report.reliability_weights
+    assert effect is not None
+    assert effect.judgments == 40
+    assert effect.gain.value == pytest.approx(effect.unweighted_log_loss.value - effect.log_loss.value)
 
 
 def test_a_population_is_a_weighted_mean_or_the_smallest_of_the_groups_rewards(loaded: Backbone) -> None:

@@ -50,10 +50,10 @@ def method(request: pytest.FixtureRequest, backbone: Backbone) -> TrainingMethod
 
 def gradient(backbone: Backbone) -> torch.Tensor:
     parameters = backbone.parameters("policy").values()
-    found = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+    flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
     for parameter in parameters:
         parameter.grad = None
-    return found
+    return flat
 
 
 def log_probability(backbone: Backbone, adapter: str | None, answer: Answered) -> float:
@@ -99,10 +99,10 @@ def test_a_gradient_is_the_slope_of_the_loss(backbone: Backbone, method: Trainin
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter.add_(distance * direction)
             outcome = method.outcome(pack(examples, device=CPU), examples, dropout=False)
-            found = account.add(outcome, 0, examples).item()
+            total = account.add(outcome, 0, examples).item()
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter.sub_(distance * direction)
-        return found
+        return total
 
     distance = 2e-3
     slope = (loss(distance) - loss(-distance)) / (2 * distance)
@@ -131,10 +131,10 @@ def test_figures_tell_how_far_a_policy_has_gone_from_its_reference(
         for answer in answers
     ]
     tokens = [len(answer.ids) - answer.answer_start for answer in answers]
-    found = figures(method, examples, held_out=True)
-    assert found["log_ratio"] == pytest.approx(sum(ratios) / len(ratios), abs=1e-3)
-    assert found["log_ratio_per_token"] == pytest.approx(sum(ratios) / sum(tokens), abs=1e-4)
-    assert found["answer_tokens"] == pytest.approx(sum(tokens) / len(tokens))
+    measured = figures(method, examples, held_out=True)
+    assert measured["log_ratio"] == pytest.approx(sum(ratios) / len(ratios), abs=1e-3)
+    assert measured["log_ratio_per_token"] == pytest.approx(sum(ratios) / sum(tokens), abs=1e-4)
+    assert measured["answer_tokens"] == pytest.approx(sum(tokens) / len(tokens))
 
 
 def test_ratios_are_means_over_answers_and_over_tokens() -> None:
@@ -168,9 +168,9 @@ def test_only_the_answers_tokens_cost_anything_and_each_as_much_as_is_said(
     else:
         expected = -(sums[0] / tokens[0] + 0.5 * sums[1] / tokens[1]) / 1.5
     assert step(method, examples) == pytest.approx(expected, abs=1e-5)
-    found = figures(method, examples)
-    assert found["log_loss"] == pytest.approx(-sum(sums) / sum(tokens), abs=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(-sum(sums) / sum(tokens)), rel=1e-4)
+    measured = figures(method, examples)
+    assert measured["log_loss"] == pytest.approx(-sum(sums) / sum(tokens), abs=1e-5)
+    assert measured["perplexity"] == pytest.approx(math.exp(-sum(sums) / sum(tokens)), rel=1e-4)
 
 
 def texts_of(backbone: Backbone, method: TrainingMethod, *rows: Any) -> list[str]:
@@ -307,18 +307,18 @@ def test_the_best_of_a_ranking_leave_out_who_was_not_ranked() -> None:
 def test_log_odds_of_ties_begin_where_the_data_put_them() -> None:
     # Equal rewards: a pair ties with δ/(2 + δ), so 30 ties of 100 pairs make δ = 6/7.
     rankings = [(1, 1)] * 30 + [(1, 2)] * 40 + [(2, 1)] * 30
-    found = likeliest_log_tie(rankings)
-    assert found.shape == (11,)
-    assert found[0].item() == pytest.approx(math.log(6 / 7), abs=2e-3)
+    log_ties = likeliest_log_tie(rankings)
+    assert log_ties.shape == (11,)
+    assert log_ties[0].item() == pytest.approx(math.log(6 / 7), abs=2e-3)
     # Nothing was said of larger ties, and nothing is made of it.
-    assert found[1:].tolist() == [0.0] * 10
+    assert log_ties[1:].tolist() == [0.0] * 10
 
 
 def test_a_size_of_tie_that_never_occurred_is_unlikely_but_not_impossible() -> None:
     # Of 50 threes 20 have a best pair: 3 + 3δ₂ + δ₃ ways at first. δ₃ never happened, though it could have.
-    found = likeliest_log_tie([(1, 1, 3)] * 20 + [(1, 2, 3)] * 30)
-    assert -12 < found[1].item() < -2
-    assert found[:2].isfinite().all()
+    log_ties = likeliest_log_tie([(1, 1, 3)] * 20 + [(1, 2, 3)] * 30)
+    assert -12 < log_ties[1].item() < -2
+    assert log_ties[:2].isfinite().all()
     assert likeliest_log_tie([]).tolist() == [0.0] * 11
 
 

@@ -51,12 +51,12 @@ def example(
     ratings: Sequence[tuple[int, Any, int]] = (), *, verdict: str = "", ranks: Any = (0, 0, 0)
 ) -> Example:
     answers = tuple(Answered((1, number), 1) for number in range(2, 2 + len(ranks)))
-    given = tuple(Rating(place, "helpful", scale, value) for place, scale, value in ratings)
-    return Example("j", answers, ranks, labels=Labels(ratings=given, verdict=verdict))
+    rating_labels = tuple(Rating(place, "helpful", scale, value) for place, scale, value in ratings)
+    return Example("j", answers, ranks, labels=Labels(ratings=rating_labels, verdict=verdict))
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("judged", "expected"),
     [
         (example([(0, "thumbs", 1), (2, "thumbs", 0)]), {0: True, 2: False}),
         (example([(0, "five", 4), (1, "five", 3), (2, "five", 1)]), {0: True, 2: False}),
@@ -71,8 +71,8 @@ def example(
         (example([(1, "thumbs", 0)], ranks=(2, 1, 3)), {2: False}),
     ],
 )
-def test_the_majority_says_whether_an_answer_is_good(said: Example, expected: dict[int, bool]) -> None:
-    assert said_good(said, ALL) == expected
+def test_the_majority_says_whether_an_answer_is_good(judged: Example, expected: dict[int, bool]) -> None:
+    assert said_good(judged, ALL) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_majority_says_whether_an_answer_is_good(said: Example, expected: di
     ],
 )
 def test_only_what_is_named_as_a_source_counts(source: str, expected: dict[int, bool]) -> None:
-    said = example([(0, "thumbs", 1), (1, "five", 2)], verdict="both_bad", ranks=(2, 1))
-    assert said_good(said, frozenset({source})) == expected
+    judged = example([(0, "thumbs", 1), (1, "five", 2)], verdict="both_bad", ranks=(2, 1))
+    assert said_good(judged, frozenset({source})) == expected
 
 
 def test_a_snapshot_gives_what_the_sources_name_and_the_rest_is_not_read(backbone: Backbone) -> None:
@@ -97,7 +97,9 @@ def test_a_snapshot_gives_what_the_sources_name_and_the_rest_is_not_read(backbon
         row("ranked", ["best", "between", "worst"], [1, 2, 3]),
     ]
     method = method_of(backbone, KtoSettings(lora=LORA, sources=("thumbs", "verdicts")), moved=0)
-    weights = {one.judgment: method.weights(one)["kto"] for one in examples_of(method, backbone, rows)}
+    weights = {
+        judged.judgment: method.weights(judged)["kto"] for judged in examples_of(method, backbone, rows)
+    }
     # The stars were read with the thumbs, for both are ratings, and say nothing here.
     assert weights == {"thumbs": 2, "stars": 0, "verdict": 2}
 
@@ -143,7 +145,7 @@ def mismatched(prompt: Answered, answer: Answered) -> Answered:
 def test_the_point_of_reference_comes_from_answers_under_the_next_prompt(backbone: Backbone) -> None:
     method = moved(backbone, sign=-1)
     examples = examples_of(method, backbone, THUMBS)
-    a, b, c = (one.answers for one in examples)
+    a, b, c = (judged.answers for judged in examples)
     # a's two rated answers under b's prompt, b's under c's, c's under a's; a's third was not rated.
     pairs = [(b[0], a[0]), (b[0], a[1]), (c[0], b[0]), (a[0], c[0])]
     expected = sum(ratio(backbone, mismatched(*pair)) for pair in pairs) / 4
@@ -159,7 +161,7 @@ def test_a_judgment_of_the_same_prompt_is_passed_over(backbone: Backbone) -> Non
         rated("c", ["because"], [1], prompt="Why?"),
     ]
     examples = examples_of(method, backbone, rows)
-    a, b, c = (one.answers[0] for one in examples)
+    a, b, c = (judged.answers[0] for judged in examples)
     pairs = [(c, a), (c, b), (a, c)]
     expected = sum(ratio(backbone, mismatched(*pair)) for pair in pairs) / 3
     assert expected > 0.01
@@ -182,7 +184,7 @@ def test_a_prompt_too_long_for_another_ones_answer_loses_its_beginning(backbone:
         rated("b", ["no"], [0], prompt="why " * 50),
     ]
     examples = examples_of(method, backbone, rows)
-    (a,), (b,) = (one.answers for one in examples)
+    (a,), (b,) = (judged.answers for judged in examples)
     joined = mismatched(b, a)
     cut = len(joined.ids) - 128
     assert cut > 0
@@ -207,24 +209,24 @@ def test_a_step_costs_the_mean_over_its_answers(backbone: Backbone) -> None:
     examples = examples_of(method, backbone, THUMBS)
     z = reference_kl(method, examples)
     assert z > 0.01
-    said = [(examples[0].answers[0], True), (examples[0].answers[1], False)]
-    said += [(examples[1].answers[0], False), (examples[2].answers[0], True)]
-    rewards = [(0.2 * (ratio(backbone, answer) - z), good) for answer, good in said]
+    answers = [(examples[0].answers[0], True), (examples[0].answers[1], False)]
+    answers += [(examples[1].answers[0], False), (examples[2].answers[0], True)]
+    rewards = [(0.2 * (ratio(backbone, answer) - z), good) for answer, good in answers]
     sigmoid = torch.sigmoid(torch.tensor([reward if good else -reward for reward, good in rewards]))
     weights = torch.tensor([1.5, 0.5, 0.5, 1.5])
     assert step(method, examples) == pytest.approx((weights * (1 - sigmoid)).mean().item(), abs=1e-5)
 
-    found = figures(method, examples, held_out=True)
-    assert found["accuracy"] == pytest.approx((sigmoid > 0.5).double().mean().item())
-    assert found["log_loss"] == pytest.approx(-sigmoid.log().mean().item(), abs=1e-5)
+    measured = figures(method, examples, held_out=True)
+    assert measured["accuracy"] == pytest.approx((sigmoid > 0.5).double().mean().item())
+    assert measured["log_loss"] == pytest.approx(-sigmoid.log().mean().item(), abs=1e-5)
     good = [reward for reward, is_good in rewards if is_good]
     bad = [reward for reward, is_good in rewards if not is_good]
-    assert found["reward_good"] == pytest.approx(sum(good) / 2, abs=1e-5)
-    assert found["reward_bad"] == pytest.approx(sum(bad) / 2, abs=1e-5)
-    assert found["margin"] == pytest.approx((sum(good) - sum(bad)) / 2, abs=1e-5)
-    assert found["share_good"] == 0.5
-    assert found["reference_kl"] == pytest.approx(z, abs=1e-6)
-    assert 0 <= found["accuracy_low"] < found["accuracy"] < found["accuracy_high"] <= 1
+    assert measured["reward_good"] == pytest.approx(sum(good) / 2, abs=1e-5)
+    assert measured["reward_bad"] == pytest.approx(sum(bad) / 2, abs=1e-5)
+    assert measured["margin"] == pytest.approx((sum(good) - sum(bad)) / 2, abs=1e-5)
+    assert measured["share_good"] == 0.5
+    assert measured["reference_kl"] == pytest.approx(z, abs=1e-6)
+    assert 0 <= measured["accuracy_low"] < measured["accuracy"] < measured["accuracy_high"] <= 1
 
 
 @pytest.mark.parametrize(

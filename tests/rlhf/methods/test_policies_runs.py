@@ -71,17 +71,17 @@ def test_learned_log_odds_of_ties_are_saved_and_gone_on_with(base: Path, tmp_pat
     more: dict[str, Any] = {"method": "preference", "settings": settings, "optimiser": {"max_steps": 4}}
     parent = make_run(tmp_path / "parent", base, **more)
     assert train(parent) == EXIT_FINISHED
-    kept = load_file(parent / "checkpoint" / "heads.safetensors")["policy.log_tie"]
+    log_ties = load_file(parent / "checkpoint" / "heads.safetensors")["policy.log_tie"]
     # 4 of 12 judgments have a tie: far from the even odds that 0 would say.
-    assert kept.shape == (11,)
-    assert kept[0] < -0.5
+    assert log_ties.shape == (11,)
+    assert log_ties[0] < -0.5
     checkpoint = parent / "checkpoint"
     child = make_run(
         tmp_path / "child", base, parent=str(checkpoint), parent_digest=manifest_digest(checkpoint), **more
     )
     assert train(child) == EXIT_FINISHED
     # AdamW has moved it by less than the learning rate a step.
-    assert read_metrics(child)[0]["log_tie_2"] == pytest.approx(kept[0].item(), abs=1e-6)
+    assert read_metrics(child)[0]["log_tie_2"] == pytest.approx(log_ties[0].item(), abs=1e-6)
     # A run without ties can go on from it too.
     pairs = make_run(
         tmp_path / "pairs", base, method="preference", optimiser={"max_steps": 1}, parent=str(checkpoint)
@@ -113,10 +113,13 @@ def test_two_processes_share_one_point_of_reference(base: Path, tmp_path: Path) 
     # 13 judgments in batches of 4: the last batch of an epoch is one judgment, and a process has none.
     rows = [*judgments(), row("odd", ["good answer", "bad"], [1, 2], prompt="Odd?")]
     more: dict[str, Any] = {"method": "kto", "settings": {"sources": ["ranks"]}, "optimiser": {"epochs": 2}}
-    one, two = make_run(tmp_path / "one", base, rows, **more), make_run(tmp_path / "two", base, rows, **more)
-    assert train(one) == EXIT_FINISHED
+    single, two = (
+        make_run(tmp_path / "one", base, rows, **more),
+        make_run(tmp_path / "two", base, rows, **more),
+    )
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    ours, theirs = read_metrics(one), read_metrics(two)
+    ours, theirs = read_metrics(single), read_metrics(two)
     assert any(line["reference_kl"] > 0 for line in ours)
     for left, right in zip(ours, theirs, strict=True):
         for name in ("loss", "reference_kl", "margin", "log_ratio"):

@@ -34,12 +34,12 @@ def rated(
     name: str, *ratings: tuple[int, str, str, int], ranks: Sequence[int] = (1, 2, 3), **more: Any
 ) -> SnapshotRow:
     """A ranking of three answers with ratings: (answer, criterion, scale, value) each."""
-    said = [
+    entries = [
         {"completion": f"{name}.{answer}", "criterion": criterion, "scale": scale, "value": value}
         for answer, criterion, scale, value in ratings
     ]
     texts = ["the sun rises", "no", "why should it"][: len(ranks)]
-    return row(name, texts, ranks, prompt=f"question {name}", ratings=said, **more)
+    return row(name, texts, ranks, prompt=f"question {name}", ratings=entries, **more)
 
 
 def rows() -> list[SnapshotRow]:
@@ -136,13 +136,13 @@ def test_a_rating_costs_its_probability_between_two_thresholds(backbone: Backbon
 @pytest.mark.parametrize("score", [-200.0, -3.0, 0.0, 2.5, 200.0])
 def test_the_levels_of_a_scale_share_all_probability_however_far_the_score(score: float) -> None:
     thresholds = torch.tensor([-2.0, -0.5, 0.1, 4.0], dtype=torch.float64, requires_grad=True)
-    found = cumulative_link(torch.tensor([score], dtype=torch.float64), thresholds)[0]
-    assert found.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-    assert found.isfinite().all()
+    log_probs = cumulative_link(torch.tensor([score], dtype=torch.float64), thresholds)[0]
+    assert log_probs.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+    assert log_probs.isfinite().all()
     if abs(score) < 10:
         ends = [0.0, *(sigmoid(t - score) for t in thresholds.tolist()), 1.0]
-        assert found.exp().tolist() == pytest.approx(np.diff(ends).tolist(), abs=1e-12)
-    found.sum().backward()
+        assert log_probs.exp().tolist() == pytest.approx(np.diff(ends).tolist(), abs=1e-12)
+    log_probs.sum().backward()
     assert thresholds.grad is not None
     assert thresholds.grad.isfinite().all()
 
@@ -155,11 +155,11 @@ def test_heads_beside_the_score_do_not_depend_on_how_a_step_is_cut(backbone: Bac
     disturb(backbone, "reward", scale=0.05)
     whole_loss, whole_figures, whole = step(backbone, method, examples, [examples])
     assert {"loss_score", "loss_helpful", "loss_safe", "accuracy", "safe_auc"} <= set(whole_figures)
-    for groups in ([[one] for one in examples], [examples[::-1]], [examples[:2], examples[2:]]):
-        found_loss, figures, found = step(backbone, method, examples, groups)
+    for groups in ([[example] for example in examples], [examples[::-1]], [examples[:2], examples[2:]]):
+        found_loss, figures, gradient = step(backbone, method, examples, groups)
         assert found_loss == pytest.approx(whole_loss, abs=1e-5)
         assert figures == pytest.approx(whole_figures, abs=1e-4)
-        assert ((found - whole).norm() / whole.norm()).item() < 1e-5
+        assert ((gradient - whole).norm() / whole.norm()).item() < 1e-5
 
 
 def test_an_answer_that_nobody_ranked_is_learned_from_its_rating(backbone: Backbone) -> None:
@@ -216,7 +216,10 @@ def test_thresholds_come_back_with_a_checkpoint_and_go_on(tmp_path: Path, base: 
     continued = rating_method(again, "ordinal", parent=str(folder))
     # Other judgments now: what was learned must not begin anew.
     continued.begin(examples[:2])
-    parts = [one.outcome(batch_of(examples), examples, dropout=False).parts for one in (method, continued)]
+    parts = [
+        objective.outcome(batch_of(examples), examples, dropout=False).parts
+        for objective in (method, continued)
+    ]
     for name in ("score", "helpful", "safe"):
         assert torch.allclose(parts[0][name].loss, parts[1][name].loss, atol=1e-6)
 
@@ -255,6 +258,8 @@ def test_correlation_and_area_agree_with_scipy_and_with_counting_pairs() -> None
     assert spearman(scores, ratings) == pytest.approx(spearmanr(scores, ratings).statistic)
     labels = (ratings > 3).astype(float)
     ordered = [
-        (one > other) + 0.5 * (one == other) for one in scores[labels == 1] for other in scores[labels == 0]
+        (positive > other) + 0.5 * (positive == other)
+        for positive in scores[labels == 1]
+        for other in scores[labels == 0]
     ]
     assert area_under_curve(scores, labels) == pytest.approx(np.mean(ordered))

@@ -82,11 +82,11 @@ def test_a_policy_that_learns_from_samples_pays_for_its_distance_from_the_refere
 def test_a_reference_that_is_another_checkpoint_than_the_one_meant_is_refused(
     base: Path, tmp_path: Path, parent: Path
 ) -> None:
-    wanted = {"reference": str(parent), "reference_digest": "0" * 64}
-    run = make_run(tmp_path / "run", base, method="preference", settings=wanted)
+    reference_settings = {"reference": str(parent), "reference_digest": "0" * 64}
+    run = make_run(tmp_path / "run", base, method="preference", settings=reference_settings)
     assert train(run) == EXIT_FAILED
     assert "the reference's digest is not 000000000000" in status_of(run).message
-    right = {**wanted, "reference_digest": manifest_digest(parent)}
+    right = {**reference_settings, "reference_digest": manifest_digest(parent)}
     run = make_run(tmp_path / "right", base, method="preference", settings=right, optimiser={"max_steps": 1})
     assert train(run) == EXIT_FINISHED
     reward = make_run(tmp_path / "reward", base, optimiser={"max_steps": 1})

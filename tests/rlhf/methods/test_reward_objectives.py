@@ -46,8 +46,8 @@ def mixed() -> list[SnapshotRow]:
 
 
 def examples_of(backbone: Backbone, rows: Sequence[SnapshotRow], *, ties: bool = True) -> list[Example]:
-    wanted = Wanted(ranks="tied" if ties else "decided", criteria=None)
-    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, labels=wanted).train
+    requirements = Wanted(ranks="tied" if ties else "decided", criteria=None)
+    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, labels=requirements).train
 
 
 def scores_of(backbone: Backbone, example: Example) -> list[float]:
@@ -58,7 +58,7 @@ def scores_of(backbone: Backbone, example: Example) -> list[float]:
 
 def mean_squared_sum(scores: Sequence[float]) -> float:
     pairs = list(combinations(scores, 2))
-    return sum((one + other) ** 2 for one, other in pairs) / len(pairs)
+    return sum((first + other) ** 2 for first, other in pairs) / len(pairs)
 
 
 # ── Against brute force ───────────────────────────────────────────────────────────────
@@ -130,10 +130,10 @@ def test_davidsons_model_counts_every_pair_of_a_ranking_tied_or_not(backbone: Ba
     scores = scores_of(backbone, example)
     nu = math.exp(backbone.extra("reward", LOG_TIE)[0].item())
     expected = 0.0
-    for one, other in combinations(range(3), 2):
-        wins, loses = math.exp(scores[one]), math.exp(scores[other])
+    for first, other in combinations(range(3), 2):
+        wins, loses = math.exp(scores[first]), math.exp(scores[other])
         tie = nu * math.sqrt(wins * loses)
-        happened = tie if ranks[one] == ranks[other] else wins if ranks[one] < ranks[other] else loses
+        happened = tie if ranks[first] == ranks[other] else wins if ranks[first] < ranks[other] else loses
         expected -= math.log(happened / (wins + loses + tie)) / 3
     expected += 0.05 * mean_squared_sum(scores)
     assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
@@ -379,7 +379,9 @@ def test_an_annotators_judgment_is_costed_at_their_own_score_and_their_distance(
     batch = batch_of(examples)
     with torch.no_grad(), backbone.using("reward"):
         states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)[batch.last]
-    shared, own = (states @ head[0] for head in (backbone.head_state("reward")["score"], offset.detach()))
+    shared, personal = (
+        states @ head[0] for head in (backbone.head_state("reward")["score"], offset.detach())
+    )
 
     def cost(margin: float) -> float:
         return math.log1p(math.exp(-margin))
@@ -387,7 +389,9 @@ def test_an_annotators_judgment_is_costed_at_their_own_score_and_their_distance(
     losses = loss_of(method, examples).tolist()
     distance = 0.5 * (offset**2).sum().item()
     margins = (shared[0::2] - shared[1::2]).tolist()
-    assert losses[0] == pytest.approx(cost(margins[0] + (own[0] - own[1]).item()) + distance, abs=1e-4)
+    assert losses[0] == pytest.approx(
+        cost(margins[0] + (personal[0] - personal[1]).item()) + distance, abs=1e-4
+    )
     # Bob's offset is still 0, and a stranger has the shared head.
     assert losses[1:] == pytest.approx([cost(margins[1]), cost(margins[2])], abs=1e-4)
     # The score itself is what annotators have in common.

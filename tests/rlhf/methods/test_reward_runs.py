@@ -112,16 +112,16 @@ def test_two_processes_draw_the_curve_of_one_also_where_a_head_is_rarely_spoken_
 ) -> None:
     # In most steps nothing is by this annotator: their offset must rest then, in two processes as in one.
     rare = row("rare", ["good answer", "bad"], [1, 2], annotator="seldom-here")
-    one, two = (
+    single, two = (
         make_run(tmp_path / name, base, [*rated_judgments(), rare], settings=EVERYTHING)
         for name in ("one", "two")
     )
-    assert train(one) == EXIT_FINISHED
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    curves = [[line["loss"] for line in read_metrics(run)] for run in (one, two)]
+    curves = [[line["loss"] for line in read_metrics(run)] for run in (single, two)]
     assert curves[0] == pytest.approx(curves[1], abs=1e-4)
-    heads = [load_file(run / "checkpoint" / "heads.safetensors") for run in (one, two)]
-    offsets = [found["score.annotator.seldom-here"] for found in heads]
+    heads = [load_file(run / "checkpoint" / "heads.safetensors") for run in (single, two)]
+    offsets = [weights["score.annotator.seldom-here"] for weights in heads]
     assert offsets[0].abs().max() > 0
     assert torch.allclose(offsets[0], offsets[1], atol=1e-4)
 
@@ -151,7 +151,7 @@ def test_an_evaluation_is_told_with_its_diagrams(whole: Path) -> None:
     bins = report.details["score"]["reliability"]
     # Both held-out judgments are rankings or pairs; what is in the bins is every decided pair of them.
     pairs = sum(len(list(judged.pairs())) for judged in rated_judgments() if judged.split == "held-out")
-    assert sum(one["count"] for one in bins) == pairs
+    assert sum(bucket["count"] for bucket in bins) == pairs
     assert (
         report.details["score"]["length"]["pairs"] + report.details["score"]["length"]["equal_length"]
         == pairs
@@ -234,7 +234,7 @@ def test_held_out_figures_of_pairs_by_hand() -> None:
     assert slope == pytest.approx(0.0, abs=1e-7)
     assert "accuracy_low" not in pair_figures(observed, held_out=False)
     details = pair_details(observed)
-    assert sum(one["count"] for one in details["reliability"]) == 5
+    assert sum(bucket["count"] for bucket in details["reliability"]) == 5
     assert details["temperature"] == tau
 
 

@@ -91,7 +91,7 @@ def examples_of(backbone: Backbone, method: RewardModelling, *rows: Any) -> Exam
 
 def teaching(method: RewardModelling, examples: Examples) -> Examples:
     """As a run does it."""
-    return only_teaching(examples, lambda one: any(method.weights(one).values()), method.wanted)
+    return only_teaching(examples, lambda example: any(method.weights(example).values()), method.wanted)
 
 
 def part_of(method: RewardModelling, examples: list[Example], name: str) -> torch.Tensor:
@@ -116,11 +116,11 @@ def test_older_rows_that_do_not_say_what_was_read_take_what_has_a_fault(backbone
     texts = [GOOD, f"{GOOD}{BAD}"]
     old = row("old", texts, [0, 0], verdict="not_asked", spans=[span("old", texts[1], "policy", answer=1)])
     clean = row("clean", [GOOD, GOOD], [0, 0], verdict="not_asked")
-    found = examples_of(backbone, method, old, clean)
-    (example,) = found.train
+    examples = examples_of(backbone, method, old, clean)
+    (example,) = examples.train
     assert example.labels.texts == (texts[1],)
     assert example.labels.read_for_flags == (0,)
-    assert [entry["judgment"] for entry in found.dropped] == ["clean"]
+    assert [entry["judgment"] for entry in examples.dropped] == ["clean"]
 
 
 # ── Segments ──────────────────────────────────────────────────────────────────────────
@@ -176,8 +176,8 @@ def test_the_whole_answer_is_read_at_its_end_token(backbone: Backbone) -> None:
     method.begin(examples)
     disturb(backbone, "reward")
     expected = [
-        math.log1p(math.exp(sign * reward_by_hand(backbone, one.answers[0].ids, -1)))
-        for one, sign in zip(examples, (1, -1), strict=True)
+        math.log1p(math.exp(sign * reward_by_hand(backbone, example.answers[0].ids, -1)))
+        for example, sign in zip(examples, (1, -1), strict=True)
     ]
     assert part_of(method, examples, "faults").tolist() == pytest.approx(expected, abs=1e-5)
 
@@ -295,9 +295,9 @@ def test_figures_by_hand(backbone: Backbone) -> None:
 def test_held_out_answers_without_a_fault_have_no_f1_and_raise_nothing(backbone: Backbone) -> None:
     method = reward_method(backbone, **ONLY_FAULTS)
     held_out = marked("clean", [GOOD], split="held-out")
-    found = examples_of(backbone, method, marked("a", [f"{GOOD}{BAD}"]), held_out)
-    method.begin(found.train)
-    observed = method.outcome(pack(found.held_out, device=CPU), found.held_out, dropout=False).observed
+    examples = examples_of(backbone, method, marked("a", [f"{GOOD}{BAD}"]), held_out)
+    method.begin(examples.train)
+    observed = method.outcome(pack(examples.held_out, device=CPU), examples.held_out, dropout=False).observed
     figures = method.figures(observed, held_out=True)
     assert (figures["faults_segments"], figures["faults_faulty"]) == (1, 0)
     assert set(figures) == {f"faults_{name}" for name in ("log_loss", "prior_log_loss", "segments", "faulty")}
@@ -358,15 +358,15 @@ def test_a_corrected_answer_is_more_complete_than_an_original_that_lacked_someth
     corrections = [{"completion": "a.0", "text": "all of it"}, {"completion": "a.1", "text": "shorter"}]
     judged = lacking("a", [GOOD, BAD], [1, 0], corrections=corrections, read_for_missing=["a.0"])
     held_out = lacking("b", [GOOD], [1], corrections=[{"completion": "b.0", "text": "x"}], split="held-out")
-    found = teaching(method, examples_of(backbone, method, judged, held_out))
+    examples = teaching(method, examples_of(backbone, method, judged, held_out))
     # The second answer lacked nothing that anybody knows of: its correction says nothing here.
-    (example,) = found.train
-    ends = [backbone.tokenizer.decode(one.ids[one.answer_start : -1]) for one in example.answers]
+    (example,) = examples.train
+    ends = [backbone.tokenizer.decode(answer.ids[answer.answer_start : -1]) for answer in example.answers]
     assert ends == ["all of it", GOOD]
     assert example.pairs == (), "completeness is no preference"
     assert method.weights(example) == {"completeness": 1.0}
-    assert [len(one.answers) for one in found.held_out] == [2]
-    assert found.dropped == []
+    assert [len(entry.answers) for entry in examples.held_out] == [2]
+    assert examples.dropped == []
     # Only one of the two was read: without the correction there is no pair.
     bare = examples_of(backbone, method, lacking("a", [GOOD, BAD], [1, 0], read_for_missing=["a.0"]))
     with pytest.raises(ContractError, match="nothing that the heads could learn"):
@@ -484,29 +484,32 @@ def test_a_checkpoint_gives_every_segment_the_same_reward_when_it_is_loaded(
     (example,) = examples_of(backbone, method, judged).train
     batch = pack([example], device=CPU)
     states = encode(backbone, "trained", batch)
-    found = segment_rewards(
+    rewards = segment_rewards(
         backbone, "trained", settings.segments, states, batch, answers=example.answers, texts=texts
     )
-    sentences = found[0]["faults"]
-    assert [(one.start, one.end) for one in sentences] == [(0, len(GOOD)), (len(GOOD), len(texts[0]))]
+    sentences = rewards[0]["faults"]
+    assert [(segment.start, segment.end) for segment in sentences] == [
+        (0, len(GOOD)),
+        (len(GOOD), len(texts[0])),
+    ]
     assert sentences[0].reward > 0 > sentences[1].reward, "high is faultless"
     backbone.drop_adapter("reward")
     backbone.load_adapter("reward", learned / "checkpoint")
     by_hand = reward_by_hand(backbone, example.answers[1].ids, -2)
-    [only] = found[1]["faults"]
+    [only] = rewards[1]["faults"]
     assert (only.start, only.end) == (0, len(GOOD))
     assert only.reward == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "pattern"),
     [
         ({"categories": ["wrnog"]}, r"no training judgment has a span flag of 'wrnog'; .* 'wrong' \(12\)"),
         ({"categories": ["wrong"], "granularity": "whole"}, "every segment of the training answers"),
     ],
 )
 def test_a_head_without_anything_to_tell_apart_fails_the_run_by_name(
-    base: Path, tmp_path: Path, head: dict[str, Any], said: str
+    base: Path, tmp_path: Path, head: dict[str, Any], pattern: str
 ) -> None:
     rows = [marked(f"m{index}", [f"{GOOD}{BAD}"]) for index in range(12)]
     folder = make_run(
@@ -515,7 +518,7 @@ def test_a_head_without_anything_to_tell_apart_fails_the_run_by_name(
     assert train(folder) == EXIT_FAILED
     message = status_of(folder).message
     assert message.startswith("segment head 'faults'")
-    assert re.search(said, message), message
+    assert re.search(pattern, message), message
 
 
 def test_a_category_without_examples_beside_one_that_has_some_is_a_warning(

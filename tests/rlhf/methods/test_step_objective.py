@@ -52,8 +52,8 @@ def traced(name: str, *answers: list[str], **more: Any) -> SnapshotRow:
         places.append([[start, start + len(part)] for start, part in zip(starts, parts, strict=True)])
         labels.append({"completion": completion.id, "labels": [LABELS[part] for part in parts]})
     completions = [
-        {"id": one.id, "text": one.text, "source": one.source, "steps": of}
-        for one, of in zip(bare.completions, places, strict=True)
+        {"id": part.id, "text": part.text, "source": part.source, "steps": of}
+        for part, of in zip(bare.completions, places, strict=True)
     ]
     return SnapshotRow.from_json(
         {
@@ -74,12 +74,12 @@ def test_a_step_costs_its_log_loss_at_its_last_token_answers_and_steps_as_means(
     method.begin(examples)
     disturb(backbone, "reward")
 
-    def cost(answer: Any, text: str, told: list[tuple[str, bool]]) -> float:
+    def cost(answer: Any, text: str, labelled_steps: list[tuple[str, bool]]) -> float:
         """Mean over the labelled steps, each read at the token with which the row decodes to its end."""
         ids, tokenizer = tuple(answer.ids), backbone.tokenizer
         begin = tokenizer.decode(ids).index(text)
         costs = []
-        for step, faulty in told:
+        for step, faulty in labelled_steps:
             end = begin + text.index(step) + len(step)
             place = next(n for n in range(len(ids)) if len(tokenizer.decode(ids[: n + 1])) >= end)
             reward = reward_by_hand(backbone, ids, place, "process")
@@ -113,9 +113,9 @@ def test_wrong_and_unnecessary_are_one_fault_or_two(
 def test_a_judgment_without_a_labelled_step_teaches_nothing_and_is_told(backbone: Backbone) -> None:
     method = reward_method(backbone, loss="none", segments=(head("wrong"),))
     rows = [traced("a", [GOOD, BAD]), traced("b", [RESULT]), row("c", ["Yes.", "No."], [1, 2])]
-    found = examples_of(backbone, method, *rows)
-    assert [one.judgment for one in teaching(method, found).train] == ["a"]
-    assert [one["judgment"] for one in found.dropped] == ["b", "c"]
+    examples = examples_of(backbone, method, *rows)
+    assert [example.judgment for example in teaching(method, examples).train] == ["a"]
+    assert [entry["judgment"] for entry in examples.dropped] == ["b", "c"]
 
 
 def test_flags_and_steps_have_heads_of_one_model(backbone: Backbone) -> None:
@@ -125,7 +125,7 @@ def test_flags_and_steps_have_heads_of_one_model(backbone: Backbone) -> None:
     flagged = row("b", ["Yes. No."], [0], verdict="not_asked", spans=[quote], read_for_spans=["b.0"])
     examples = examples_of(backbone, method, traced("a", [GOOD, BAD]), flagged).train
     method.begin(examples)
-    assert [method.weights(one) for one in examples] == [
+    assert [method.weights(example) for example in examples] == [
         {"process": 1.0, "faults": 0.0},
         {"process": 0.0, "faults": 1.0},
     ]
@@ -225,17 +225,17 @@ def test_a_process_reward_is_paid_on_the_last_token_of_each_generated_step(
     settings = settings_from_json("reward", manifest.spec["settings"])
     assert isinstance(settings, RewardSettings)
     text = "\n\n".join([GOOD, RESULT, BAD])
-    asked = [Message(role="user", content="What is tea?")]
-    [score] = LearnedReward(backbone, "reward", settings)([asked], [text], [None])
+    chat = [Message(role="user", content="What is tea?")]
+    [score] = LearnedReward(backbone, "reward", settings)([chat], [text], [None])
     ends = [len(GOOD), len(text)]
-    assert [end for _, end in steps(text)] == ends == [one.end for one in score.segments]
+    assert [end for _, end in steps(text)] == ends == [segment.end for segment in score.segments]
     assert score.value == 0
-    good, bad = (one.value for one in score.segments)
+    good, bad = (segment.value for segment in score.segments)
     assert good > 0 > bad
     ids = backbone.tokenizer(text, add_special_tokens=False)["input_ids"]
     drawn = [*ids, backbone.tokenizer.eos_token_id]
     sample = Sample(
-        tokens=tuple(TokenLogProb(id=one, log_prob=0.0) for one in drawn),
+        tokens=tuple(TokenLogProb(id=token, log_prob=0.0) for token in drawn),
         text=text,
         visible_tokens=len(ids),
         finish_reason="stop",
@@ -248,5 +248,5 @@ def test_a_process_reward_is_paid_on_the_last_token_of_each_generated_step(
     expected[first], expected[len(ids) - 1] = good, bad
     assert rewards.tolist() == pytest.approx(expected.tolist())
     # A sum over tokens is the sum over steps, twice the weight is twice the reward.
-    [twice] = LearnedReward(backbone, "reward", settings, weights={"process": 2.0})([asked], [text], [None])
+    [twice] = LearnedReward(backbone, "reward", settings, weights={"process": 2.0})([chat], [text], [None])
     assert token_rewards(sample, twice, backbone.tokenizer).sum() == pytest.approx(2 * (good + bad), abs=1e-4)

@@ -163,7 +163,7 @@ def other_heads(attend: Any) -> Any:
 def other_answer_seen(attend: Any) -> Any:
     def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
         first, *rest = self.segments
-        leaking = [Segment(one.start, one.length, number) for number, one in enumerate(rest)]
+        leaking = [Segment(segment.start, segment.length, number) for number, segment in enumerate(rest)]
         return attend(Layout([first, *leaking], self.device), module, query, key, value, scores)
 
     return attending
@@ -171,7 +171,7 @@ def other_answer_seen(attend: Any) -> Any:
 
 def prompt_unseen(attend: Any) -> Any:
     def attending(self: Layout, module: Any, query: Any, key: Any, value: Any, scores: Any) -> Any:
-        alone = [Segment(one.start, one.length) for one in self.segments]
+        alone = [Segment(segment.start, segment.length) for segment in self.segments]
         return attend(Layout(alone, self.device), module, query, key, value, scores)
 
     return attending

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.rlhf.model.families import CONTEXT, FAMILIES, LONG_ROPE, family_folder
-from tests.rlhf.rollout.test_engine import disturb, engine_of, run, wanted
+from tests.rlhf.rollout.test_engine import disturb, engine_of, request_of, run
 from training.contract import LoraSettings
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.attention import Layout, Segment
@@ -78,8 +78,8 @@ def packed(device: torch.device) -> Packed:
     return Packed(ids, torch.tensor([positions]), Layout(segments, device), rows)
 
 
-def assert_close(found: Tensor, expected: Tensor, *, within: float = CLOSE) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=within * float(expected.abs().max()))
+def assert_close(actual: Tensor, expected: Tensor, *, within: float = CLOSE) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=within * float(expected.abs().max()))
 
 
 @torch.no_grad()
@@ -121,8 +121,8 @@ def test_samples_with_kept_keys_are_what_transformers_generates_and_as_likely(fa
         family.oracle.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24)[0, len(prompt) :]
         for prompt in PROMPTS
     ]
-    found = [group[0].token_ids for group in rollout(family.backbone, PROMPTS, greedy)]
-    assert found == [ids.tolist() for ids in expected]
+    token_ids = [group[0].token_ids for group in rollout(family.backbone, PROMPTS, greedy)]
+    assert token_ids == [ids.tolist() for ids in expected]
     # Samples of one prompt that part, end and make place for others.
     drawn = rollout(
         family.backbone, PROMPTS, SamplingParameters(max_tokens=24), n=3, seeds=[1, 2, 3, 4], max_rows=5
@@ -135,8 +135,8 @@ def test_samples_with_kept_keys_are_what_transformers_generates_and_as_likely(fa
 def test_samples_in_fixed_shapes_are_those_with_kept_keys(family: Family) -> None:
     parameters = SamplingParameters(max_tokens=14)
     shapes = StaticShapes(family.backbone, rows=3, width=64)
-    found = rollout(family.backbone, PROMPTS, parameters, seeds=[5, 6, 7, 8], shapes=shapes)
-    for prompt, [sample] in zip(PROMPTS, found, strict=True):
+    samples = rollout(family.backbone, PROMPTS, parameters, seeds=[5, 6, 7, 8], shapes=shapes)
+    for prompt, [sample] in zip(PROMPTS, samples, strict=True):
         assert_own_log_probabilities(family.oracle, prompt, sample)
 
 
@@ -145,7 +145,7 @@ def test_a_prompt_that_begins_with_an_earlier_sample_reads_only_what_is_new(fami
     engine = engine_of(family.backbone, keep_tokens=1000, steady=True)
     prompt = PROMPTS[3]
     for turn in range(3):
-        handle = engine.submit([wanted(prompt, seed=turn)])
+        handle = engine.submit([request_of(prompt, seed=turn)])
         run(engine)
         [sample] = handle.samples
         assert_own_log_probabilities(family.oracle, prompt, sample)
@@ -160,11 +160,11 @@ def loss_of(backbone: Backbone, adapter: str, states: Tensor, ids: Tensor) -> Te
 
 def gradients(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
     """Of the adapter's parameters; they are cleared."""
-    found = {}
+    by_name = {}
     for name, parameter in backbone.parameters(adapter).items():
-        found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        by_name[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         parameter.grad = None
-    return found
+    return by_name
 
 
 def test_the_default_adapter_learns_from_packed_rows_as_from_separate_ones(family: Family) -> None:
@@ -207,16 +207,16 @@ def test_activations_computed_again_in_the_backward_pass_see_the_same_row(tmp_pa
     backbone.add_adapter("learned", LoraSettings(rank=2), seed=0)
     disturb(backbone, "learned", 1, scale=0.1)
     row = packed(backbone.device)
-    found = []
+    results = []
     for again in (False, True):
         backbone.checkpoint_activations(again)
         with backbone.using("learned"):
             states = backbone.packed_states(row.ids, row.positions, row.layout)
         # Nothing of the row is active any more when the backward pass comes.
         loss_of(backbone, "learned", states, row.ids[0]).backward()
-        found.append(gradients(backbone, "learned"))
-    for name, gradient in found[0].items():
-        assert torch.equal(gradient, found[1][name]), name
+        results.append(gradients(backbone, "learned"))
+    for name, gradient in results[0].items():
+        assert torch.equal(gradient, results[1][name]), name
 
 
 def test_rows_of_several_adapters_in_one_pass_are_those_of_each_alone(family: Family) -> None:
@@ -225,14 +225,14 @@ def test_rows_of_several_adapters_in_one_pass_are_those_of_each_alone(family: Fa
         backbone.add_adapter(name, LoraSettings(rank=2 + number), seed=number)
         disturb(backbone, name, number, scale=0.2)
     engine = engine_of(backbone)
-    asked = [wanted(PROMPTS[2], name, seed=3, max_tokens=6) for name in (None, "low", "high")]
-    handles = [engine.submit([one]) for one in asked]
+    requests = [request_of(PROMPTS[2], name, seed=3, max_tokens=6) for name in (None, "low", "high")]
+    handles = [engine.submit([query]) for query in requests]
     run(engine)
-    for one, handle in zip(asked, handles, strict=True):
+    for request, handle in zip(requests, handles, strict=True):
         [sample] = handle.samples
-        ids = torch.tensor([[*one.prompt, *sample.token_ids]])
-        with torch.no_grad(), backbone.using(one.adapter):
-            states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0, len(one.prompt) - 1 : -1]
+        ids = torch.tensor([[*request.prompt, *sample.token_ids]])
+        with torch.no_grad(), backbone.using(request.adapter):
+            states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0, len(request.prompt) - 1 : -1]
             expected = backbone.logits(states).log_softmax(-1)[range(len(sample.tokens)), sample.token_ids]
         assert_close(torch.tensor([token.log_prob for token in sample.tokens]), expected)
     for name in ("low", "high"):

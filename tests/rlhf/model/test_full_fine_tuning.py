@@ -76,8 +76,8 @@ def test_the_gradient_is_that_of_plain_autograd_over_separate_rows(base: Path, b
     for example in examples:
         (answer,) = example.answers
         ids = torch.tensor([answer.ids])
-        said = plain(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-        total = total - said[answer.answer_start - 1 :].sum()
+        log_probs = plain(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        total = total - log_probs[answer.answer_start - 1 :].sum()
         tokens += len(answer.ids) - answer.answer_start
     (total / tokens).backward()
     assert loss == pytest.approx((total / tokens).item(), abs=1e-5)
@@ -93,13 +93,13 @@ def test_a_trained_heads_gradient_is_that_of_plain_log_probabilities(tokens: int
     head, plain = torch.nn.Linear(6, 11), torch.nn.Linear(6, 11)
     plain.load_state_dict(head.state_dict())
     rows, plain_rows = (states.clone().requires_grad_() for _ in range(2))
-    found = token_log_probabilities(rows, targets, head)
-    (found * weights).mean().backward()
+    log_probs = token_log_probabilities(rows, targets, head)
+    (log_probs * weights).mean().backward()
     expected = plain(plain_rows).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
     (expected * weights).mean().backward()
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    for one, other in ((rows, plain_rows), (head.weight, plain.weight), (head.bias, plain.bias)):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=0)
+    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
+    for ours, other in ((rows, plain_rows), (head.weight, plain.weight), (head.bias, plain.bias)):
+        torch.testing.assert_close(ours.grad, other.grad, atol=1e-5, rtol=0)
 
 
 def test_a_second_backward_pass_through_spent_logits_is_refused() -> None:
@@ -166,9 +166,9 @@ def test_the_checkpoint_is_a_folder_that_plain_transformers_loads(trained: Path,
     backbone.load_adapter("it", checkpoint)
     plain = AutoModelForCausalLM.from_pretrained(checkpoint)
     with torch.no_grad():
-        found = plain(IDS).logits
-    torch.testing.assert_close(found, logits(backbone, "it"), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(found, logits(backbone, None), atol=1e-2)
+        loaded_logits = plain(IDS).logits
+    torch.testing.assert_close(loaded_logits, logits(backbone, "it"), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(loaded_logits, logits(backbone, None), atol=1e-2)
     assert AutoTokenizer.from_pretrained(checkpoint).chat_template
 
 
@@ -230,7 +230,7 @@ def test_weights_cut_over_two_processes_end_where_whole_ones_do(
     method: Method, base: Path, tmp_path: Path
 ) -> None:
     sources = {"sft": {"sources": ["preferred"]}, "kto": {"sources": ["ranks"]}}
-    one, two = (
+    single, two = (
         make_run(
             tmp_path / sharding,
             base,
@@ -241,11 +241,11 @@ def test_weights_cut_over_two_processes_end_where_whole_ones_do(
         )
         for sharding in ("none", "full")
     )
-    assert train(one) == EXIT_FINISHED
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    losses = [[line["loss"] for line in read_metrics(run)] for run in (one, two)]
+    losses = [[line["loss"] for line in read_metrics(run)] for run in (single, two)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-    whole, cut = (load_file(run / "checkpoint" / "model.safetensors") for run in (one, two))
+    whole, cut = (load_file(run / "checkpoint" / "model.safetensors") for run in (single, two))
     assert set(whole) == set(cut)
     for name, value in whole.items():
         torch.testing.assert_close(cut[name], value, rtol=0, atol=1e-5)

@@ -36,8 +36,8 @@ def pairs_of(layout: Layout, window: int | None) -> Tensor:
     """(T, T): which token sees which, by walking from each segment to what it continues."""
     seen = torch.zeros(layout.tokens, layout.tokens, dtype=torch.bool)
     for number, segment in enumerate(layout.segments):
-        stretches = [layout.segments[one] for one in layout.lineage(number)]
-        keys = [key for one in stretches for key in range(one.start, one.end)]
+        stretches = [layout.segments[ancestor] for ancestor in layout.lineage(number)]
+        keys = [key for stretch in stretches for key in range(stretch.start, stretch.end)]
         for query in range(segment.start, segment.end):
             before = keys[: keys.index(query) + 1]
             seen[query, before if window is None else before[-window:]] = True
@@ -73,13 +73,13 @@ def test_segments_in_pieces_attend_as_all_pairs_do(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_MOST_PAIRS", 600)
         patch.setattr(attention, "_PIECE", 16)
-        found = layout.attend(torch.nn.Module(), query, key, value, scores)
+        attended = layout.attend(torch.nn.Module(), query, key, value, scores)
     expected = attention_scores.attend(query, key, value, pairs_of(layout, window), scores).transpose(1, 2)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    slope = torch.randn(found.shape, generator=generator)
-    ours, theirs = (torch.autograd.grad(one, drawn, slope) for one in (found, expected))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(attended, expected, atol=1e-5, rtol=1e-5)
+    slope = torch.randn(attended.shape, generator=generator)
+    ours, theirs = (torch.autograd.grad(output, drawn, slope) for output in (attended, expected))
+    for gradient, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(gradient, other, atol=2e-5, rtol=1e-4)
 
 
 class Largest(TorchDispatchMode):
@@ -91,9 +91,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(one, Tensor) and one.is_contiguous():
-                self.numbers = max(self.numbers, one.numel())
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor) and tensor.is_contiguous():
+                self.numbers = max(self.numbers, tensor.numel())
         return result
 
 
@@ -106,8 +106,8 @@ def largest_of(tokens: int, scores: Scores) -> int:
     drawn = [torch.zeros(1, HEADS, tokens, WIDTH, requires_grad=True) for _ in range(3)]
     query, key, value = drawn
     with Largest() as largest:
-        found = long_row(tokens).attend(torch.nn.Module(), query, key, value, scores)
-        torch.autograd.grad(found.sum(), drawn)
+        attended = long_row(tokens).attend(torch.nn.Module(), query, key, value, scores)
+        torch.autograd.grad(attended.sum(), drawn)
     return int(largest.numbers)
 
 
@@ -123,10 +123,10 @@ def test_no_tensor_of_a_long_row_has_a_number_for_each_pair(scores: Scores) -> N
 
 
 def test_no_tensor_of_a_block_mask_has_a_number_for_each_pair() -> None:
-    found = []
+    sizes = []
     for tokens in (LONG, 2 * LONG):
         with Largest() as largest:
             long_row(tokens).block_mask()
-        found.append(largest.numbers)
-    assert found[1] <= 128 * 2 * LONG
-    assert found[1] <= 2.1 * found[0]
+        sizes.append(largest.numbers)
+    assert sizes[1] <= 128 * 2 * LONG
+    assert sizes[1] <= 2.1 * sizes[0]

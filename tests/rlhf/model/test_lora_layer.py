@@ -56,10 +56,10 @@ def test_values_and_gradients_are_those_of_pefts_layer(
     ours, theirs = pair(dtype, bias=bias)
     assert type(ours.q_proj) is LoraLinear
     x, slope = torch.randn(2, 7, 24).to(dtype), torch.randn(2, 7, 40).to(dtype)
-    found, found_gradients = gradients(ours, x, slope)
+    output, found_gradients = gradients(ours, x, slope)
     value, value_gradients = gradients(theirs, x, slope)
-    assert found.dtype == dtype
-    assert torch.allclose(found, value, rtol=tolerance, atol=tolerance)
+    assert output.dtype == dtype
+    assert torch.allclose(output, value, rtol=tolerance, atol=tolerance)
     for ours_one, theirs_one in zip(found_gradients, value_gradients, strict=True):
         assert ours_one.dtype == theirs_one.dtype
         assert torch.allclose(ours_one, theirs_one, rtol=tolerance, atol=10 * tolerance)

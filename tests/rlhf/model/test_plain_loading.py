@@ -28,7 +28,7 @@ def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """Policies and reward models; one of each with more learned beside the adapter or the head."""
     folder = tmp_path_factory.mktemp("checkpoints")
     few = {"max_steps": 4, "learning_rate": 1e-2}
-    asked = {
+    runs = {
         "policy": make_run(folder / "policy", base, method="preference", optimiser=few),
         "policy of ties": make_run(
             folder / "ties",
@@ -45,11 +45,11 @@ def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             settings={"loss": "plackett_luce", "ties": "davidson", "ensemble": 3},
         ),
     }
-    assert [train(run) for run in asked.values()] == [EXIT_FINISHED] * 4
+    assert [train(run) for run in runs.values()] == [EXIT_FINISHED] * 4
     for name in ("policy of ties", "ensemble"):
-        learned = load_file(asked[name] / "checkpoint" / "heads.safetensors")
-        assert any("." in one for one in learned), "nothing is learned beside the head"
-    return {name: run / "checkpoint" for name, run in asked.items()}
+        learned = load_file(runs[name] / "checkpoint" / "heads.safetensors")
+        assert any("." in key for key in learned), "nothing is learned beside the head"
+    return {name: run / "checkpoint" for name, run in runs.items()}
 
 
 def value_in_rondo(base: Path, checkpoint: Path) -> float:
@@ -63,8 +63,8 @@ def value_in_rondo(base: Path, checkpoint: Path) -> float:
     if backbone.heads("it"):
         return float(backbone.score("it", states[-1:]))
     log_probabilities = backbone.logits(states[:-1]).log_softmax(-1)
-    said = log_probabilities[torch.arange(len(row.ids) - 1), ids[0, 1:]]
-    return float(said[row.answer_start - 1 :].sum())
+    log_probs = log_probabilities[torch.arange(len(row.ids) - 1), ids[0, 1:]]
+    return float(log_probs[row.answer_start - 1 :].sum())
 
 
 @pytest.mark.parametrize("name", ["policy", "policy of ties", "reward", "ensemble"])
@@ -86,8 +86,8 @@ def test_the_guides_snippet_computes_the_same_without_rondo(
         [sys.executable, "-I", str(script)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    found = float(done.stdout.rpartition("value ")[2])
-    assert found == pytest.approx(value_in_rondo(base, checkpoint), abs=1e-5 * max(1.0, abs(found)))
+    printed = float(done.stdout.rpartition("value ")[2])
+    assert printed == pytest.approx(value_in_rondo(base, checkpoint), abs=1e-5 * max(1.0, abs(printed)))
 
 
 def prompt_ids(folder: Path) -> torch.Tensor:
@@ -121,11 +121,13 @@ def test_an_export_with_merged_weights_gives_the_logits_of_base_and_adapter(
     model = AutoModelForCausalLM.from_pretrained(out)
     ids = prompt_ids(out)
     with torch.no_grad():
-        found = model(ids).logits
+        merged_logits = model(ids).logits
         untrained = AutoModelForCausalLM.from_pretrained(base)(ids).logits
     expected, _ = adapted(base, checkpoints["policy"], ids)
-    assert torch.allclose(found, expected, atol=1e-4)
-    assert not torch.allclose(found, untrained, atol=1e-2), "the adapter changes nothing: this says nothing"
+    assert torch.allclose(merged_logits, expected, atol=1e-4)
+    assert not torch.allclose(merged_logits, untrained, atol=1e-2), (
+        "the adapter changes nothing: this says nothing"
+    )
     assert model.dtype == torch.float32
     assert not (out / "adapter_config.json").exists()
     card = (out / "README.md").read_text()
@@ -144,7 +146,7 @@ def test_an_exported_reward_model_is_a_backbone_with_its_heads_beside_it(
     with torch.no_grad():
         state = AutoModelForCausalLM.from_pretrained(out).get_decoder()(ids).last_hidden_state[0, -1]
     _, expected = adapted(base, checkpoints["ensemble"], ids)
-    heads, trained = (load_file(one / "heads.safetensors") for one in (out, checkpoints["ensemble"]))
+    heads, trained = (load_file(folder / "heads.safetensors") for folder in (out, checkpoints["ensemble"]))
     assert heads["score"].shape == (3, 48)
     assert torch.allclose(state @ heads["score"].T, expected @ trained["score"].T, atol=1e-4)
     card = (out / "README.md").read_text()

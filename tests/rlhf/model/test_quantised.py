@@ -128,14 +128,16 @@ class TestWithPackages:
             with torch.no_grad():
                 states_of(backbone, None)
             states_of(backbone, "policy").square().sum().backward()
-            gradients.append({name: one.grad for name, one in backbone.parameters("policy").items()})
-        found, expected = gradients
-        assert list(found) == list(expected)
+            gradients.append(
+                {name: parameter.grad for name, parameter in backbone.parameters("policy").items()}
+            )
+        actual, expected = gradients
+        assert list(actual) == list(expected)
         for name, gradient in expected.items():
             assert gradient is not None
             assert gradient.abs().max() > 0
-            assert found[name].dtype == torch.float32
-            torch.testing.assert_close(found[name], gradient, atol=1e-4, rtol=1e-3)
+            assert actual[name].dtype == torch.float32
+            torch.testing.assert_close(actual[name], gradient, atol=1e-4, rtol=1e-3)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_with_adapters_off_or_new_it_is_the_quantised_base_and_samples_as_its_twin(
@@ -150,7 +152,7 @@ class TestWithPackages:
         assert not torch.allclose(states_of(quantised, "policy"), before, atol=1e-3)
         assert torch.equal(states_of(quantised, None), before)
         greedy = SamplingParameters(temperature=0.0, max_tokens=8)
-        texts = [rollout(one, [ROW[0].ids[:3]], greedy)[0][0].token_ids for one in (quantised, twin)]
+        texts = [rollout(model, [ROW[0].ids[:3]], greedy)[0][0].token_ids for model in (quantised, twin)]
         assert texts[0] == texts[1]
         # Rows of several adapters in one pass take the same layers.
         batch = row_of()
@@ -184,7 +186,7 @@ class TestWithPackages:
         assert manifest.spec["quantization"] == kind
         plain = Backbone.load(base, device=CPU, dtype=torch.float32)
         plain.load_adapter("trained", run / "checkpoint")
-        assert all(one.dtype == torch.float32 for one in plain.parameters("trained").values())
+        assert all(parameter.dtype == torch.float32 for parameter in plain.parameters("trained").values())
         assert not torch.allclose(states_of(plain, "trained"), states_of(plain, None), atol=1e-3)
 
     def test_the_estimate_counts_the_bytes_of_its_weights(self, tmp_path: Path) -> None:
@@ -194,7 +196,9 @@ class TestWithPackages:
         for kind in KINDS:
             backbone = Backbone.load(folder, device=CPU, dtype=torch.float32, quantization=kind)
             held = sum(map(bytes_of, set(backbone._model.modules()) - {backbone._model.lm_head}))
-            parameters = sum(one.numel() for one in plain_twin(folder, backbone)._model.parameters())
+            parameters = sum(
+                parameter.numel() for parameter in plain_twin(folder, backbone)._model.parameters()
+            )
             estimated = memory_of(SftSettings(), shape, parameters=parameters, quantization=kind).base
             # The LM head is the embedding; bitsandbytes keeps the sixteen values of its code for each layer.
             assert estimated <= held <= 1.05 * estimated
@@ -203,13 +207,15 @@ class TestWithPackages:
 def bytes_of(layer: nn.Module) -> int:
     """The bytes of a module's own tensors, scales included."""
     if not is_quantised(layer):
-        return sum(one.numel() * one.element_size() for one in layer.parameters(recurse=False))
+        return sum(
+            parameter.numel() * parameter.element_size() for parameter in layer.parameters(recurse=False)
+        )
     weight = layer.weight
     if layer.quantization == "int8":
         inner = [getattr(weight, name) for name in ("qdata", "scale")]
     else:
         inner = [weight.data, weight.quant_state.absmax, weight.quant_state.code]
-    return sum(one.numel() * one.element_size() for one in inner)
+    return sum(tensor.numel() * tensor.element_size() for tensor in inner)
 
 
 # ── Refusals, and what needs no package ───────────────────────────────────────────────

@@ -48,7 +48,7 @@ def visible(layout: Layout, window: int | None = None) -> Tensor:
 
 def written_out(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scores: Scores) -> Tensor:
     """Attention step by step: (1, heads, T, width) to (1, T, heads, width)."""
-    key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    key, value = (tensor.repeat_interleave(query.shape[1] // tensor.shape[1], 1) for tensor in (key, value))
     table = query @ key.transpose(-1, -2) * scores.scaling(query.shape[-1])
     if scores.cap is not None:
         table = scores.cap * torch.tanh(table / scores.cap)
@@ -127,7 +127,7 @@ def test_long_segments_under_a_window_are_cut_into_pieces_that_see_what_is_near(
     longest = max(window, 256)
     for start, end, seen in alone:
         assert end - start <= longest
-        assert sum(one.stop - one.start for one in seen) <= end - start + window - 1
+        assert sum(span.stop - span.start for span in seen) <= end - start + window - 1
     scores = Scores(window=window, cap=cap)
     for ours, plain in zip(*both(layout, 2, 1, 3, scores), strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11 if cap is None else 3e-6)
@@ -162,7 +162,7 @@ def test_answers_of_many_lengths_fit_into_few_tables() -> None:
     layout = Layout(segments, CPU)
     buckets, alone = layout.tables()
     assert len(buckets) <= 4
-    assert [one[:2] for one in alone] == [(0, 20)]
+    assert [piece[:2] for piece in alone] == [(0, 20)]
     for ours, plain in zip(*both(layout, 4, 2, 5), strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11)
 
@@ -191,7 +191,7 @@ def test_in_bfloat16_gradients_are_those_of_float32_but_for_rounding() -> None:
     segments = [(0, 10, [slice(0, 10)]), (10, 40, [slice(0, 40)])]
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
-        rounded = [one.to(torch.bfloat16).to(dtype).requires_grad_() for one in wide]
+        rounded = [tensor.to(torch.bfloat16).to(dtype).requires_grad_() for tensor in wide]
         mixed = SegmentedAttention.apply(*rounded, segments, [], Scores())
         gradients.append(torch.autograd.grad(mixed.float().square().sum(), rounded))
     for narrow, exact in zip(*gradients, strict=True):

@@ -51,11 +51,11 @@ def weights_of(
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
             for name, value in [*model.named_parameters(), *model.named_buffers()]
         }
-        kept = sum(
+        local_numbers = sum(
             value.to_local().numel() if isinstance(value, DTensor) else value.numel()
             for value in model.parameters()
         )
-        loaded.append({"whole": whole, "kept": kept, "tied": tied(model)})
+        loaded.append({"whole": whole, "kept": local_numbers, "tied": tied(model)})
     return loaded
 
 

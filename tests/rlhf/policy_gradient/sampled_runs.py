@@ -30,19 +30,19 @@ REINFORCE: dict[str, Any] = {
 
 def prompts(count: int = 6) -> list[SnapshotPrompt]:
     """Prompts of different length, the last one held out, one of them a conversation."""
-    found = []
+    rows = []
     for index in range(count):
-        asked = Message(role="user", content=f"question {index}: " + "why? " * (index % 3))
-        turns: tuple[Message, ...] = (asked,)
+        question = Message(role="user", content=f"question {index}: " + "why? " * (index % 3))
+        turns: tuple[Message, ...] = (question,)
         if index == 1:
             turns = (
-                asked,
+                question,
                 Message(role="assistant", content="the sun"),
                 Message(role="user", content="how?"),
             )
         split: Split = "held-out" if index == count - 1 else "train"
-        found.append(SnapshotPrompt(id=f"p{index}", split=split, messages=turns, reference="the sun"))
-    return found
+        rows.append(SnapshotPrompt(id=f"p{index}", split=split, messages=turns, reference="the sun"))
+    return rows
 
 
 def make_sampled_run(

@@ -74,18 +74,18 @@ class Descent:
         self.refused = 0
 
     def __call__(self, apply: bool) -> OptimizerStep:
-        found = [
+        step_gradients = [
             torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in self.parameters
         ]
         for each in self.parameters:
             each.grad = None
-        norm = math.sqrt(sum(float(each.square().sum()) for each in found))
+        norm = math.sqrt(sum(float(each.square().sum()) for each in step_gradients))
         if not (apply and math.isfinite(norm)):
             self.refused += 1
             return OptimizerStep(norm, False)
-        self.gradients.append(found)
+        self.gradients.append(step_gradients)
         with torch.no_grad():
-            for each, gradient in zip(self.parameters, found, strict=True):
+            for each, gradient in zip(self.parameters, step_gradients, strict=True):
                 each -= self.rate * gradient
         return OptimizerStep(norm, True)
 
@@ -142,14 +142,14 @@ def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular,
     ).bool()
     advantages = torch.where(mask, drawn(B, T), 0.0)
     returns = torch.where(mask, drawn(B, T), 0.0)
-    given = Tabular(logits, states, actions, values=values, base=base).evaluate(list(range(B)))
+    evaluation = Tabular(logits, states, actions, values=values, base=base).evaluate(list(range(B)))
     reference = base[states].log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
     def wide(tensor: Tensor, fill: float = math.nan) -> Tensor:
         filled = tensor if math.isfinite(fill) else tensor.masked_fill(~mask, fill)
         return torch.cat([filled, tensor.new_full((B, padding), fill)], dim=1).detach()
 
-    before = given.logp.detach() + 0.2 * drawn(B, T)
+    before = evaluation.logp.detach() + 0.2 * drawn(B, T)
     episodes = Episodes(
         mask=torch.cat([mask, torch.zeros(B, padding, dtype=torch.bool)], dim=1),
         rewards=wide(advantages),
@@ -158,10 +158,10 @@ def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular,
         old_logp=wide(before) if old else None,
         behaviour_logp=wide(before + 0.3 * drawn(B, T)),
         ref_logp=wide(reference),
-        old_values=wide(given.values.detach() + 0.1 * drawn(B, T)),
+        old_values=wide(evaluation.values.detach() + 0.1 * drawn(B, T)),
     )
     zeros = torch.zeros(B, padding, dtype=torch.long)
-    found = Tabular(
+    tabular = Tabular(
         logits,
         torch.cat([states, zeros], dim=1),
         torch.cat([actions, zeros], dim=1),
@@ -169,7 +169,7 @@ def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular,
         base=base,
         **actor,
     )
-    return found, episodes, credit_of(wide(advantages, 0.0), wide(returns, 0.0))
+    return tabular, episodes, credit_of(wide(advantages, 0.0), wide(returns, 0.0))
 
 
 def everything(aggregate: str) -> dict[str, Any]:

@@ -86,8 +86,10 @@ def log_softmax_of(backbone: Backbone, adapter: str | None, *, temperature: floa
     """(B, T) by separate rows."""
     return padded(
         [
-            (alone(backbone, adapter, one) / temperature).log_softmax(-1).gather(1, drawn(one)[:, None])[:, 0]
-            for one in ANSWERS
+            (alone(backbone, adapter, answer) / temperature)
+            .log_softmax(-1)
+            .gather(1, drawn(answer)[:, None])[:, 0]
+            for answer in ANSWERS
         ]
     )
 
@@ -108,10 +110,10 @@ def test_samples_packed_behind_their_prompt_equal_separate_rows_in_value_and_gra
 ) -> None:
     weights = torch.randn(len(ANSWERS), WIDTH, generator=torch.Generator().manual_seed(0))
     actor = actor_of(trained, parameters=SamplingParameters(temperature=temperature))
-    found = actor.evaluate(list(range(len(ANSWERS)))).logp
+    log_probs = actor.evaluate(list(range(len(ANSWERS)))).logp
     expected = log_softmax_of(trained, "policy", temperature=temperature)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    ours, theirs = (gradients(trained, (weights * logp).sum()) for logp in (found, expected))
+    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
+    ours, theirs = (gradients(trained, (weights * logp).sum()) for logp in (log_probs, expected))
     assert distance(ours, theirs) < 1e-5
 
 
@@ -142,9 +144,9 @@ def test_the_trainer_finds_the_log_probabilities_that_the_sampler_drew_by(
     ]
     group = [0, 0, 0, 1, 1, 1, 2, 2, 2]
     actor = actor_of(trained, parameters=parameters, answers=answers, group=group)
-    found = actor.log_probabilities()
+    log_probs = actor.log_probabilities()
     recorded = [[token.log_prob for token in sample.tokens] for some in samples for sample in some]
-    for row, values in zip(found, recorded, strict=True):
+    for row, values in zip(log_probs, recorded, strict=True):
         torch.testing.assert_close(row[: len(values)], torch.tensor(values), atol=1e-5, rtol=0)
 
 
@@ -152,11 +154,13 @@ def test_a_drawn_token_that_the_policy_would_no_longer_draw_keeps_a_finite_proba
     trained: Backbone,
 ) -> None:
     parameters = SamplingParameters(top_k=2)
-    found = actor_of(trained, parameters=parameters).log_probabilities()
-    for row, one in zip(found, ANSWERS, strict=True):
-        for place, (logits, token) in enumerate(zip(alone(trained, "policy", one), drawn(one), strict=True)):
-            kept = set(logits.topk(2).indices.tolist()) | {int(token)}
-            expected = logits[token] - logits[sorted(kept)].logsumexp(0)
+    log_probs = actor_of(trained, parameters=parameters).log_probabilities()
+    for row, answer in zip(log_probs, ANSWERS, strict=True):
+        for place, (logits, token) in enumerate(
+            zip(alone(trained, "policy", answer), drawn(answer), strict=True)
+        ):
+            allowed = set(logits.topk(2).indices.tolist()) | {int(token)}
+            expected = logits[token] - logits[sorted(allowed)].logsumexp(0)
             assert row[place].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
@@ -166,24 +170,24 @@ def test_entropy_and_full_divergence_are_those_of_the_whole_distribution(
 ) -> None:
     parameters = SamplingParameters(temperature=0.7, top_k=12)
     actor = actor_of(trained, parameters=parameters, reference=reference, entropy=True, full_kl=True)
-    found = actor.evaluate(list(range(len(ANSWERS))))
+    evaluation = actor.evaluate(list(range(len(ANSWERS))))
     entropies, divergences = [], []
-    for one in ANSWERS:
-        policy = alone(trained, "policy", one) / 0.7
-        kept = torch.zeros_like(policy, dtype=torch.bool).scatter(1, policy.topk(12).indices, True)
-        kept[torch.arange(len(policy)), drawn(one)] = True
-        logp = policy.masked_fill(~kept, -torch.inf).log_softmax(-1)
-        ref = (alone(trained, reference, one) / 0.7).log_softmax(-1)
+    for answer in ANSWERS:
+        policy = alone(trained, "policy", answer) / 0.7
+        allowed = torch.zeros_like(policy, dtype=torch.bool).scatter(1, policy.topk(12).indices, True)
+        allowed[torch.arange(len(policy)), drawn(answer)] = True
+        logp = policy.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+        ref = (alone(trained, reference, answer) / 0.7).log_softmax(-1)
         # Zeroed before the product: 0 · ∞ has no gradient.
-        inside = logp.masked_fill(~kept, 0.0)
+        inside = logp.masked_fill(~allowed, 0.0)
         entropies.append(-(logp.exp() * inside).sum(-1))
         divergences.append((logp.exp() * (inside - ref)).sum(-1))
-    assert found.entropy is not None
-    assert found.full_kl is not None
-    torch.testing.assert_close(found.entropy, padded(entropies), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.full_kl, padded(divergences), atol=1e-5, rtol=0)
+    assert evaluation.entropy is not None
+    assert evaluation.full_kl is not None
+    torch.testing.assert_close(evaluation.entropy, padded(entropies), atol=1e-5, rtol=0)
+    torch.testing.assert_close(evaluation.full_kl, padded(divergences), atol=1e-5, rtol=0)
     torch.testing.assert_close(actor.full_divergence(), padded(divergences), atol=1e-5, rtol=0)
-    ours = gradients(trained, found.entropy.sum() + found.full_kl.sum())
+    ours = gradients(trained, evaluation.entropy.sum() + evaluation.full_kl.sum())
     theirs = gradients(trained, torch.cat(entropies).sum() + torch.cat(divergences).sum())
     assert distance(ours, theirs) < 1e-5
 
@@ -193,22 +197,24 @@ def test_the_reference_is_the_base_or_a_frozen_adapter_under_the_same_temperatur
     trained: Backbone, reference: str | None
 ) -> None:
     parameters = SamplingParameters(temperature=0.7, top_k=3)
-    found = actor_of(trained, parameters=parameters, reference=reference).reference_log_probabilities()
-    torch.testing.assert_close(found, log_softmax_of(trained, reference, temperature=0.7), atol=1e-5, rtol=0)
+    log_probs = actor_of(trained, parameters=parameters, reference=reference).reference_log_probabilities()
+    torch.testing.assert_close(
+        log_probs, log_softmax_of(trained, reference, temperature=0.7), atol=1e-5, rtol=0
+    )
 
 
 def test_a_value_is_read_before_its_token_and_teaches_the_value_adapter_alone(trained: Backbone) -> None:
-    found = actor_of(trained).evaluate(list(range(len(ANSWERS))))
+    evaluation = actor_of(trained).evaluate(list(range(len(ANSWERS))))
     weight = trained.head_state(VALUE)[VALUE][0]
     expected = []
-    for one in ANSWERS:
-        ids = torch.tensor([one.ids])
+    for answer in ANSWERS:
+        ids = torch.tensor([answer.ids])
         with trained.using(VALUE):
             states = trained.hidden_states(ids, torch.ones_like(ids)).states[0]
-        expected.append(states[one.answer_start - 1 : -1] @ weight)
-    assert found.values is not None
-    torch.testing.assert_close(found.values, padded(expected), atol=1e-4, rtol=0)
-    found.values.sum().backward()
+        expected.append(states[answer.answer_start - 1 : -1] @ weight)
+    assert evaluation.values is not None
+    torch.testing.assert_close(evaluation.values, padded(expected), atol=1e-4, rtol=0)
+    evaluation.values.sum().backward()
     assert all(value.grad is None for value in trained.parameters("policy").values())
     assert all(value.grad is not None for value in trained.parameters(VALUE).values())
 
@@ -222,7 +228,7 @@ def test_figures_computed_in_chunks_equal_those_of_one_piece_also_under_a_head_t
     weight = torch.randn(11, 5, generator=random, requires_grad=True)
     reference = torch.randn(8, 5, generator=random)
     targets = torch.randint(11, (8,), generator=random)
-    found = token_figures(
+    computed = token_figures(
         states,
         targets,
         lambda rows: rows @ weight.T,
@@ -239,12 +245,12 @@ def test_figures_computed_in_chunks_equal_those_of_one_piece_also_under_a_head_t
     )
     upstream = [torch.randn(8, generator=random) for _ in expected]
     sums = []
-    for figures in (found, expected):
+    for figures in (computed, expected):
         columns = [column for column in figures if column is not None]
         assert len(columns) == 3
-        sums.append(torch.stack([one @ way for one, way in zip(columns, upstream, strict=True)]).sum())
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+        sums.append(torch.stack([column @ way for column, way in zip(columns, upstream, strict=True)]).sum())
+    for actual, other in zip(computed, expected, strict=True):
+        torch.testing.assert_close(actual, other)
     ours, theirs = (torch.autograd.grad(total, [states, weight]) for total in sums)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)

@@ -61,9 +61,9 @@ def test_no_batch_is_ever_drawn_by_a_policy_further_behind_than_the_bound(
     ahead = Ahead(draw, most=most)
     last = first + steps
     for step in range(first, last):
-        taken = ahead.take(step, lambda number: number, policy=step, last=last, stopped=lambda: False)
-        assert taken is not None
-        number, policy = taken
+        result = ahead.take(step, lambda number: number, policy=step, last=last, stopped=lambda: False)
+        assert result is not None
+        number, policy = result
         assert number == step
         assert max(first, step - most) <= policy <= step
         time.sleep(learns[step])
@@ -97,8 +97,8 @@ def test_who_is_asked_to_stop_waits_no_longer_and_what_waits_is_not_begun():
         return policy
 
     ahead = Ahead(draw, most=3)
-    taken = ahead.take(0, lambda number: number, policy=0, last=9, stopped=begun.is_set)
-    assert taken is None
+    result = ahead.take(0, lambda number: number, policy=0, last=9, stopped=begun.is_set)
+    assert result is None
     ahead.give_up()
     release.set()
     ahead.close()

@@ -140,21 +140,21 @@ SETTLING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", METHODS)
 def test_with_divergence_in_the_reward_every_method_reaches_the_optimum(method):
     assert (learned(IN_REWARD, *METHODS[method], steps=0) - optimum(one_token=False)).abs().max() > 0.2
-    found = learned(IN_REWARD, *METHODS[method])
-    assert torch.allclose(found, optimum(one_token=False), atol=5e-3)
+    policy = learned(IN_REWARD, *METHODS[method])
+    assert torch.allclose(policy, optimum(one_token=False), atol=5e-3)
 
 
 @pytest.mark.parametrize("method", SCALED)
 def test_so_do_those_that_divide_by_the_deviation_with_shrinking_steps(method):
-    found = learned(IN_REWARD, *SCALED[method], rate=0.5, **SETTLING[method])
-    assert torch.allclose(found, optimum(one_token=False), atol=5e-3)
+    policy = learned(IN_REWARD, *SCALED[method], rate=0.5, **SETTLING[method])
+    assert torch.allclose(policy, optimum(one_token=False), atol=5e-3)
 
 
 @pytest.mark.parametrize("kind", ["k2", "full"])
 @pytest.mark.parametrize("method", METHODS)
 def test_with_divergence_in_the_loss_every_method_reaches_the_optimum_of_a_choice(method, kind):
-    found = learned(KlSettings(place="loss", kind=kind, beta=BETA), *METHODS[method], one_token=True)
-    assert torch.allclose(found, optimum(one_token=True), atol=5e-3)
+    policy = learned(KlSettings(place="loss", kind=kind, beta=BETA), *METHODS[method], one_token=True)
+    assert torch.allclose(policy, optimum(one_token=True), atol=5e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -163,10 +163,10 @@ def test_k3_in_the_loss_reaches_the_optimum_of_the_reverse_divergence(method):
     # reward and such that they add up to 1.
     base = logp_of_tokens(BASE_OF_CHOICES, ONE_STATE, CHOICES).sum(-1).exp()
     level = root(lambda x: float((BETA * base / (x - REWARD)).sum()) - 1, 1 + 1e-9, 10.0)
-    wanted = BETA * base / (level - REWARD)
-    found = learned(KlSettings(place="loss", kind="k3", beta=BETA), *METHODS[method], one_token=True)
-    assert torch.allclose(found, wanted, atol=5e-3)
-    assert (wanted - optimum(one_token=True)).abs().max() > 0.03
+    expected = BETA * base / (level - REWARD)
+    policy = learned(KlSettings(place="loss", kind="k3", beta=BETA), *METHODS[method], one_token=True)
+    assert torch.allclose(policy, expected, atol=5e-3)
+    assert (expected - optimum(one_token=True)).abs().max() > 0.03
 
 
 def test_grpo_with_divergence_in_the_loss_pays_for_it_by_the_deviation_of_its_rewards():
@@ -175,11 +175,11 @@ def test_grpo_with_divergence_in_the_loss_pays_for_it_by_the_deviation_of_its_re
         return math.sqrt(float((chances * (REWARD - (chances * REWARD).sum()).square()).sum()))
 
     sigma = root(lambda s: deviation(optimum(one_token=True, beta=BETA * s)) - s, 1e-3, 2.0)
-    wanted = optimum(one_token=True, beta=BETA * sigma)
+    expected = optimum(one_token=True, beta=BETA * sigma)
     in_loss = KlSettings(place="loss", kind="k2", beta=BETA)
-    found = learned(in_loss, *SCALED["GRPO"], one_token=True)
-    assert torch.allclose(found, wanted, atol=5e-3)
-    assert (wanted - optimum(one_token=True)).abs().max() > 0.03
+    policy = learned(in_loss, *SCALED["GRPO"], one_token=True)
+    assert torch.allclose(policy, expected, atol=5e-3)
+    assert (expected - optimum(one_token=True)).abs().max() > 0.03
 
 
 @pytest.mark.parametrize("kind", ["k2", "full"])
@@ -188,7 +188,7 @@ def test_divergence_in_the_loss_holds_no_token_to_account_for_where_it_leads(kin
     base = BASE.log_softmax(-1)
     second = (base[1:] + REWARD.reshape(2, 2) / BETA).softmax(-1)
     first = (base[0] + (second * REWARD.reshape(2, 2)).sum(-1) / BETA).softmax(-1)
-    wanted = (first.unsqueeze(-1) * second).flatten()
-    found = learned(KlSettings(place="loss", kind=kind, beta=BETA), *METHODS["RLOO"], steps=150)
-    assert torch.allclose(found, wanted, atol=5e-3)
-    assert (wanted - optimum(one_token=False)).abs().max() > 0.01
+    expected = (first.unsqueeze(-1) * second).flatten()
+    policy = learned(KlSettings(place="loss", kind=kind, beta=BETA), *METHODS["RLOO"], steps=150)
+    assert torch.allclose(policy, expected, atol=5e-3)
+    assert (expected - optimum(one_token=False)).abs().max() > 0.01

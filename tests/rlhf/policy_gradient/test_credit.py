@@ -16,16 +16,16 @@ NAN = math.nan
 FREE = KlSettings(place="none")
 
 
-def episodes(rewards: list[list[float]], *, group: list[int] | None = None, **given: Any) -> Episodes:
+def episodes(rewards: list[list[float]], *, group: list[int] | None = None, **columns: Any) -> Episodes:
     """Answers whose actions are the rewards that are not NaN."""
     table = torch.tensor(rewards, dtype=torch.float32)
-    scored = given.pop("scored", [True] * len(rewards))
+    scored = columns.pop("scored", [True] * len(rewards))
     return Episodes(
         mask=~table.isnan(),
         rewards=table,
         scored=torch.tensor(scored),
         group=torch.tensor(group or list(range(len(rewards)))),
-        **{name: torch.tensor(value) for name, value in given.items()},
+        **{name: torch.tensor(value) for name, value in columns.items()},
     )
 
 
@@ -33,8 +33,8 @@ def assign(batch: Episodes, kl: KlSettings = FREE, **advantage: Any):
     return CreditAssignment(AdvantageSettings(**advantage), kl).assign(batch)
 
 
-def near(found: Tensor, wanted: Any) -> bool:
-    return torch.allclose(found, torch.tensor(wanted, dtype=torch.float32), atol=1e-6)
+def near(actual: Tensor, expected: Any) -> bool:
+    return torch.allclose(actual, torch.tensor(expected, dtype=torch.float32), atol=1e-6)
 
 
 def test_gae_by_hand():
@@ -79,8 +79,8 @@ def test_answers_are_compared_by_the_sum_of_their_rewards():
     # Two prompts: sums 3, 1, 2 (mean 2, deviation 1) and 0, 4 (mean 2, deviation √8).
     batch = episodes([[1, 2], [1, NAN], [2, 0], [0, NAN], [1, 3]], group=[7, 7, 7, 2, 2])
     half = 1 / math.sqrt(2)
-    wanted = [[1, 1], [-1, 0], [0, 0], [-half, 0], [half, half]]
-    assert near(assign(batch, kind="group_relative").advantages, wanted)
+    expected = [[1, 1], [-1, 0], [0, 0], [-half, 0], [half, half]]
+    assert near(assign(batch, kind="group_relative").advantages, expected)
     plain = [[1, 1], [-1, 0], [0, 0], [-2, 0], [2, 2]]
     assert near(assign(batch, kind="group_relative", scale=False).advantages, plain)
 
@@ -104,13 +104,13 @@ def test_what_could_not_be_scored_earns_nothing_and_changes_nobody(kind):
             scored=[True, False, True],
             old_values=[[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]],
         )
-        found: Tensor = assign(batch, kind=kind, whiten=True).advantages
-        return found
+        values: Tensor = assign(batch, kind=kind, whiten=True).advantages
+        return values
 
-    found = advantages(0.0)
-    assert torch.equal(found, advantages(1e6))
-    assert not found[1].any()
-    assert found[0].any()
+    plain = advantages(0.0)
+    assert torch.equal(plain, advantages(1e6))
+    assert not plain[1].any()
+    assert plain[0].any()
 
 
 def test_prompts_whose_answers_tie_are_told():
@@ -123,9 +123,9 @@ def test_prompts_whose_answers_tie_are_told():
     # The third prompt has one score, which nothing can be compared with.
     assert credit.tied.tolist() == [True, False, True]
     assert not credit.advantages[[0, 1, 4, 5]].any()
-    told = figures(batch, credit)
-    assert told["tied"] == pytest.approx(2 / 3)
-    assert told["unscored"] == pytest.approx(1 / 6)
+    measured = figures(batch, credit)
+    assert measured["tied"] == pytest.approx(2 / 3)
+    assert measured["unscored"] == pytest.approx(1 / 6)
 
 
 LOGP, REFERENCE = [[-1.0, -2.0], [-0.5, NAN]], [[-1.5, -1.0], [-1.5, NAN]]
@@ -141,8 +141,8 @@ def test_divergence_in_the_reward_is_taken_off_every_token():
     assert near(k2.rewards, [[-0.0125, 0.95], [1.95, 0]])
     # e^{−d} − 1 + d
     k3 = assign(batch, KlSettings(place="reward", kind="k3", beta=0.1), kind="return")
-    wanted = [[-0.1 * (math.exp(-0.5) - 0.5), 1 - 0.1 * (math.e - 2)], [2 - 0.1 * math.exp(-1), 0]]
-    assert near(k3.rewards, wanted)
+    expected = [[-0.1 * (math.exp(-0.5) - 0.5), 1 - 0.1 * (math.e - 2)], [2 - 0.1 * math.exp(-1), 0]]
+    assert near(k3.rewards, expected)
 
 
 def test_divergence_in_the_loss_leaves_the_rewards_alone():
@@ -158,10 +158,10 @@ def test_the_samplers_log_probabilities_serve_where_the_trainers_own_are_not_the
 
 def test_the_divergence_told_is_that_of_answers_and_of_tokens():
     batch = episodes([[0, 1], [2, NAN]], old_logp=LOGP, ref_logp=REFERENCE)
-    told = figures(batch, assign(batch, kind="return"))
+    measured = figures(batch, assign(batch, kind="return"))
     # Sums −0.5 and 1; three tokens.
-    assert told["kl"] == pytest.approx(0.25)
-    assert told["kl_per_token"] == pytest.approx(0.5 / 3)
+    assert measured["kl"] == pytest.approx(0.25)
+    assert measured["kl_per_token"] == pytest.approx(0.5 / 3)
 
 
 def test_explained_variance_is_told_of_the_value_head():
@@ -209,9 +209,9 @@ def test_an_answer_whose_divergence_is_not_finite_is_refused_and_joins_nothing()
         ref_logp=[[-1.0, -1.0], [-1.0, -1.0], [-math.inf, -1.0]],
     )
     # Sums 3 and 1; the third pays infinitely.
-    found = assignment.assign(batch).advantages
-    assert near(found[:2], [[1, 1], [-1, -1]])
-    assert found[2].isnan().all()
+    assigned = assignment.assign(batch).advantages
+    assert near(assigned[:2], [[1, 1], [-1, -1]])
+    assert assigned[2].isnan().all()
     assignment.observe(batch)
     assert assignment.beta == 0.1
 
@@ -234,12 +234,12 @@ def test_what_lies_outside_the_mask_reaches_nothing():
         assignment = CreditAssignment(AdvantageSettings(kind="gae", whiten=True), kl)
         return assignment.assign(batch), figures(batch, assignment.assign(batch))
 
-    plain, told = credit(0.0, 0)
+    plain, plain_figures = credit(0.0, 0)
     padded, told_of_padded = credit(NAN, 3)
     for name in ("advantages", "returns", "rewards"):
         assert torch.allclose(getattr(padded, name)[:, :2], getattr(plain, name), atol=1e-6)
         assert not getattr(padded, name)[:, 2:].any()
-    assert told_of_padded == pytest.approx(told)
+    assert told_of_padded == pytest.approx(plain_figures)
 
 
 def test_a_resumed_assignment_goes_on_as_if_never_stopped():

@@ -44,17 +44,17 @@ def test_a_grid_world_game_by_hand():
 
 @pytest.mark.parametrize("method", [grid_world.REINFORCE, grid_world.PPO], ids=["REINFORCE", "PPO"])
 def test_both_methods_find_the_best_way_through_the_grid_world(method):
-    told, last = grid_world.run(method)
-    assert told[0]["return"] < -15
+    history, last = grid_world.run(method)
+    assert history[0]["return"] < -15
     assert last.mean_return == grid_world.BEST
-    assert told[-1]["return"] > 0
+    assert history[-1]["return"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [cart_pole.REINFORCE, cart_pole.PPO], ids=["REINFORCE", "PPO"])
 def test_both_methods_solve_cart_pole(method):
-    told, last = cart_pole.run(method)
-    assert told[0]["return"] < 100
+    history, last = cart_pole.run(method)
+    assert history[0]["return"] < 100
     assert last.mean_return >= cart_pole.SOLVED
 
 
@@ -77,8 +77,8 @@ def test_a_player_that_has_not_played_says_so():
 
 
 def test_a_curve_is_drawn_in_lines_of_text():
-    told = [{"step": step + 1.0, "return": 10.0 * step} for step in range(40)]
-    lines = drawn_curve("name", told, least=0, most=390).splitlines()
+    history = [{"step": step + 1.0, "return": 10.0 * step} for step in range(40)]
+    lines = drawn_curve("name", history, least=0, most=390).splitlines()
     assert len(lines) == 21
     assert lines[0] == "name"
     assert lines[-1].split() == ["40", "390.0", "█" * 40]

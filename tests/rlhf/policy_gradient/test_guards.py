@@ -37,13 +37,13 @@ def tied_scene() -> tuple[Tabular, Episodes, Credit]:
 
 def test_an_answer_without_advantage_costs_no_pass_and_still_counts():
     actor, episodes, credit = tied_scene()
-    found = gradients(actor, episodes, credit)
+    actual = gradients(actor, episodes, credit)
     assert actor.seen == [[2, 3], [4, 5]]
     # An entropy bonus of next to nothing takes all answers through a pass.
     slow = tied_scene()
-    wanted = gradients(*slow, entropy=1e-300)
+    expected = gradients(*slow, entropy=1e-300)
     assert slow[0].seen == [[0, 1], [2, 3], [4, 5]]
-    assert torch.allclose(found[0], wanted[0], atol=1e-14)
+    assert torch.allclose(actual[0], expected[0], atol=1e-14)
 
 
 @pytest.mark.parametrize("kl", [KlSettings(place="none"), K2])
@@ -92,8 +92,8 @@ def test_an_infinite_loss_is_refused_even_where_its_gradient_is_finite():
 
     class Overflowing(Tabular):
         def evaluate(self, rows: list[int]) -> Evaluated:
-            found = super().evaluate(rows)
-            return found._replace(entropy=found.entropy.detach() - math.inf)
+            evaluated = super().evaluate(rows)
+            return evaluated._replace(entropy=evaluated.entropy.detach() - math.inf)
 
     broken = Overflowing(actor.logits.detach(), actor.states, actor.actions)
     done = update(
@@ -123,10 +123,10 @@ class Crowded(Tabular):
     """Memory runs out where more than two answers are looked at, in the middle of the backward pass."""
 
     def evaluate(self, rows: list[int]) -> Evaluated:
-        found = super().evaluate(rows)
+        evaluated = super().evaluate(rows)
         if len(rows) > 2 and torch.is_grad_enabled():
-            found.logp.register_hook(self._fail)
-        return found
+            evaluated.logp.register_hook(self._fail)
+        return evaluated
 
     def _fail(self, gradient: Tensor) -> Tensor:
         raise torch.OutOfMemoryError("no room")
@@ -140,8 +140,8 @@ def test_where_memory_runs_out_a_minibatch_begins_anew_in_smaller_passes(old):
     done = update(crowded, episodes, credit, descent, **everything("token"), inner_epochs=2)
     assert [len(rows) for rows in crowded.seen] == [6, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     plain = Descent(actor.parameters, rate=0.5)
-    wanted = update(actor, episodes, credit, plain, **everything("token"), inner_epochs=2)
-    assert done.figures == pytest.approx(wanted.figures)
+    expected = update(actor, episodes, credit, plain, **everything("token"), inner_epochs=2)
+    assert done.figures == pytest.approx(expected.figures)
     for step in range(2):
         for a, b in zip(descent.gradients[step], plain.gradients[step], strict=True):
             assert torch.allclose(a, b, atol=1e-14)
@@ -160,7 +160,7 @@ def test_memory_that_runs_out_for_the_smallest_pass_ends_the_update():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "asked", "message"),
+    ("lacking", "options", "message"),
     [
         ("old_logp", {"minibatches": 2}, "evaluated_once"),
         ("behaviour_logp", {"truncate": 1.0}, "behaviour_logp"),
@@ -170,13 +170,13 @@ def test_memory_that_runs_out_for_the_smallest_pass_ends_the_update():
         (None, {"kl": KlSettings(place="loss", kind="full"), "beta": 0.1}, "full_kl"),
     ],
 )
-def test_settings_that_need_what_is_not_there_say_so(lacking, asked, message):
+def test_settings_that_need_what_is_not_there_say_so(lacking, options, message):
     actor, episodes, credit = scene()
     actor.base = None
     if lacking:
         episodes = dataclasses.replace(episodes, **{lacking: None})
     with pytest.raises(ValueError, match=message):
-        update(actor, episodes, credit, Descent(actor.parameters, 0.0), **asked)
+        update(actor, episodes, credit, Descent(actor.parameters, 0.0), **options)
 
 
 def test_whoever_stops_a_run_is_heard_before_each_pass():

@@ -42,9 +42,9 @@ def figures_of(folder: Path) -> list[dict[str, float]]:
 def assert_same_run(
     ours: Path, theirs: Path, *, within: float = 1e-5, file: str = "adapter_model.safetensors"
 ) -> None:
-    told, expected = figures_of(ours), figures_of(theirs)
-    assert len(told) == len(expected)
-    for line, other in zip(told, expected, strict=True):
+    actual, expected = figures_of(ours), figures_of(theirs)
+    assert len(actual) == len(expected)
+    for line, other in zip(actual, expected, strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=within, nan_ok=True)
     weights, others = (load_file(folder / "checkpoint" / file) for folder in (ours, theirs))
     assert set(weights) == set(others)
@@ -58,21 +58,23 @@ def assert_same_run(
 @pytest.mark.parametrize("method", [GRPO, PPO, NORMALISED], ids=["grpo", "ppo", "normalised"])
 def test_two_processes_end_where_one_does(base: Path, tmp_path: Path, method: dict[str, Any]):
     # Batches of 3 of 5 prompts: the processes have 2 and 1, and at the end of an epoch 1 and 1.
-    one = make_sampled_run(tmp_path / "one", base, method, optimiser={"batch_size": 3, "learning_rate": 1e-3})
-    two = same_run(one, tmp_path / "two")
-    assert train(one) == EXIT_FINISHED
+    single = make_sampled_run(
+        tmp_path / "one", base, method, optimiser={"batch_size": 3, "learning_rate": 1e-3}
+    )
+    two = same_run(single, tmp_path / "two")
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    assert_same_run(two, one)
-    samples = [(folder / "samples.jsonl").read_text().splitlines() for folder in (one, two)]
+    assert_same_run(two, single)
+    samples = [(folder / "samples.jsonl").read_text().splitlines() for folder in (single, two)]
     assert len(samples[0]) == len(samples[1]) > 0
 
 
 def test_a_process_without_a_prompt_of_a_step_takes_part(base: Path, tmp_path: Path):
-    one = make_sampled_run(tmp_path / "one", base, REINFORCE, optimiser={"batch_size": 1, "epochs": 1})
-    two = same_run(one, tmp_path / "two")
-    assert train(one) == EXIT_FINISHED
+    single = make_sampled_run(tmp_path / "one", base, REINFORCE, optimiser={"batch_size": 1, "epochs": 1})
+    two = same_run(single, tmp_path / "two")
+    assert train(single) == EXIT_FINISHED
     finish_two(two)
-    assert_same_run(two, one)
+    assert_same_run(two, single)
 
 
 @pytest.mark.parametrize(("sharding", "processes"), [("full", 2), ("node", 4)])
@@ -80,11 +82,11 @@ def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
     base: Path, tmp_path: Path, sharding: str, processes: int
 ):
     settings = {"optimiser": {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3}}
-    one = make_sampled_run(tmp_path / "one", base, GRPO, **settings)
+    whole = make_sampled_run(tmp_path / "one", base, GRPO, **settings)
     cut = make_sampled_run(tmp_path / "cut", base, GRPO, **settings, sharding=sharding)
-    assert train(one) == EXIT_FINISHED
+    assert train(whole) == EXIT_FINISHED
     finish(cut, processes, per_node=2)
-    assert_same_run(cut, one)
+    assert_same_run(cut, whole)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,11 @@ def test_all_weights_cut_over_processes_end_where_whole_ones_do(
     # The reference is a second transformer, the frozen base, which is cut too; the value head is whole.
     settings = {"optimiser": {"batch_size": 3, "epochs": 1, "learning_rate": 3e-4}}
     method = {**PPO, "adapter": "none"}
-    one = make_sampled_run(tmp_path / "one", base, method, **settings)
+    whole = make_sampled_run(tmp_path / "one", base, method, **settings)
     cut = make_sampled_run(tmp_path / "cut", base, method, **settings, sharding=sharding)
-    assert train(one) == EXIT_FINISHED
+    assert train(whole) == EXIT_FINISHED
     finish(cut, processes, per_node=2)
-    assert_same_run(cut, one, file="model.safetensors")
+    assert_same_run(cut, whole, file="model.safetensors")
 
 
 @pytest.mark.fault

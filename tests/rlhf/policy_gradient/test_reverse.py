@@ -89,14 +89,16 @@ def test_exact_match_counts_answers_that_are_the_whole_name_backwards(
     character_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = Backbone.load(character_folder, device="cpu", dtype=torch.float32)
-    said = {"anna": "anna", "bo": "ob", "cyd": "dy", "dan": "nadx"}
+    replies = {"anna": "anna", "bo": "ob", "cyd": "dy", "dan": "nadx"}
 
     def answers(_backbone, prompts, *_arguments, **_options):
         decoded = [backbone.tokenizer.decode(ids, skip_special_tokens=True) for ids in prompts]
-        return [[SimpleNamespace(text=said[name])] for name in decoded]
+        return [[SimpleNamespace(text=replies[name])] for name in decoded]
 
     monkeypatch.setattr(accuracy, "rollout", answers)
-    share = exact_match(backbone, list(said), adapter=None, wording="{name}", temperature=0.0, max_tokens=5)
+    share = exact_match(
+        backbone, list(replies), adapter=None, wording="{name}", temperature=0.0, max_tokens=5
+    )
     assert share == 0.5
 
 

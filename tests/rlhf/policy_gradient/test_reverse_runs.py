@@ -38,9 +38,9 @@ def reverse(
     def command(out: Path, *arguments: str) -> str:
         files = ["--data", str(names_file), "--out", str(out)]
         monkeypatch.setattr(sys, "argv", ["reverse", *files, "--device", "cpu", "--threads", "1", *arguments])
-        code, said = main(), capsys.readouterr()
-        assert code == 0, said.out + said.err
-        return said.out
+        code, captured = main(), capsys.readouterr()
+        assert code == 0, captured.out + captured.err
+        return captured.out
 
     threads = torch.get_num_threads()
     monkeypatch.chdir(ROOT)
@@ -86,8 +86,8 @@ def test_the_courses_own_setting_trains_a_chat_model_for_a_few_steps(
 ) -> None:
     out, model = tmp_path / "course", str(base)
     steps = ["--sft-steps", "5", "--rl-steps", "2", "--prompts", "2"]
-    said = reverse(out, "--model", model, "--seeds", "0", *steps)
-    assert "after reinforcement: greedy" in said
+    output = reverse(out, "--model", model, "--seeds", "0", *steps)
+    assert "after reinforcement: greedy" in output
     rows = read_metrics(out / "seed-0" / "rl")
     assert len(rows) == 2
     losses = [row["loss"] for row in read_metrics(out / "seed-0" / "sft")]

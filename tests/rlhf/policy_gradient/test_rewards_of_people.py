@@ -72,7 +72,9 @@ def test_a_policy_is_trained_for_a_reward_model_and_its_samples_are_read(
             assert sum(token.reward or 0.0 for token in sample.tokens) == pytest.approx(earned, abs=1e-3)
             assert all(token.kl is not None for token in sample.tokens)
     # Before the first update the policy is its reference.
-    assert all(token.kl == pytest.approx(0, abs=1e-4) for one in read_samples(run, 1) for token in one.tokens)
+    assert all(
+        token.kl == pytest.approx(0, abs=1e-4) for record in read_samples(run, 1) for token in record.tokens
+    )
     assert len((run / SAMPLES_FILE).read_text().splitlines()) == len(
         read_samples(run, 1) + read_samples(run, 2)
     )
@@ -112,7 +114,7 @@ def test_a_sweep_trains_each_set_of_weights_and_compares_held_out_rewards(
     model = run_for_people(base, tmp_path, reward_model, steps=1)
     sets = [{"people": 1.0, "short": 0.0}, {"people": 0.0, "short": 1.0}]
     assert sweep(model, tmp_path / "sweep", sets, train=train) == 0
-    told = json.loads((tmp_path / "sweep" / "pareto.json").read_text())
-    assert [one["name"] for one in told["runs"]] == ["people-1_short-0", "people-0_short-1"]
-    assert all(set(one["held_out"]) == {"people", "short"} for one in told["runs"])
-    assert any(one["on_front"] for one in told["runs"])
+    report = json.loads((tmp_path / "sweep" / "pareto.json").read_text())
+    assert [entry["name"] for entry in report["runs"]] == ["people-1_short-0", "people-0_short-1"]
+    assert all(set(entry["held_out"]) == {"people", "short"} for entry in report["runs"])
+    assert any(entry["on_front"] for entry in report["runs"])

@@ -76,8 +76,11 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     states = [files_of(folder / "state" / "step-6") for folder in (run, whole)]
     assert states[0] == states[1]
     untimed = [
-        [{name: value for name, value in line.items() if "seconds" not in name} for line in read_metrics(one)]
-        for one in (run, whole)
+        [
+            {name: value for name, value in line.items() if "seconds" not in name}
+            for line in read_metrics(folder)
+        ]
+        for folder in (run, whole)
     ]
     assert untimed[0] == untimed[1]
 
@@ -175,10 +178,10 @@ def test_samples_are_told_token_by_token(base: Path, tmp_path: Path) -> None:
     settings = {"rollout": {"samples": 4, "max_tokens": 12, "unfinished": "score"}}
     run = make_sampled_run(tmp_path / "run", base, PPO, optimiser=FEW, settings=settings)
     assert train(run) == EXIT_FINISHED
-    told = {step: read_samples(run, step) for step in (1, 2, 3)}
-    assert all(told.values())
-    assert len((run / "samples.jsonl").read_text().splitlines()) == sum(map(len, told.values()))
-    for line in (line for lines in told.values() for line in lines):
+    samples = {step: read_samples(run, step) for step in (1, 2, 3)}
+    assert all(samples.values())
+    assert len((run / "samples.jsonl").read_text().splitlines()) == sum(map(len, samples.values()))
+    for line in (line for lines in samples.values() for line in lines):
         assert "".join(token.text for token in line.tokens) == line.text
         assert sum(token.reward or 0 for token in line.tokens) == pytest.approx(line.reward, abs=1e-4)
         assert line.parts == {"short": line.reward}
@@ -186,11 +189,11 @@ def test_samples_are_told_token_by_token(base: Path, tmp_path: Path) -> None:
         assert line.prompt != "p5", "a held-out prompt was sampled"
         # Of a conversation the last message is told.
         assert line.message == "how?" or line.prompt != "p1"
-    assert any(token.advantage for token in told[1][0].tokens)
+    assert any(token.advantage for token in samples[1][0].tokens)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def adapters_used(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Under which adapters a step's answers were computed."""
     seen: list[str | None] = []
     plain = LanguageActor._states
@@ -204,9 +207,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 def test_only_the_passes_that_are_needed_are_made(
-    base: Path, tmp_path: Path, asked: list[str | None]
+    base: Path, tmp_path: Path, adapters_used: list[str | None]
 ) -> None:
-    one = {**FEW, "max_steps": 1, "micro_batch_tokens": 10_000}
+    optimiser = {**FEW, "max_steps": 1, "micro_batch_tokens": 10_000}
     expected = {
         # Without a held-out evaluation: base and policy for the divergence that is reported, and one pass
         # that learns.
@@ -216,25 +219,25 @@ def test_only_the_passes_that_are_needed_are_made(
         "ppo": (PPO, [None, *["policy", "value"] * 5]),
     }
     for name, (settings, passes) in expected.items():
-        asked.clear()
+        adapters_used.clear()
         run = make_sampled_run(
-            tmp_path / name, base, settings, optimiser=one, settings={"evaluation_prompts": 0}
+            tmp_path / name, base, settings, optimiser=optimiser, settings={"evaluation_prompts": 0}
         )
         assert train(run) == EXIT_FINISHED
-        assert asked == passes, name
+        assert adapters_used == passes, name
 
 
 def test_a_continued_policy_is_held_to_its_parent(
-    base: Path, tmp_path: Path, asked: list[str | None]
+    base: Path, tmp_path: Path, adapters_used: list[str | None]
 ) -> None:
     parent = make_sampled_run(tmp_path / "parent", base, GRPO, optimiser=FEW)
     assert train(parent) == EXIT_FINISHED
     checkpoint = parent / "checkpoint"
     more: dict[str, Any] = {"parent": str(checkpoint), "parent_digest": manifest_digest(checkpoint)}
     child = make_sampled_run(tmp_path / "child", base, GRPO, optimiser=FEW, **more)
-    asked.clear()
+    adapters_used.clear()
     assert train(child) == EXIT_FINISHED
-    assert set(asked) == {"policy", "reference", None}
+    assert set(adapters_used) == {"policy", "reference", None}
     first, *_, last = read_metrics(child)
     assert first["kl"] == 0
     assert abs(first["kl_base"]) > 1e-3, "the parent has left the base"
@@ -339,8 +342,8 @@ def test_steps_that_are_not_finite_are_skipped_and_end_the_run(
     plain = LanguageActor.evaluate
 
     def evaluate(self: LanguageActor, rows: list[int]) -> Evaluated:
-        found = plain(self, rows)
-        return found._replace(logp=found.logp * torch.nan)
+        evaluated = plain(self, rows)
+        return evaluated._replace(logp=evaluated.logp * torch.nan)
 
     run = make_sampled_run(tmp_path / "run", base, GRPO)
     assert train(run, StopAfter(run, 2)) == EXIT_STOPPED

@@ -83,53 +83,55 @@ def sample_of(
 
 def test_prompts_are_chats_up_to_where_the_answer_begins(backbone: Backbone) -> None:
     passage = Passage(title="Sun", sentences=("It is hot.",))
-    given = [
+    rows = [
         prompt("asked", "why?", reference="so", context=(passage,)),
         prompt("talked", "why?", "the sun", "how?"),
         prompt("kept", "when?", split="held-out"),
     ]
-    found = read_to_answer(given, backbone.tokenizer, settings(max_tokens=128))
-    assert [one.id for one in found.train] == ["asked", "talked"]
-    assert [one.id for one in found.held_out] == ["kept"]
+    prompts = read_to_answer(rows, backbone.tokenizer, settings(max_tokens=128))
+    assert [item.id for item in prompts.train] == ["asked", "talked"]
+    assert [item.id for item in prompts.held_out] == ["kept"]
     decode = backbone.tokenizer.decode
-    assert decode(found.train[0].ids) == (
+    assert decode(prompts.train[0].ids) == (
         "<|begin|><|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert decode(found.train[1].ids) == (
+    assert decode(prompts.train[1].ids) == (
         "<|begin|><|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\nthe sun<|im_end|>\n"
         "<|im_start|>user\nhow?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert found.train[0].reference == "so"
-    with_context = read_to_answer(given, backbone.tokenizer, settings(max_tokens=128, context=True))
+    assert prompts.train[0].reference == "so"
+    with_context = read_to_answer(rows, backbone.tokenizer, settings(max_tokens=128, context=True))
     assert "It is hot.\n\nwhy?" in decode(with_context.train[0].ids)
     # The rewards are asked about the same chat as the policy.
     assert with_context.train[0].chat[0].content == "Sun\nIt is hot.\n\nwhy?"
 
 
 def test_long_prompts_lose_their_beginning_and_what_cannot_be_asked_is_listed(backbone: Backbone) -> None:
-    given = [
+    rows = [
         prompt("long", "why? " * 100),
         prompt("hostile", "say <|im_end|> now"),
         prompt("fine", "why?"),
     ]
-    found = read_to_answer(given, backbone.tokenizer, settings())
+    prompts = read_to_answer(rows, backbone.tokenizer, settings())
     # 60 tokens in all less 20 for the answer.
-    assert [len(one.ids) for one in found.train][:1] == [40]
-    assert found.train[0].ids[0] == backbone.tokenizer.bos_token_id
-    assert backbone.tokenizer.decode(found.train[0].ids).endswith("<|im_start|>assistant\n")
-    assert found.shortened == 1
-    assert found.dropped == [{"prompt": "hostile", "reason": "the text holds the control token '<|im_end|>'"}]
+    assert [len(item.ids) for item in prompts.train][:1] == [40]
+    assert prompts.train[0].ids[0] == backbone.tokenizer.bos_token_id
+    assert backbone.tokenizer.decode(prompts.train[0].ids).endswith("<|im_start|>assistant\n")
+    assert prompts.shortened == 1
+    assert prompts.dropped == [
+        {"prompt": "hostile", "reason": "the text holds the control token '<|im_end|>'"}
+    ]
     with pytest.raises(
         ContractError, match=r"no prompt to train on \(1 held out, 1 unusable: the text holds"
     ):
-        read_to_answer([given[1], prompt("kept", "?", split="held-out")], backbone.tokenizer, settings())
+        read_to_answer([rows[1], prompt("kept", "?", split="held-out")], backbone.tokenizer, settings())
 
 
 def test_seeds_follow_from_the_run_the_step_and_the_prompt_alone(backbone: Backbone) -> None:
-    found = read_to_answer([prompt("a", "?"), prompt("b", "?")], backbone.tokenizer, settings()).train
-    seeds = seeds_of_step(found, 3, seed=7)
-    assert seeds_of_step(found[::-1], 3, seed=7) == seeds[::-1]
-    others = [*seeds_of_step(found, 4, seed=7), *seeds_of_step(found, 3, seed=8)]
+    prompts = read_to_answer([prompt("a", "?"), prompt("b", "?")], backbone.tokenizer, settings()).train
+    seeds = seeds_of_step(prompts, 3, seed=7)
+    assert seeds_of_step(prompts[::-1], 3, seed=7) == seeds[::-1]
+    others = [*seeds_of_step(prompts, 4, seed=7), *seeds_of_step(prompts, 3, seed=8)]
     assert len({*seeds, *others}) == 6
 
 
@@ -174,9 +176,9 @@ def test_places_of_tokens_count_characters_and_leave_out_what_was_cut_off(backbo
 
 
 def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) -> None:
-    found = read_to_answer([prompt("a", "why?"), prompt("b", "how?")], backbone.tokenizer, settings()).train
+    prompts = read_to_answer([prompt("a", "why?"), prompt("b", "how?")], backbone.tokenizer, settings()).train
     sampled = Sampled.of(
-        found,
+        prompts,
         [
             [sample_of(backbone, "the sun"), sample_of(backbone, "sun", ended=False)],
             [sample_of(backbone, "rises"), sample_of(backbone, "sets")],
@@ -196,14 +198,14 @@ def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) 
         sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("leave_out")
     )
     assert without.scored.tolist() == [True, False, False, True]
-    assert sampled.answers[1].ids == (*found[0].ids, *sampled.samples[1].token_ids)
-    assert sampled.answers[1].answer_start == len(found[0].ids)
+    assert sampled.answers[1].ids == (*prompts[0].ids, *sampled.samples[1].token_ids)
+    assert sampled.answers[1].answer_start == len(prompts[0].ids)
 
 
 def test_an_answer_that_was_cut_off_is_not_scored_as_if_it_had_ended(backbone: Backbone) -> None:
-    found = read_to_answer([prompt("a", "why?")], backbone.tokenizer, settings()).train
+    prompts = read_to_answer([prompt("a", "why?")], backbone.tokenizer, settings()).train
     ended, cut = sample_of(backbone, "the sun"), sample_of(backbone, "sun", ended=False)
-    sampled, scores = Sampled.of(found, [[ended, cut]]), [Score(2.0), Score(2.0)]
+    sampled, scores = Sampled.of(prompts, [[ended, cut]]), [Score(2.0), Score(2.0)]
     # By default the penalty of 1 is taken off.
     for chosen, worth in (
         (RolloutSettings(), 1.0),
@@ -217,8 +219,8 @@ def test_an_answer_that_was_cut_off_is_not_scored_as_if_it_had_ended(backbone: B
 
 
 def test_what_is_drawn_is_what_is_scored(backbone: Backbone) -> None:
-    found = read_to_answer([prompt("a", "why?")], backbone.tokenizer, settings()).train
-    samples = rollout(backbone, [found[0].ids], SamplingParameters(max_tokens=9), n=3, seeds=[5])
+    prompts = read_to_answer([prompt("a", "why?")], backbone.tokenizer, settings()).train
+    samples = rollout(backbone, [prompts[0].ids], SamplingParameters(max_tokens=9), n=3, seeds=[5])
     for sample in samples[0]:
         places = token_places(sample, backbone.tokenizer)
         assert places[0][0] == 0

@@ -55,7 +55,7 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 
 @pytest.fixture
-def told(server: tuple[RunningServer, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def served_folder(server: tuple[RunningServer, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The environment names our server; the folder of its checkpoints."""
     running, checkpoints = server
     monkeypatch.setenv("RONDO_ROLLOUT_URL", running.url)
@@ -77,7 +77,9 @@ def texts_of(run: Path) -> list[str]:
     return [sample.text for step in range(1, 7) for sample in read_samples(run, step)]
 
 
-def test_a_run_whose_answers_our_server_draws_learns_the_same(models: Path, tmp_path: Path, told: Path):
+def test_a_run_whose_answers_our_server_draws_learns_the_same(
+    models: Path, tmp_path: Path, served_folder: Path
+):
     here = make_served_run(tmp_path / "here", models / BASE, None)
     there = make_served_run(tmp_path / "there", models / BASE, RONDO)
     assert train(here) == EXIT_FINISHED
@@ -91,10 +93,10 @@ def test_a_run_whose_answers_our_server_draws_learns_the_same(models: Path, tmp_
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-4)
     # Nothing stays behind with the server.
-    assert list(told.iterdir()) == []
+    assert list(served_folder.iterdir()) == []
 
 
-def test_answers_of_a_policy_that_is_behind_are_weighed(models: Path, tmp_path: Path, told: Path):
+def test_answers_of_a_policy_that_is_behind_are_weighed(models: Path, tmp_path: Path, served_folder: Path):
     run = make_served_run(tmp_path / "run", models / BASE, {**RONDO, "every": 2}, update={"truncate": 2.0})
     assert train(run) == EXIT_FINISHED
     lines = read_metrics(run)
@@ -105,7 +107,7 @@ def test_answers_of_a_policy_that_is_behind_are_weighed(models: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_all_weights_of_a_policy_go_to_our_server_too(models: Path, tmp_path: Path, told: Path):
+def test_all_weights_of_a_policy_go_to_our_server_too(models: Path, tmp_path: Path, served_folder: Path):
     run = make_sampled_run(
         tmp_path / "run",
         models / BASE,
@@ -115,13 +117,13 @@ def test_all_weights_of_a_policy_go_to_our_server_too(models: Path, tmp_path: Pa
     )
     assert train(run) == EXIT_FINISHED
     assert max(line["sampler_gap"] for line in read_metrics(run)) < 1e-4
-    assert list(told.iterdir()) == []
+    assert list(served_folder.iterdir()) == []
 
 
 def test_a_server_that_dies_ends_the_run_in_words_and_it_goes_on_later(
     models: Path,
     tmp_path: Path,
-    told: Path,
+    served_folder: Path,
     server: tuple[RunningServer, Path],
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -134,7 +136,7 @@ def test_a_server_that_dies_ends_the_run_in_words_and_it_goes_on_later(
     message = status_of(run).message
     assert "the model server at http://127.0.0.1:1 does not answer (ConnectError)" in message
     assert "start again: training goes on from the last save" in message
-    assert list(told.iterdir()) == []
+    assert list(served_folder.iterdir()) == []
     monkeypatch.setenv("RONDO_ROLLOUT_URL", server[0].url)
     assert train(run) == EXIT_FINISHED
     whole = same_run(run, tmp_path / "whole")
@@ -143,7 +145,7 @@ def test_a_server_that_dies_ends_the_run_in_words_and_it_goes_on_later(
 
 
 def test_neither_key_nor_address_is_written_down(
-    models: Path, tmp_path: Path, told: Path, server: tuple[RunningServer, Path]
+    models: Path, tmp_path: Path, served_folder: Path, server: tuple[RunningServer, Path]
 ):
     run = make_sampled_run(
         tmp_path / "run",
@@ -160,7 +162,7 @@ def test_neither_key_nor_address_is_written_down(
 
 @pytest.mark.parametrize("lacking", ["RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_FOLDER"])
 def test_a_run_that_is_not_told_where_its_server_is_says_so(
-    models: Path, tmp_path: Path, told: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+    models: Path, tmp_path: Path, served_folder: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ):
     monkeypatch.delenv(lacking)
     run = make_served_run(tmp_path / "run", models / BASE, RONDO)
@@ -234,8 +236,8 @@ def draw(
     seeds: Sequence[int] = (5,),
 ) -> list[list[Sample]]:
     """One sample of each prompt, one token long."""
-    asked = Asked(prompts, SamplingParameters(max_tokens=1), 1, seeds)
-    drawn = policy.drawn(step, lambda _: asked, last=step + 1, stopped=lambda: False)
+    request = Asked(prompts, SamplingParameters(max_tokens=1), 1, seeds)
+    drawn = policy.drawn(step, lambda _: request, last=step + 1, stopped=lambda: False)
     assert drawn is not None
     return drawn.samples
 
@@ -353,7 +355,7 @@ def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
     cluster = Cluster("one.example", "two.example")
     urls = "http://one.example, http://two.example"
     policy = served_by(cluster, backbone, read_spec(run), run, folder, urls)
-    one, two = cluster.hosts.values()
+    first, two = cluster.hosts.values()
 
     def answers(step: int) -> list[int]:
         prompts = [[0, 65], [0, 66], [0, 67], [0, 68], [0, 69]]
@@ -362,19 +364,19 @@ def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
 
     expected = [66, 68, 70, 72, 74]
     assert answers(0) == expected
-    assert (len(one.asked), len(two.asked)) == (3, 2)
+    assert (len(first.asked), len(two.asked)) == (3, 2)
     # One dies between loading and drawing: the other answers all prompts, and the run goes on.
     cluster.down = {"two.example"}
     with caplog.at_level("WARNING"):
         assert answers(1) == expected
     assert "http://two.example is left out until the next adapter" in caplog.text
-    assert len(one.asked) == 3 + 5
+    assert len(first.asked) == 3 + 5
     # It is back, with the next adapter.
     cluster.down = set()
     two.held.clear()
     assert answers(2) == expected
-    assert (len(one.asked), len(two.asked)) == (8 + 3, 2 + 2)
-    assert list(two.held) == list(one.held)
+    assert (len(first.asked), len(two.asked)) == (8 + 3, 2 + 2)
+    assert list(two.held) == list(first.held)
     cluster.down = {"one.example", "two.example"}
     with pytest.raises(ServerError, match="does not answer"):
         answers(3)

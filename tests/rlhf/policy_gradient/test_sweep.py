@@ -80,8 +80,8 @@ def evaluated(figures: Callable[[PolicyGradientSettings], dict[str, float]]) -> 
     def train(folder: Path) -> int:
         settings = read_spec(folder).settings
         assert isinstance(settings, PolicyGradientSettings)
-        told = {f"held_out_reward/{name}": value for name, value in figures(settings).items()}
-        write_evaluation(folder, EvaluationReport(step=1, figures=told, details={}))
+        rewards = {f"held_out_reward/{name}": value for name, value in figures(settings).items()}
+        write_evaluation(folder, EvaluationReport(step=1, figures=rewards, details={}))
         return 0
 
     return train
@@ -99,8 +99,8 @@ def test_each_set_of_weights_is_a_run_and_the_front_names_the_best(tmp_path: Pat
     )
     sets: list[dict[str, float]] = [{"right": 1, "short": 0}, {"right": 0.2}, {"right": -1, "short": 1}]
     assert sweep(run, tmp_path / "sweep", sets, train=figures) == 0
-    told = json.loads((tmp_path / "sweep" / "pareto.json").read_text())
-    assert [(one["name"], one["held_out"], one["on_front"]) for one in told["runs"]] == [
+    report = json.loads((tmp_path / "sweep" / "pareto.json").read_text())
+    assert [(entry["name"], entry["held_out"], entry["on_front"]) for entry in report["runs"]] == [
         ("right-1_short-0", {"right": 1, "short": 0}, True),
         ("right-0.2_short-0.5", {"right": 0.2, "short": 0.5}, True),
         ("right--1_short-1", {"right": -3, "short": -1}, False),

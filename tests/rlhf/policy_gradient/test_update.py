@@ -42,10 +42,10 @@ def loss_by_definition(actor: Tabular, episodes: Episodes, credit: Credit, aggre
             total = sum(math.exp(logit) for logit in logits[state])
             chances = [math.exp(logit) / total for logit in logits[state]]
             logp, old = math.log(chances[action]), float(episodes.old_logp[row, time])
-            wanted, ratio = float(credit.advantages[row, time]), math.exp(logp - old)
+            advantage, ratio = float(credit.advantages[row, time]), math.exp(logp - old)
             weight = min(math.exp(old - float(episodes.behaviour_logp[row, time])), 1.2)
             losses.append(
-                -min(ratio * wanted, min(max(ratio, 0.9), 1.25) * wanted) * weight
+                -min(ratio * advantage, min(max(ratio, 0.9), 1.25) * advantage) * weight
                 + 0.3 * (logp - float(episodes.ref_logp[row, time])) ** 2 / 2
                 + 0.05 * sum(chance * math.log(chance) for chance in chances)
             )
@@ -66,8 +66,8 @@ def loss_by_definition(actor: Tabular, episodes: Episodes, credit: Credit, aggre
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_the_gradient_is_that_of_the_loss_in_plain_arithmetic_by_finite_differences(aggregate):
     actor, episodes, credit = scene()
-    found = gradients(actor, episodes, credit, **everything(aggregate))
-    for parameter, gradient in zip(actor.parameters, found, strict=True):
+    actual = gradients(actor, episodes, credit, **everything(aggregate))
+    for parameter, gradient in zip(actor.parameters, actual, strict=True):
         for place in product(*(range(size) for size in parameter.shape)):
             around = []
             for shift in (1e-6, -1e-6):
@@ -83,10 +83,10 @@ def test_the_gradient_is_that_of_the_loss_in_plain_arithmetic_by_finite_differen
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_the_terms_told_add_up_to_the_loss_in_plain_arithmetic(aggregate):
     actor, episodes, credit = scene()
-    wanted = loss_by_definition(actor, episodes, credit, aggregate)
+    expected = loss_by_definition(actor, episodes, credit, aggregate)
     descent = Descent(actor.parameters, rate=0.0)
-    told = update(actor, episodes, credit, descent, **everything(aggregate)).figures
-    assert sum(value for name, value in told.items() if name.endswith("_loss")) == pytest.approx(wanted)
+    figures = update(actor, episodes, credit, descent, **everything(aggregate)).figures
+    assert sum(value for name, value in figures.items() if name.endswith("_loss")) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
@@ -95,23 +95,23 @@ def test_how_a_minibatch_is_cut_into_passes_changes_nothing(aggregate, at_once):
     def run(**cut: Any):
         actor, episodes, credit = scene(**cut)
         descent = Descent(actor.parameters, rate=0.0)
-        told = update(actor, episodes, credit, descent, **everything(aggregate)).figures
-        return told, descent.gradients[0], len(actor.seen)
+        figures = update(actor, episodes, credit, descent, **everything(aggregate)).figures
+        return figures, descent.gradients[0], len(actor.seen)
 
     whole, cut = run(), run(at_once=at_once)
     assert (whole[2], cut[2]) == (1, math.ceil(B / at_once))
     assert cut[0] == pytest.approx(whole[0])
-    for found, wanted in zip(cut[1], whole[1], strict=True):
-        assert torch.allclose(found, wanted, atol=1e-14)
+    for actual, expected in zip(cut[1], whole[1], strict=True):
+        assert torch.allclose(actual, expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_padding_never_leaks(aggregate):
     plain = gradients(*scene(), **everything(aggregate))
     padded = gradients(*scene(padding=3), **everything(aggregate))
-    for found, wanted in zip(padded, plain, strict=True):
-        assert wanted.abs().sum() > 0
-        assert torch.allclose(found, wanted, atol=1e-14)
+    for actual, expected in zip(padded, plain, strict=True):
+        assert expected.abs().sum() > 0
+        assert torch.allclose(actual, expected, atol=1e-14)
 
 
 class Careless(Tabular):
@@ -121,7 +121,7 @@ class Careless(Tabular):
 
     def evaluate(self, rows: list[int]) -> Evaluated:
         hole = ~self.kept[rows]
-        return Evaluated(*(said.masked_fill(hole, math.nan) for said in super().evaluate(rows)))
+        return Evaluated(*(values.masked_fill(hole, math.nan) for values in super().evaluate(rows)))
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
@@ -129,30 +129,30 @@ def test_what_the_actor_says_outside_the_mask_never_leaks(aggregate):
     actor, episodes, credit = scene()
     careless = Careless(actor.logits, actor.states, actor.actions, values=actor.values, base=actor.base)
     careless.kept = episodes.mask
-    wanted = gradients(actor, episodes, credit, **everything(aggregate))
-    for found, other in zip(
-        gradients(careless, episodes, credit, **everything(aggregate)), wanted, strict=True
+    expected = gradients(actor, episodes, credit, **everything(aggregate))
+    for actual, other in zip(
+        gradients(careless, episodes, credit, **everything(aggregate)), expected, strict=True
     ):
-        assert torch.allclose(found, other, atol=1e-14)
+        assert torch.allclose(actual, other, atol=1e-14)
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_the_ratio_is_1_in_the_first_inner_epoch(given):
+@pytest.mark.parametrize("evaluated_before", [True, False])
+def test_the_ratio_is_1_in_the_first_inner_epoch(evaluated_before):
     actor, episodes, credit = scene(old=False)
-    if given:
+    if evaluated_before:
         episodes = evaluated_once(actor, episodes)
-    told = update(actor, episodes, credit, Descent(actor.parameters, rate=1.0)).figures
-    assert told["ratio_min"] == pytest.approx(1.0, abs=1e-6)
-    assert told["ratio_max"] == pytest.approx(1.0, abs=1e-6)
-    assert told["approximate_kl"] == pytest.approx(0.0, abs=1e-6)
-    assert told["clip_fraction"] == 0
+    figures = update(actor, episodes, credit, Descent(actor.parameters, rate=1.0)).figures
+    assert figures["ratio_min"] == pytest.approx(1.0, abs=1e-6)
+    assert figures["ratio_max"] == pytest.approx(1.0, abs=1e-6)
+    assert figures["approximate_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["clip_fraction"] == 0
 
 
 def test_later_epochs_are_held_against_the_first_whether_it_was_given_or_not():
     ends = []
-    for given in (True, False):
+    for evaluated_before in (True, False):
         actor, episodes, credit = scene(old=False, at_once=2)
-        if given:
+        if evaluated_before:
             episodes = evaluated_once(actor, episodes)
         done = update(actor, episodes, credit, Descent(actor.parameters, rate=1.0), inner_epochs=3)
         assert (done.epochs, done.steps) == (3, 3)
@@ -163,11 +163,11 @@ def test_later_epochs_are_held_against_the_first_whether_it_was_given_or_not():
 
 def test_what_the_actor_says_before_the_update_is_kept():
     actor, episodes, _ = scene(old=False, at_once=4)
-    found = evaluated_once(actor, episodes)
-    said = actor.evaluate(list(range(B)))
-    assert torch.allclose(found.old_logp, said.logp)
-    assert torch.allclose(found.old_values, said.values)
-    assert not found.old_logp.requires_grad
+    evaluated = evaluated_once(actor, episodes)
+    expected = actor.evaluate(list(range(B)))
+    assert torch.allclose(evaluated.old_logp, expected.logp)
+    assert torch.allclose(evaluated.old_values, expected.values)
+    assert not evaluated.old_logp.requires_grad
 
 
 def test_asymmetric_clipping_by_hand():
@@ -183,15 +183,15 @@ def test_asymmetric_clipping_by_hand():
     )
     descent = Descent(actor.parameters, rate=0.0)
     credit = credit_of(torch.tensor([[1.0, 1.0, -1.0]]))
-    told = update(actor, episodes, credit, descent, clip_low=0.2, clip_high=0.3).figures
-    assert told["policy_loss"] == pytest.approx(-(1.3 + 1.25 - 0.8) / 3)
-    assert told["clip_fraction"] == pytest.approx(2 / 3)
-    assert told["clip_fraction_low"] == pytest.approx(1 / 3)
-    assert told["ratio_mean"] == pytest.approx((1.5 + 1.25 + 0.7) / 3)
-    assert told["entropy"] == pytest.approx(math.log(2))
+    figures = update(actor, episodes, credit, descent, clip_low=0.2, clip_high=0.3).figures
+    assert figures["policy_loss"] == pytest.approx(-(1.3 + 1.25 - 0.8) / 3)
+    assert figures["clip_fraction"] == pytest.approx(2 / 3)
+    assert figures["clip_fraction_low"] == pytest.approx(1 / 3)
+    assert figures["ratio_mean"] == pytest.approx((1.5 + 1.25 + 0.7) / 3)
+    assert figures["entropy"] == pytest.approx(math.log(2))
     # Only the second takes a gradient: −1.25 / 3 · (1 − ½) for its own logit.
     assert descent.gradients[0][0][0].tolist() == pytest.approx([1.25 / 6, -1.25 / 6])
-    assert told["gradient_norm"] == pytest.approx(1.25 / 6 * math.sqrt(2))
+    assert figures["gradient_norm"] == pytest.approx(1.25 / 6 * math.sqrt(2))
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
@@ -202,20 +202,20 @@ def test_what_could_not_be_scored_takes_no_gradient(aggregate):
 
     def of(rows: list[int], scored: Tensor) -> list[Tensor]:
         fields = {field.name: getattr(episodes, field.name) for field in dataclasses.fields(Episodes)}
-        given = {name: values[rows] for name, values in fields.items() if values is not None}
-        kept = Episodes(**{**given, "scored": scored})
+        columns = {name: values[rows] for name, values in fields.items() if values is not None}
+        part = Episodes(**{**columns, "scored": scored})
         states, actions = actor.states[rows], actor.actions[rows]
         chosen = Tabular(actor.logits.detach(), states, actions, values=actor.values.detach())
         return gradients(
             chosen,
-            kept,
+            part,
             credit_of(credit.advantages[rows], credit.returns[rows]),
             **everything(aggregate),
         )
 
     without = of(left, torch.ones(5, dtype=torch.bool))
-    for found, wanted in zip(of(list(range(B)), unscored), without, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-14)
+    for actual, expected in zip(of(list(range(B)), unscored), without, strict=True):
+        assert torch.allclose(actual, expected, atol=1e-14)
 
 
 def test_minibatches_are_shares_of_the_prompts_and_each_is_seen_once_an_epoch():
@@ -237,24 +237,24 @@ def test_a_minibatch_is_normalised_by_itself():
     actor, episodes, credit = scene()
     descent = Descent(actor.parameters, rate=0.0)
     update(actor, episodes, credit, descent, minibatches=3, **everything("token"))
-    for rows, found in zip(actor.seen, descent.gradients, strict=True):
+    for rows, actual in zip(actor.seen, descent.gradients, strict=True):
         alone = torch.zeros(B, dtype=torch.bool)
         alone[rows] = True
         other, _, _ = scene()
         only = dataclasses.replace(episodes, mask=episodes.mask & alone.unsqueeze(-1))
-        wanted = gradients(other, only, credit, **everything("token"))
-        assert all(torch.allclose(a, b, atol=1e-14) for a, b in zip(found, wanted, strict=True))
+        expected = gradients(other, only, credit, **everything("token"))
+        assert all(torch.allclose(a, b, atol=1e-14) for a, b in zip(actual, expected, strict=True))
 
 
 def test_rloo_of_k_answers_is_unscaled_grpo_times_k_over_k_minus_1_in_the_gradient():
-    found = []
+    by_kind = []
     for kind in ("leave_one_out", "group_relative"):
         actor, episodes, _ = scene()
         settings = AdvantageSettings(kind=kind, scale=False)
         credit = CreditAssignment(settings, KlSettings(place="none")).assign(episodes)
-        found.append(gradients(actor, episodes, credit, aggregate="constant", constant=LONGEST)[0])
-    assert found[1].abs().max() > 1e-3
-    assert torch.allclose(found[0], found[1] * 2 / (2 - 1), atol=1e-6)
+        by_kind.append(gradients(actor, episodes, credit, aggregate="constant", constant=LONGEST)[0])
+    assert by_kind[1].abs().max() > 1e-3
+    assert torch.allclose(by_kind[0], by_kind[1] * 2 / (2 - 1), atol=1e-6)
 
 
 def test_full_divergence_is_that_of_the_whole_distribution():
@@ -270,5 +270,5 @@ def test_full_divergence_is_that_of_the_whole_distribution():
     )
     full = KlSettings(place="loss", kind="full")
     descent = Descent(actor.parameters, rate=0.0)
-    told = update(actor, episodes, credit_of(torch.ones(2, 2)), descent, kl=full, beta=2.0).figures
-    assert told["kl_loss"] == pytest.approx(2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)))
+    figures = update(actor, episodes, credit_of(torch.ones(2, 2)), descent, kl=full, beta=2.0).figures
+    assert figures["kl_loss"] == pytest.approx(2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)))

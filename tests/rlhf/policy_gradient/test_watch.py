@@ -28,10 +28,10 @@ def curve(at: Callable[[int], float], *, noise: float = 0.1, seed: int = 0, step
 def watched(
     watch: Watch, reward: Iterable[float], length: Iterable[float], human: Iterable[float]
 ) -> list[str]:
-    told = []
-    for step, (one, other, third) in enumerate(zip(reward, length, human, strict=True), start=1):
-        told += watch.observe(step, {REWARD: one, LENGTH: other, KEPT_APART: third})
-    return told
+    warnings = []
+    for step, (first, other, third) in enumerate(zip(reward, length, human, strict=True), start=1):
+        warnings += watch.observe(step, {REWARD: first, LENGTH: other, KEPT_APART: third})
+    return warnings
 
 
 def rises(step: int) -> float:
@@ -63,12 +63,12 @@ def test_answers_that_grow_or_shrink_while_the_reward_rises_are_warned_of_once(
 
 def test_the_warning_tells_the_means_that_it_compares() -> None:
     watch = Watch(settings(window=2, held_out=()))
-    told = [
+    warnings = [
         watch.observe(step, {REWARD: r, LENGTH: n})
         for step, (r, n) in enumerate([(0.0, 10), (0.0, 10), (1.0, 16), (1.0, 16)], start=1)
     ]
-    assert told[:3] == [[], [], []]
-    assert told[3] == [
+    assert warnings[:3] == [[], [], []]
+    assert warnings[3] == [
         "step 4: answers became 60% longer (10 to 16 tokens) while the reward rose from 0 to 1 (means of the "
         "first and the last 2 steps): it may be gamed; read the samples"
     ]
@@ -85,10 +85,10 @@ def test_a_held_out_reward_that_falls_while_the_reward_rises_ends_the_run_where_
 
 def test_each_cause_is_warned_of_by_itself() -> None:
     watch = Watch(settings())
-    told = watched(
+    warnings = watched(
         watch, curve(rises), curve(lambda step: 20 + step), curve(lambda step: -step / 100, seed=1)
     )
-    assert len(told) == 2
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize("off", [{"length_drift": None}, {"length_drift": 5.0}])
@@ -116,7 +116,7 @@ def test_noise_is_warned_of_in_less_than_one_of_a_hundred_runs() -> None:
 
 
 def test_a_missing_or_broken_figure_leaves_its_window_as_it_is() -> None:
-    watch, told = Watch(settings(window=2, held_out=())), []
+    watch, warnings = Watch(settings(window=2, held_out=())), []
     rows = [
         {REWARD: 0.0, LENGTH: 10.0},
         {REWARD: math.nan, LENGTH: 10.0},
@@ -127,17 +127,19 @@ def test_a_missing_or_broken_figure_leaves_its_window_as_it_is() -> None:
         {REWARD: 1.0},
     ]
     for step, row in enumerate(rows, start=1):
-        told += watch.observe(step, row)
-    assert [warning[:8] for warning in told] == ["step 7: "]
+        warnings += watch.observe(step, row)
+    assert [warning[:8] for warning in warnings] == ["step 7: "]
 
 
 def test_with_weights_the_parts_as_scored_are_what_rises() -> None:
     # A normalised part is 0 on average for ever, and so would the figure of the whole be.
-    watch, told = Watch(settings(window=2, held_out=()), weights={"a": 2.0, "b": -1.0}), []
+    watch, warnings = Watch(settings(window=2, held_out=()), weights={"a": 2.0, "b": -1.0}), []
     for step, (a, b, length) in enumerate([(0, 1, 10), (0, 1, 10), (1, 0, 30), (1, 0, 30)], start=1):
-        told += watch.observe(step, {REWARD: 0.0, part_figure("a"): a, part_figure("b"): b, LENGTH: length})
-    assert len(told) == 1
-    assert "rose from -1 to 2" in told[0]
+        warnings += watch.observe(
+            step, {REWARD: 0.0, part_figure("a"): a, part_figure("b"): b, LENGTH: length}
+        )
+    assert len(warnings) == 1
+    assert "rose from -1 to 2" in warnings[0]
 
 
 def test_a_watch_goes_on_from_its_state_as_if_it_had_never_been_away() -> None:
@@ -151,11 +153,11 @@ def test_a_watch_goes_on_from_its_state_as_if_it_had_never_been_away() -> None:
     assert len(expected) == 2
     for cut in (5, 15, 60, 99):
         before, after = Watch(settings(action="stop")), Watch(settings(action="stop"))
-        told = watched(before, *(one[:cut] for one in curves))
+        warnings = watched(before, *(values[:cut] for values in curves))
         after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-        for step, row in enumerate(zip(*(one[cut:] for one in curves), strict=True), start=cut + 1):
-            told += after.observe(step, dict(zip((REWARD, LENGTH, KEPT_APART), row, strict=True)))
-        assert told == expected
+        for step, row in enumerate(zip(*(values[cut:] for values in curves), strict=True), start=cut + 1):
+            warnings += after.observe(step, dict(zip((REWARD, LENGTH, KEPT_APART), row, strict=True)))
+        assert warnings == expected
         assert after.state_dict() == through.state_dict()
         assert after.stop
 

@@ -52,10 +52,10 @@ def test_what_a_part_cannot_score_is_left_out_and_counted():
             Part(name="mathematics", reward=giving([NAN, 0.5, NAN])),
         ]
     )
-    found = ask(combination, 3)
-    assert [score.value for score in found[:2]] == [1, 0.5]
-    assert not found[2].scored
-    assert found[2].reason == "code: no idea; mathematics: no idea"
+    scores = ask(combination, 3)
+    assert [score.value for score in scores[:2]] == [1, 0.5]
+    assert not scores[2].scored
+    assert scores[2].reason == "code: no idea; mathematics: no idea"
     assert combination.unscored == {"code": 2, "mathematics": 2}
 
 
@@ -66,10 +66,10 @@ def test_without_a_required_part_nothing_is_scored():
             Part(name="good", reward=giving([3, NAN])),
         ]
     )
-    found = ask(combination, 2)
-    assert not found[0].scored
-    assert found[0].reason == "safe: no idea"
-    assert found[1].value == 1
+    scores = ask(combination, 2)
+    assert not scores[0].scored
+    assert scores[0].reason == "safe: no idea"
+    assert scores[1].value == 1
 
 
 def test_a_part_that_raises_leaves_its_sample_to_the_others_and_is_counted():
@@ -81,8 +81,8 @@ def test_a_part_that_raises_leaves_its_sample_to_the_others_and_is_counted():
     combination = Combination(
         [Part(name="one", reward=failing), Part(name="two", reward=giving([10, 20, 30]))]
     )
-    found = combination([()] * 3, ["good", "bad", "good"], [None] * 3)
-    assert [score.value for score in found] == [11, 20, 31]
+    scores = combination([()] * 3, ["good", "bad", "good"], [None] * 3)
+    assert [score.value for score in scores] == [11, 20, 31]
     assert combination.unscored == {"one": 1, "two": 0}
     assert combination.failures == {"one": {"ZeroDivisionError: oh": 1}, "two": {}}
 
@@ -92,8 +92,8 @@ def test_normalising_uses_all_scores_so_far():
     # 1, 3: mean 2, deviation √2
     assert [score.value for score in ask(combination, 2)] == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
     # 1, 3, 5, 7: mean 4, deviation √(20/3)
-    found = ask(combination, 3)
-    assert [found[0].value, found[2].value] == pytest.approx([1 / math.sqrt(20 / 3), 3 / math.sqrt(20 / 3)])
+    scores = ask(combination, 3)
+    assert [scores[0].value, scores[2].value] == pytest.approx([1 / math.sqrt(20 / 3), 3 / math.sqrt(20 / 3)])
 
 
 def test_scores_that_never_vary_normalise_to_0():
@@ -132,27 +132,27 @@ def test_segments_of_all_parts_come_together_weighted_and_in_order():
             Part(name="relevance", reward=giving([other]), weight=10, clip=0.7),
         ]
     )
-    found = ask(combination, 1)[0]
+    score = ask(combination, 1)[0]
     # 10 · 0.7 for the whole; segments 2·1, 10·0.7, 2·(−1) and 10·0.5
-    assert found.value == 7
-    assert [(segment.end, segment.value) for segment in found.segments] == [(4, 2), (6, 7), (9, -2), (9, 5)]
+    assert score.value == 7
+    assert [(segment.end, segment.value) for segment in score.segments] == [(4, 2), (6, 7), (9, -2), (9, 5)]
 
 
 def test_segments_are_normalised_among_segments():
     batch = [Score(50.0, (SegmentScore(1, 1.0), SegmentScore(2, 3.0))), Score(70.0)]
     combination = Combination([Part(name="facts", reward=giving(batch), normalise=True)])
-    found = ask(combination, 2)
-    assert [segment.value for segment in found[0].segments] == pytest.approx(
+    scores = ask(combination, 2)
+    assert [segment.value for segment in scores[0].segments] == pytest.approx(
         [-math.sqrt(0.5), math.sqrt(0.5)]
     )
-    assert found[1].value == pytest.approx(math.sqrt(0.5))
+    assert scores[1].value == pytest.approx(math.sqrt(0.5))
 
 
 def test_the_parts_are_told_as_they_were_given():
     combination = Combination([Part(name="one", reward=giving([1, 3]), weight=9, normalise=True, clip=0.1)])
-    told = combination.combine([()] * 2, [""] * 2, [None] * 2)
-    assert [score.value for score in told.parts["one"]] == [1, 3]
-    assert [score.value for score in told.totals] == pytest.approx([-0.9, 0.9])
+    combined = combination.combine([()] * 2, [""] * 2, [None] * 2)
+    assert [score.value for score in combined.parts["one"]] == [1, 3]
+    assert [score.value for score in combined.totals] == pytest.approx([-0.9, 0.9])
 
 
 def test_a_resumed_combination_goes_on_as_if_never_stopped():
@@ -163,14 +163,14 @@ def test_a_resumed_combination_goes_on_as_if_never_stopped():
     ask(first, 2)
     second = Combination([Part(name="one", reward=giving(*batches[1:]), normalise=True)])
     second.load_state_dict(first.state_dict())
-    found = [ask(second, 2), ask(second, 2)]
-    assert repr(found) == repr(expected[1:])
+    resumed = [ask(second, 2), ask(second, 2)]
+    assert repr(resumed) == repr(expected[1:])
 
 
 def test_the_state_of_other_parts_is_refused():
-    one = Combination([Part(name="one", reward=giving())])
+    combination = Combination([Part(name="one", reward=giving())])
     with pytest.raises(ValueError, match=r"\['one'\], not of \['two'\]"):
-        Combination([Part(name="two", reward=giving())]).load_state_dict(one.state_dict())
+        Combination([Part(name="two", reward=giving())]).load_state_dict(combination.state_dict())
 
 
 @pytest.mark.parametrize(

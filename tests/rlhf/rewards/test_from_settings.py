@@ -156,12 +156,12 @@ def test_a_reward_model_scores_as_the_adapter_that_was_saved(backbone: Backbone,
         part("model", "dense", checkpoint=str(checkpoint), heads={"parts": 0.5}),
     ]
     rewards = build(backbone, *parts, folder=checkpoint.parent)
-    told = rewards.combine([ASK] * 2, texts, [None] * 2).parts
+    scores = rewards.combine([ASK] * 2, texts, [None] * 2).parts
     for name, heads in (("whole", {"score": 1.0}), ("dense", {"parts": 0.5})):
         expected = LearnedReward(backbone, "reward", SETTINGS, weights=heads)([ASK] * 2, texts, [None] * 2)
-        assert told[name] == expected
-    assert told["whole"][0].value != told["whole"][1].value
-    assert told["dense"][0].segments
+        assert scores[name] == expected
+    assert scores["whole"][0].value != scores["whole"][1].value
+    assert scores["dense"][0].segments
 
 
 def test_a_checkpoint_that_several_parts_and_calls_name_is_one_frozen_adapter(

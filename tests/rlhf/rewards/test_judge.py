@@ -19,17 +19,17 @@ PROMPT = (
 
 
 def answering(
-    verdict: Callable[[str, str], str], asked: list[dict[str, Any]] | None = None
+    verdict: Callable[[str, str], str], requests: list[dict[str, Any]] | None = None
 ) -> httpx.MockTransport:
     """A server whose judge says what `verdict` makes of the two answers."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        if asked is not None:
-            asked.append({"path": request.url.path, "key": request.headers.get("Authorization"), **body})
+        if requests is not None:
+            requests.append({"path": request.url.path, "key": request.headers.get("Authorization"), **body})
         text = body["messages"][0]["content"]
-        found = re.search(r"\[Answer A\]\n(.*)\n\n\[Answer B\]\n(.*)\n\nGive your reasons", text, re.S)
-        answer = f"Some reasons.\n{verdict(found[1], found[2])}"
+        match = re.search(r"\[Answer A\]\n(.*)\n\n\[Answer B\]\n(.*)\n\nGive your reasons", text, re.S)
+        answer = f"Some reasons.\n{verdict(match[1], match[2])}"
         return httpx.Response(200, json={"choices": [{"message": {"content": answer}}]})
 
     return httpx.MockTransport(handle)
@@ -47,28 +47,28 @@ def judge(transport: httpx.BaseTransport, **options) -> Judge:
 
 def test_a_better_answer_wins_in_both_orders_and_an_equal_one_ties():
     with judge(answering(longer)) as reward:
-        found = reward([PROMPT] * 3, ["pineapple", "fig", "apple"], ["grape"] * 3)
-    assert [score.value for score in found] == [1, 0, 0.5]
+        scores = reward([PROMPT] * 3, ["pineapple", "fig", "apple"], ["grape"] * 3)
+    assert [score.value for score in scores] == [1, 0, 0.5]
 
 
 def test_the_judge_is_asked_with_the_whole_conversation_in_both_orders():
-    asked: list[dict[str, Any]] = []
-    with judge(answering(longer, asked), workers=1) as reward:
+    requests: list[dict[str, Any]] = []
+    with judge(answering(longer, requests), workers=1) as reward:
         reward([PROMPT], ["pineapple"], ["fig"])
-    assert len(asked) == 2
-    texts = [body["messages"][0]["content"] for body in asked]
+    assert len(requests) == 2
+    texts = [body["messages"][0]["content"] for body in requests]
     assert all("user: How are you?\n\nassistant: Well.\n\nuser: Name a fruit." in text for text in texts)
     assert "[Answer A]\npineapple\n\n[Answer B]\nfig\n" in texts[0]
     assert "[Answer A]\nfig\n\n[Answer B]\npineapple\n" in texts[1]
-    assert [(body["path"], body["key"], body["model"], body["temperature"]) for body in asked] == [
+    assert [(body["path"], body["key"], body["model"], body["temperature"]) for body in requests] == [
         ("/v1/chat/completions", "Bearer sesame", "wise", 0)
     ] * 2
 
 
 def test_a_judge_that_always_prefers_the_first_decides_nothing_and_shows():
     with judge(answering(lambda first, second: "A")) as reward:
-        found = reward([PROMPT] * 2, ["apple", "fig"], ["grape"] * 2)
-    assert [score.value for score in found] == [0.5, 0.5]
+        scores = reward([PROMPT] * 2, ["apple", "fig"], ["grape"] * 2)
+    assert [score.value for score in scores] == [0.5, 0.5]
     assert reward.verdicts == {"A": 4}
 
 
@@ -83,11 +83,11 @@ def test_a_win_in_one_order_and_a_tie_in_the_other_is_three_quarters():
 def test_in_a_group_each_completion_meets_every_other_of_its_prompt():
     other = (Message(role="user", content="Another prompt"),)
     with judge(answering(longer), against="group") as reward:
-        found = reward(
+        scores = reward(
             [PROMPT, other, PROMPT, PROMPT, other, PROMPT], ["aaa", "x", "a", "aa", "xx", "aa"], [None] * 6
         )
     # aaa wins 3 of 3; a loses all; each aa wins one, loses one, ties one. Of the other prompt xx wins.
-    assert [score.value for score in found] == [1, 0, 0, 0.5, 1, 0.5]
+    assert [score.value for score in scores] == [1, 0, 0, 0.5, 1, 0.5]
 
 
 def test_a_completion_without_anything_to_compare_with_cannot_be_scored():
@@ -98,10 +98,12 @@ def test_a_completion_without_anything_to_compare_with_cannot_be_scored():
 
 
 def test_an_answer_with_braces_or_a_field_in_it_is_only_text():
-    asked: list[dict[str, Any]] = []
-    with judge(answering(longer, asked), workers=1) as reward:
+    requests: list[dict[str, Any]] = []
+    with judge(answering(longer, requests), workers=1) as reward:
         reward([PROMPT], ["{second} {} {0}"], ["{conversation}"])
-    assert "[Answer A]\n{second} {} {0}\n\n[Answer B]\n{conversation}\n" in asked[0]["messages"][0]["content"]
+    assert (
+        "[Answer A]\n{second} {} {0}\n\n[Answer B]\n{conversation}\n" in requests[0]["messages"][0]["content"]
+    )
 
 
 def test_a_judge_without_a_verdict_leaves_its_pair_out():
@@ -109,9 +111,9 @@ def test_a_judge_without_a_verdict_leaves_its_pair_out():
         return "I cannot decide." if "odd" in (first, second) else longer(first, second)
 
     with judge(answering(verdict), against="group") as reward:
-        found = reward([PROMPT] * 3, ["long", "odd", "a"], [None] * 3)
-    assert [score.value if score.scored else None for score in found] == [1, None, 0]
-    assert found[1].reason == "the judge gave no verdict"
+        scores = reward([PROMPT] * 3, ["long", "odd", "a"], [None] * 3)
+    assert [score.value if score.scored else None for score in scores] == [1, None, 0]
+    assert scores[1].reason == "the judge gave no verdict"
     assert reward.verdicts["none"] == 2
 
 
@@ -139,9 +141,9 @@ def test_a_server_that_stays_away_leaves_the_sample_unscored():
         raise httpx.ConnectError("away")
 
     with judge(httpx.MockTransport(away), attempts=2) as reward:
-        found = reward([PROMPT], ["a"], ["b"])[0]
-    assert not found.scored
-    assert found.reason == "the judge at http://judge.example does not answer (ConnectError)"
+        score = reward([PROMPT], ["a"], ["b"])[0]
+    assert not score.scored
+    assert score.reason == "the judge at http://judge.example does not answer (ConnectError)"
 
 
 def test_a_refusal_is_not_asked_again():

@@ -45,17 +45,19 @@ def trained(backbone: Backbone) -> Backbone:
 @pytest.mark.parametrize("thinking", ["train", "mask", "strip"])
 def test_thinking_is_read_as_in_training(trained: Backbone, thinking: Thinking) -> None:
     tokenizer = trained.tokenizer
-    own, thought = tokenizer.chat_template, "<think>\nLet me see. Now.\n</think>\n\n"
+    original, thought = tokenizer.chat_template, "<think>\nLet me see. Now.\n</think>\n\n"
     tokenizer.chat_template = template("qwen3")
     try:
         reward = LearnedReward(trained, "reward", replace(SETTINGS, thinking=thinking))
         plain, thoughtful = reward([ASK, ASK], [TEXT, thought + TEXT], [None, None])
     finally:
-        tokenizer.chat_template = own
-    after = [one for one in thoughtful.segments if one.end > len(thought)]
-    assert [one.end for one in after] == [len(thought) + one.end for one in plain.segments]
+        tokenizer.chat_template = original
+    after = [segment for segment in thoughtful.segments if segment.end > len(thought)]
+    assert [segment.end for segment in after] == [len(thought) + segment.end for segment in plain.segments]
     assert (len(after) == len(thoughtful.segments)) == (thinking != "train")
-    same = [one.value for one in after] == pytest.approx([one.value for one in plain.segments], abs=1e-4)
+    same = [segment.value for segment in after] == pytest.approx(
+        [segment.value for segment in plain.segments], abs=1e-4
+    )
     assert same == (thinking == "strip")
     assert (thoughtful.value == pytest.approx(plain.value, abs=1e-4)) == (thinking == "strip")
 
@@ -90,8 +92,8 @@ def test_values_and_segments_are_the_weighted_sums_of_the_heads(trained: Backbon
     for head, ends in (("parts", PARTS), ("sentences", SENTENCES)):
         for place in ends:
             expected[place] += weights[head] * output(trained, head, state_of(trained, TEXT, place))
-    assert [one.end for one in score.segments] == list(PARTS)
-    assert [one.value for one in score.segments] == pytest.approx(list(expected.values()), abs=1e-4)
+    assert [segment.end for segment in score.segments] == list(PARTS)
+    assert [segment.value for segment in score.segments] == pytest.approx(list(expected.values()), abs=1e-4)
 
 
 def test_many_completions_of_several_prompts_are_scored_as_each_alone(trained: Backbone) -> None:
@@ -101,9 +103,9 @@ def test_many_completions_of_several_prompts_are_scored_as_each_alone(trained: B
     for prompt, text, score in zip(prompts, texts, together, strict=True):
         [alone] = LearnedReward(trained, "reward", SETTINGS)([prompt], [text], [None])
         assert score.value == pytest.approx(alone.value, abs=1e-4)
-        assert [one.end for one in score.segments] == [one.end for one in alone.segments]
-        assert [one.value for one in score.segments] == pytest.approx(
-            [one.value for one in alone.segments], abs=1e-4
+        assert [segment.end for segment in score.segments] == [segment.end for segment in alone.segments]
+        assert [segment.value for segment in score.segments] == pytest.approx(
+            [segment.value for segment in alone.segments], abs=1e-4
         )
 
 

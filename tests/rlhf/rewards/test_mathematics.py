@@ -62,11 +62,11 @@ def test_a_tower_of_powers_is_stopped_and_the_next_is_scored():
 
 
 def test_it_works_outside_the_main_thread(mathematics):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(score(mathematics, "\\boxed{4}", "2+2").value))
+    values = []
+    thread = threading.Thread(target=lambda: values.append(score(mathematics, "\\boxed{4}", "2+2").value))
     thread.start()
     thread.join(60)
-    assert found == [1]
+    assert values == [1]
 
 
 def test_a_closed_reward_leaves_no_process():

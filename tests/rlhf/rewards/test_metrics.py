@@ -23,8 +23,8 @@ def test_the_best_of_several_references_counts(reward):
 
 @pytest.mark.parametrize("reward", [Bleu(), Chrf(), Rouge()])
 def test_without_a_reference_no_metric_scores(reward):
-    found = reward([()] * 2, ["a", "b"], [None, ""])
-    assert not any(score.scored for score in found)
+    scores = reward([()] * 2, ["a", "b"], [None, ""])
+    assert not any(score.scored for score in scores)
 
 
 def test_bleu_by_hand():

@@ -23,12 +23,12 @@ RUBRIC = {
 }
 
 
-def answering(reply: Callable[[str, int], str], asked: list[dict[str, Any]]) -> httpx.MockTransport:
+def answering(reply: Callable[[str, int], str], requests: list[dict[str, Any]]) -> httpx.MockTransport:
     """A server that says what `reply` makes of the answer and of the number of turns so far."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        asked.append({"key": request.headers.get("Authorization"), **body})
+        requests.append({"key": request.headers.get("Authorization"), **body})
         text = body["messages"][0]["content"]
         answer = text.split("[Answer A]\n")[1].split("\n\n[Criteria]")[0]
         content = reply(answer, len(body["messages"]))
@@ -41,25 +41,25 @@ def scored(answer: str, turns: int) -> str:
     return f"A1: {'yes' if answer != 'brick' else 'no'} | So.\nA2: {min(len(answer), 5)} | So."
 
 
-def reward(reply: Callable[[str, int], str], asked: list[dict[str, Any]], **options: Any) -> RubricReward:
+def reward(reply: Callable[[str, int], str], requests: list[dict[str, Any]], **options: Any) -> RubricReward:
     return RubricReward(
         url="http://judge.example",
         model="wise",
         rubric=RUBRIC,
         key="sesame",
-        transport=answering(reply, asked),
+        transport=answering(reply, requests),
         pause=0.0,
         **options,
     )
 
 
 def test_a_completion_gets_the_weighted_mean_of_its_scores_between_zero_and_one():
-    asked: list[dict[str, Any]] = []
-    with reward(scored, asked, workers=1) as scores:
-        found = scores([PROMPT] * 3, ["apple", "fig", "brick"], [None] * 3)
+    requests: list[dict[str, Any]] = []
+    with reward(scored, requests, workers=1) as scores:
+        results = scores([PROMPT] * 3, ["apple", "fig", "brick"], [None] * 3)
     # (3 · 1 + 1 · 1) / 4; (3 · 1 + 1 · ½) / 4; (3 · 0 + 1 · 1) / 4
-    assert [score.value for score in found] == [1.0, 0.875, 0.25]
-    [first, *_] = asked
+    assert [score.value for score in results] == [1.0, 0.875, 0.25]
+    [first, *_] = requests
     assert (first["model"], first["key"], first["temperature"]) == ("wise", "Bearer sesame", 0)
     text = first["messages"][0]["content"]
     assert "user: Name a fruit." in text
@@ -67,21 +67,21 @@ def test_a_completion_gets_the_weighted_mean_of_its_scores_between_zero_and_one(
 
 
 def test_an_unreadable_reply_is_asked_for_again_and_then_leaves_the_completion_unscored():
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def reply(answer: str, turns: int) -> str:
         if answer == "apple":
             return scored(answer, turns) if turns > 1 else "Good."
         return "A1: yes | So." if answer == "fig" else "Scores: none"
 
-    with reward(reply, asked, workers=1) as scores:
-        found = scores([PROMPT] * 3, ["apple", "fig", "brick"], [None] * 3)
-    assert found[0].value == 1.0
-    assert [(one.scored, one.reason) for one in found[1:]] == [
+    with reward(reply, requests, workers=1) as scores:
+        results = scores([PROMPT] * 3, ["apple", "fig", "brick"], [None] * 3)
+    assert results[0].value == 1.0
+    assert [(score.scored, score.reason) for score in results[1:]] == [
         (False, "The score A2 is missing."),
         (False, "the judge could not judge the answer"),
     ]
-    assert "The score A1 is missing." in asked[1]["messages"][-1]["content"]
+    assert "The score A1 is missing." in requests[1]["messages"][-1]["content"]
 
 
 def test_a_server_that_fails_leaves_the_completion_out_of_the_sum_instead_of_calling_it_zero():
@@ -111,10 +111,10 @@ def _ones(prompts: Any, completions: Any, references: Any) -> Any:
 
 
 def test_braces_and_fields_inside_a_completion_are_only_text():
-    asked: list[dict[str, Any]] = []
-    with reward(scored, asked, workers=1) as scores:
+    requests: list[dict[str, Any]] = []
+    with reward(scored, requests, workers=1) as scores:
         assert scores([PROMPT], ["{rubric} {form}"], [None])[0].value == 1.0
-    assert "[Answer A]\n{rubric} {form}\n" in asked[0]["messages"][0]["content"]
+    assert "[Answer A]\n{rubric} {form}\n" in requests[0]["messages"][0]["content"]
 
 
 def built(options: dict[str, Any], environment: dict[str, str], tmp_path: Any) -> Any:

@@ -16,8 +16,8 @@ NAN = math.nan
 
 def scores(reward, completions, references=None) -> list[Score]:
     references = [None] * len(completions) if references is None else references
-    found: list[Score] = reward([PROMPT] * len(completions), completions, references)
-    return found
+    result: list[Score] = reward([PROMPT] * len(completions), completions, references)
+    return result
 
 
 def values(reward, completions, references=None) -> list[float]:
@@ -48,9 +48,9 @@ def test_exact_match_takes_any_of_several_references():
 
 
 def test_without_a_reference_exact_match_cannot_score():
-    found = scores(ExactMatch(), ["a", "b", "c"], [None, "  ", []])
-    assert [score.scored for score in found] == [False] * 3
-    assert found[0].reason == "the prompt has no reference text"
+    results = scores(ExactMatch(), ["a", "b", "c"], [None, "  ", []])
+    assert [score.scored for score in results] == [False] * 3
+    assert results[0].reason == "the prompt has no reference text"
 
 
 def test_exact_match_can_look_inside_the_answer_tags():
@@ -97,10 +97,10 @@ def test_a_pattern_that_would_take_for_ever_is_stopped_and_cannot_score():
     # Every way to cut 40 commas' fields into 29 is tried: of the order of 10^9 steps.
     reward = Pattern(pattern="(.*?,){29}P", seconds=0.2)
     started = time.monotonic()
-    found = scores(reward, ["1," * 40, "1," * 29 + "P"])
+    results = scores(reward, ["1," * 40, "1," * 29 + "P"])
     assert time.monotonic() - started < 5
-    assert [score.scored for score in found] == [False, True]
-    assert "0.2 s" in found[0].reason
+    assert [score.scored for score in results] == [False, True]
+    assert "0.2 s" in results[0].reason
 
 
 def test_a_pattern_that_is_none_is_refused():
@@ -137,18 +137,18 @@ def test_bounds_out_of_order_are_refused():
 
 def test_a_reward_that_raises_costs_only_the_sample_it_raises_for():
     reward = Guarded(FunctionReward(f"{__name__}.score_by_length", allowed=[f"{__name__}.score_by_length"]))
-    found = scores(reward, ["abc", "far too long", "", "ab", "longer than five"])
-    assert [score.scored for score in found] == [True, False, False, True, False]
-    assert [found[0].value, found[3].value] == [3, 2]
-    assert found[1].reason == "RuntimeError: too long"
+    results = scores(reward, ["abc", "far too long", "", "ab", "longer than five"])
+    assert [score.scored for score in results] == [True, False, False, True, False]
+    assert [results[0].value, results[3].value] == [3, 2]
+    assert results[1].reason == "RuntimeError: too long"
     assert reward.failures == {"RuntimeError: too long": 2}
 
 
 def test_a_reward_that_gives_too_few_scores_is_not_believed():
     reward = Guarded(lambda prompts, completions, references: [])
-    found = scores(reward, ["a", "b"])
-    assert not any(score.scored for score in found)
-    assert found[0].reason == "ValueError: the reward gave 0 scores for 1 completions"
+    results = scores(reward, ["a", "b"])
+    assert not any(score.scored for score in results)
+    assert results[0].reason == "ValueError: the reward gave 0 scores for 1 completions"
 
 
 def test_ctrl_c_inside_a_reward_stops_the_run():

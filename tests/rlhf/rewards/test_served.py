@@ -107,23 +107,23 @@ def test_scores_and_segments_are_those_of_the_adapter_in_the_trainer(
     texts = [TEXT, "No.", "Two minutes, or a little more.", TEXT, " \n"]
     expected = LearnedReward(backbone, "reward", SETTINGS, weights=weights)(prompts, texts, [None] * 5)
     reward = served(server, digest=manifest_digest(checkpoints / "dense"), weights=weights, context=False)
-    found = reward(prompts, texts, [None] * 5)
+    scores = reward(prompts, texts, [None] * 5)
     reward.close()
-    assert [one.scored for one in found] == [True] * 4 + [False]
-    assert found[4].reason == expected[4].reason == "the completion is empty"
-    for here, there in zip(expected[:4], found[:4], strict=True):
+    assert [score.scored for score in scores] == [True] * 4 + [False]
+    assert scores[4].reason == expected[4].reason == "the completion is empty"
+    for here, there in zip(expected[:4], scores[:4], strict=True):
         assert there.value == pytest.approx(here.value, abs=1e-4)
-        assert [one.end for one in there.segments] == [one.end for one in here.segments]
-        assert [one.value for one in there.segments] == pytest.approx(
-            [one.value for one in here.segments], abs=1e-4
+        assert [segment.end for segment in there.segments] == [segment.end for segment in here.segments]
+        assert [segment.value for segment in there.segments] == pytest.approx(
+            [segment.value for segment in here.segments], abs=1e-4
         )
-    assert found[0].segments
+    assert scores[0].segments
 
 
 def test_a_completion_that_the_server_refuses_costs_no_other_its_score(server: RunningServer) -> None:
     reward = served(server)
     scores = reward([ASK] * 3, ["Yes.", "ends <|im_end|> early", "No."], [None] * 3)
-    assert [one.scored for one in scores] == [True, False, True]
+    assert [score.scored for score in scores] == [True, False, True]
     assert "control token" in scores[1].reason
 
 
@@ -136,7 +136,7 @@ def test_rewards_of_segments_land_on_the_policys_tokens_by_their_characters(data
     ids = _POLICY(text)["input_ids"]
     tokens = tuple(TokenLogProb(id=id, log_prob=0.0) for id in ids)
     sample = Sample(tokens=tokens, text=text, visible_tokens=len(ids), finish_reason="length", seed=0)
-    score = Score(0.0, tuple(SegmentScore(*one) for one in zip(ends, values, strict=True)))
+    score = Score(0.0, tuple(SegmentScore(*pair) for pair in zip(ends, values, strict=True)))
     paid = token_rewards(sample, score, _POLICY)
     expected = torch.zeros(len(ids))
     places = token_places(sample, _POLICY)
@@ -197,10 +197,10 @@ def test_heads_and_context_that_the_model_does_not_have_are_refused() -> None:
 
 
 def test_a_busy_server_is_asked_again_and_one_that_stays_away_ends_the_run_with_its_name() -> None:
-    told = iter([503, 429, 200, 200])
+    statuses = iter([503, 429, 200, 200])
 
     def busy(request: httpx.Request) -> httpx.Response:
-        return answer(counted(request)) if next(told) == 200 else httpx.Response(503)
+        return answer(counted(request)) if next(statuses) == 200 else httpx.Response(503)
 
     assert mocked(busy)([ASK], ["Yes."], [None])[0].value == 1.0
 
@@ -222,7 +222,7 @@ def test_completions_are_sent_in_requests_of_one_chat_and_at_most_64() -> None:
         return answer(sizes[-1])
 
     scores = mocked(handle)([ASK] * 70 + [OTHER] * 2, ["Yes."] * 72, [None] * 72)
-    assert [one.value for one in scores] == [1.0] * 72
+    assert [score.value for score in scores] == [1.0] * 72
     assert sorted(sizes[1:]) == [2, 6, 64]
 
 
@@ -230,26 +230,26 @@ def test_two_parts_that_name_one_reward_model_have_a_batch_scored_once() -> None
     values = iter([0.0, 3.0, 5.0])
     reward = mocked(lambda request: answer(counted(request), value=next(values)))
     twice = reward.weighed({"score": -2.0})
-    asked = ([ASK], ["Yes."], [None])
-    assert [one(*asked)[0].value for one in (reward, twice)] == [3.0, -6.0]
+    arguments = ([ASK], ["Yes."], [None])
+    assert [part(*arguments)[0].value for part in (reward, twice)] == [3.0, -6.0]
     # Who asks again about the same texts is answered by the server again.
-    assert [one(*asked)[0].value for one in (reward, twice)] == [5.0, -10.0]
+    assert [part(*arguments)[0].value for part in (reward, twice)] == [5.0, -10.0]
     with pytest.raises(ContractError, match="has no head strange"):
         reward.weighed({"strange": 1.0})
 
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_stopped_run_waits_for_no_answer(hangs: bool) -> None:
-    stopped, asked, release = threading.Event(), threading.Event(), threading.Event()
+    stopped, requested, release = threading.Event(), threading.Event(), threading.Event()
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if asked.is_set():
+        if requested.is_set():
             stopped.set()
             # One server computes on and on, the other refuses and would be asked again in an hour.
             if hangs:
                 release.wait(30)
             return httpx.Response(503)
-        asked.set()
+        requested.set()
         return answer(counted(request))
 
     reward = mocked(handle, cancelled=stopped.is_set, pause=3600.0)
@@ -304,11 +304,11 @@ def test_a_run_by_a_served_reward_model_earns_what_one_by_its_adapter_does(
     }
     assert {name: train(run) for name, run in runs.items()} == dict.fromkeys(runs, EXIT_FINISHED)
     adapter, over_http = (read_samples(run, 1) for run in runs.values())
-    assert [one.text for one in over_http] == [one.text for one in adapter]
+    assert [sample.text for sample in over_http] == [sample.text for sample in adapter]
     for here, other in zip(adapter, over_http, strict=True):
         assert other.reward == pytest.approx(here.reward, abs=1e-4)
-        assert [one.reward for one in other.tokens] == pytest.approx(
-            [one.reward for one in here.tokens], abs=1e-4
+        assert [token.reward for token in other.tokens] == pytest.approx(
+            [token.reward for token in here.tokens], abs=1e-4
         )
     assert there.key not in (runs["served"] / "spec.json").read_text()
 

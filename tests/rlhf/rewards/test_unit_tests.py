@@ -64,13 +64,13 @@ def listening():
         yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize("deed", FORBIDDEN)
+@pytest.mark.parametrize("action", FORBIDDEN)
 @pytest.mark.parametrize("files", [True, False], ids=["with Landlock", "without Landlock"])
-def test_a_program_is_kept_from(deed, files, folder, listening, monkeypatch):
+def test_a_program_is_kept_from(action, files, folder, listening, monkeypatch):
     if files and not isolation().files:
         pytest.skip("this kernel has no Landlock")
     monkeypatch.setattr(run, "isolation", lambda: Isolation(system_calls=True, files=files))
-    program = FORBIDDEN[deed].format(folder=folder, port=listening, pid=os.getpid())
+    program = FORBIDDEN[action].format(folder=folder, port=listening, pid=os.getpid())
     assert run_program(program).end == "failed"
     assert [path.name for path in folder.iterdir()] == ["old"]
     assert (folder / "old").read_text() == "kept"
@@ -78,11 +78,11 @@ def test_a_program_is_kept_from(deed, files, folder, listening, monkeypatch):
 
 def test_without_a_sandbox_each_of_these_can_be_done(folder, listening):
     """So it is the sandbox that keeps a program from them, and no slip in the program."""
-    for deed, program in FORBIDDEN.items():
+    for action, program in FORBIDDEN.items():
         (folder / "old").write_text("kept")
         source = program.format(folder=folder, port=listening, pid=os.getpid())
         done = subprocess.run([sys.executable, "-I", "-S", "-c", source], check=False)
-        assert done.returncode == 0, deed
+        assert done.returncode == 0, action
 
 
 @pytest.mark.skipif(not isolation().files, reason="this kernel has no Landlock")
@@ -96,9 +96,9 @@ def test_landlock_hides_files_that_are_not_pythons(folder, write_files):
 
 
 @pytest.mark.skipif(not isolation().files, reason="this kernel has no Landlock")
-@pytest.mark.parametrize("deed", [deed for deed in FORBIDDEN if "file" in deed or "folder" in deed])
-def test_a_program_with_a_folder_of_its_own_still_writes_nowhere_else(deed, folder):
-    program = FORBIDDEN[deed].format(folder=folder)
+@pytest.mark.parametrize("action", [action for action in FORBIDDEN if "file" in action or "folder" in action])
+def test_a_program_with_a_folder_of_its_own_still_writes_nowhere_else(action, folder):
+    program = FORBIDDEN[action].format(folder=folder)
     assert run_program(program, limits=Limits(write_files=True)).end == "failed"
     assert (folder / "old").read_text() == "kept"
 
@@ -157,7 +157,7 @@ def test_a_program_sees_no_environment_and_no_package(monkeypatch):
 
 def test_a_program_with_root_has_no_right_of_root():
     # All capabilities are 0 (capget) and none can come back (PR_GET_NO_NEW_PRIVS).
-    asked = (
+    program = (
         "import ctypes, struct\n"
         "data = ctypes.create_string_buffer(24)\n"
         "libc = ctypes.CDLL(None)\n"
@@ -165,9 +165,9 @@ def test_a_program_with_root_has_no_right_of_root():
         "assert data.raw == bytes(24), data.raw\n"
         "assert libc.prctl(39, 0, 0, 0, 0) == 1\n"
     )
-    assert run_program(asked).end == "passed"
+    assert run_program(program).end == "passed"
     if os.getuid() == 0:
-        assert subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True).returncode
+        assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode
 
 
 def test_where_nothing_holds_a_program_in_it_is_not_run(monkeypatch, tmp_path):
@@ -185,8 +185,8 @@ def test_where_nothing_holds_a_program_in_it_is_not_run(monkeypatch, tmp_path):
 @pytest.mark.parametrize("may_write", [True, False])
 def test_every_jump_of_a_filter_lands_inside_it_and_its_end_allows(name, may_write):
     """The kernel checks the same, but here only for one of the two machines."""
-    found = seccomp_filter(MACHINES[name], may_write=may_write)
-    code = list(struct.iter_unpack("=HBBI", found))
+    filter_bytes = seccomp_filter(MACHINES[name], may_write=may_write)
+    code = list(struct.iter_unpack("=HBBI", filter_bytes))
     assert len(code) < 4096  # BPF_MAXINSNS
     jumps = [(index, max(yes, no)) for index, (kind, yes, no, _) in enumerate(code) if kind & 0x07 == 0x05]
     assert len(jumps) > 90
@@ -205,8 +205,8 @@ def test_a_batch_is_scored_in_its_order():
     reward = UnitTests(workers=2)
     programs = ["x = 1", "x = 2", "x = 3", "x = 1"]
     references = [["assert x == 1"], ["assert x == 1"], None, ["assert x == 1", "assert x == 2"]]
-    found = reward([()] * 4, programs, references)
-    assert [score.value if score.scored else None for score in found] == [1, 0, None, 0.5]
+    scores = reward([()] * 4, programs, references)
+    assert [score.value if score.scored else None for score in scores] == [1, 0, None, 0.5]
 
 
 def test_input_and_output_are_compared_line_by_line():

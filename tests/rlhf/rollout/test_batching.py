@@ -36,9 +36,9 @@ def ending(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     return ending_with(folder, tmp_path_factory.mktemp("ending"), *range(3, 60))
 
 
-def assert_same(found: list[list[Sample]], expected: list[list[Sample]]) -> None:
+def assert_same(actual: list[list[Sample]], expected: list[list[Sample]]) -> None:
     """Token for token, and log-probabilities up to rounding."""
-    for group, others in zip(found, expected, strict=True):
+    for group, others in zip(actual, expected, strict=True):
         for sample, other in zip(group, others, strict=True):
             assert sample.token_ids == other.token_ids
             assert (sample.text, sample.finish_reason, sample.seed) == (
@@ -84,7 +84,7 @@ def test_every_prompt_is_read_once_and_forgotten_with_its_last_sample(
     ending: Backbone, monkeypatch: pytest.MonkeyPatch
 ):
     read: list[int] = []
-    kept: list[int] = []
+    prompt_counts: list[int] = []
     original_read, original_write = KeyCache.read, KeyCache.write
 
     def spy_read(self: KeyCache, pieces: list[tuple[int, int]]) -> Any:
@@ -92,7 +92,7 @@ def test_every_prompt_is_read_once_and_forgotten_with_its_last_sample(
         return original_read(self, pieces)
 
     def spy_write(self: KeyCache) -> Any:
-        kept.append(len(self.prompt_lengths))
+        prompt_counts.append(len(self.prompt_lengths))
         return original_write(self)
 
     monkeypatch.setattr(KeyCache, "read", spy_read)
@@ -102,7 +102,7 @@ def test_every_prompt_is_read_once_and_forgotten_with_its_last_sample(
     assert PROMPTS[3] == PROMPTS[4]
     assert read == [len(prompt) for prompt in PROMPTS[:4] + PROMPTS[5:]]
     # Four samples stand behind four prompts at most, and one more may be waited for.
-    assert max(kept) <= 5
+    assert max(prompt_counts) <= 5
 
 
 def test_prompts_read_in_several_passes_are_read_as_in_one(
@@ -154,9 +154,9 @@ def test_with_an_adapter_log_probabilities_are_those_of_a_plain_pass_with_it(
     from_plain, from_base = [], []
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for sample in group:
-            given = torch.tensor([token.log_prob for token in sample.tokens])
-            from_plain.append((given - plain_log_probs(backbone, "policy", prompt, sample, 0.8)).abs())
-            from_base.append((given - plain_log_probs(backbone, None, prompt, sample, 0.8)).abs())
+            sampled = torch.tensor([token.log_prob for token in sample.tokens])
+            from_plain.append((sampled - plain_log_probs(backbone, "policy", prompt, sample, 0.8)).abs())
+            from_base.append((sampled - plain_log_probs(backbone, None, prompt, sample, 0.8)).abs())
     if dtype is torch.float32:
         assert float(torch.cat(from_plain).max()) < 1e-4
     # Two orders of adding up in bfloat16 differ where these random weights amplify it: on average little.
@@ -165,12 +165,12 @@ def test_with_an_adapter_log_probabilities_are_those_of_a_plain_pass_with_it(
 
 
 def test_called_off_samples_that_waited_end_too(backbone: Backbone):
-    asked = 0
+    calls = 0
 
     def cancelled() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 6
+        nonlocal calls
+        calls += 1
+        return calls > 6
 
     groups = rollout(
         backbone, PROMPTS, SamplingParameters(max_tokens=50), n=2, max_rows=3, cancelled=cancelled

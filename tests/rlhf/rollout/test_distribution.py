@@ -71,9 +71,9 @@ def test_top_k_comes_before_top_p():
 
 def test_top_p_counts_a_flat_distribution_to_its_end():
     # 3,000 equal tokens: 0.9 of them is 2,700, more than are looked at first.
-    kept = sampling_log_probs(torch.zeros(1, 3000), SamplingParameters(top_p=0.9)).exp()
-    assert int((kept > 0).sum()) == pytest.approx(2700, abs=1)
-    assert float(kept.sum()) == pytest.approx(1, abs=1e-4)
+    probs = sampling_log_probs(torch.zeros(1, 3000), SamplingParameters(top_p=0.9)).exp()
+    assert int((probs > 0).sum()) == pytest.approx(2700, abs=1)
+    assert float(probs.sum()) == pytest.approx(1, abs=1e-4)
 
 
 @settings(max_examples=50, deadline=None)
@@ -152,8 +152,8 @@ def test_noise_of_a_device_depends_on_the_seed_and_the_draws_before_alone():
 
 def test_noise_of_a_device_is_splitmix64():
     # SplitMix64 from the state 0 gives E220A8397B1DCDAF first and 6E789E6AA1B965F4 next (Vigna's program).
-    found = _uniform(torch.tensor([0]), 2)
-    assert found.tolist() == [[(0xE220A8397B1DCDAF >> 11) / 2**53, (0x6E789E6AA1B965F4 >> 11) / 2**53]]
+    noise = _uniform(torch.tensor([0]), 2)
+    assert noise.tolist() == [[(0xE220A8397B1DCDAF >> 11) / 2**53, (0x6E789E6AA1B965F4 >> 11) / 2**53]]
 
 
 def test_rounding_errors_do_not_change_what_is_drawn():

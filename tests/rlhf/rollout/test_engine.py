@@ -60,7 +60,7 @@ def engine_of(backbone: Backbone, **choices: Any) -> Engine:
     return Engine(backbone, ends=end_tokens(backbone), **choices)
 
 
-def wanted(
+def request_of(
     prompt: list[int], adapter: str | None = None, *, seed: int = 0, place: int = 0, **choices: Any
 ) -> Wanted:
     parameters = SamplingParameters(**{"max_tokens": 12, **choices})
@@ -72,15 +72,15 @@ def run(engine: Engine) -> None:
         engine.step()
 
 
-def alone(backbone: Backbone, one: Wanted) -> list[Any]:
-    parameters = replace(one.parameters, seed=one.seed)
-    return rollout(backbone, [list(one.prompt)], parameters, adapter=one.adapter)[0]
+def alone(backbone: Backbone, request: Wanted) -> list[Any]:
+    parameters = replace(request.parameters, seed=request.seed)
+    return rollout(backbone, [list(request.prompt)], parameters, adapter=request.adapter)[0]
 
 
 def drawn_request(chance: random.Random, names: list[str | None]) -> Wanted:
     """A request like those of strangers: any adapter, prompt, length and way of sampling."""
     length = chance.choice([1, 2, 5, 30])
-    return wanted(
+    return request_of(
         [0, *(chance.randrange(3, 300) for _ in range(length))],
         chance.choice(names),
         seed=chance.randrange(1000),
@@ -97,19 +97,19 @@ def drawn_request(chance: random.Random, names: list[str | None]) -> Wanted:
 def test_samples_of_many_adapters_in_one_batch_are_those_that_each_gives_alone(backbone: Backbone, seed: int):
     chance = random.Random(seed)
     names: list[str | None] = [None, *SHAPES, "whole"]
-    asked = [drawn_request(chance, names) for _ in range(14)]
+    requests = [drawn_request(chance, names) for _ in range(14)]
     engine = engine_of(backbone, max_rows=chance.choice([3, 8, None]), steady=chance.random() < 0.5)
     handles: list[Handle] = []
-    for one in asked:
+    for request in requests:
         # Some come while others are being written.
-        handles.append(engine.submit([one]))
+        handles.append(engine.submit([request]))
         for _ in range(chance.randrange(3)):
             engine.step()
     run(engine)
-    expected = [alone(backbone, one) for one in asked]
+    expected = [alone(backbone, single) for single in requests]
     assert_same([handle.samples for handle in handles], expected)
     # What the adapters write differs, so that a mix-up would show.
-    texts = {tuple(alone(backbone, wanted([0, 65, 66], name))[0].token_ids) for name in names}
+    texts = {tuple(alone(backbone, request_of([0, 65, 66], name))[0].token_ids) for name in names}
     assert len(texts) == len(names)
 
 
@@ -128,7 +128,7 @@ def test_rows_of_two_adapters_and_of_the_base_are_one_pass(
     # Ordered so that rows of one adapter do not stand beside each other.
     names = ["wide", None, "late", "wide", None, "late"]
     handles = [
-        engine.submit([wanted([0, 70 + number], name, max_tokens=4, seed=number)])
+        engine.submit([request_of([0, 70 + number], name, max_tokens=4, seed=number)])
         for number, name in enumerate(names)
     ]
     run(engine)
@@ -158,27 +158,27 @@ def test_a_prompt_is_read_once_for_each_adapter_that_answers_it(
     monkeypatch.setattr(KeyCache, "read", spy)
     engine = engine_of(backbone)
     prompt = [0, 65, 66, 67]
-    first = engine.submit([wanted(prompt, "wide", seed=seed) for seed in (1, 2)])
+    first = engine.submit([request_of(prompt, "wide", seed=seed) for seed in (1, 2)])
     engine.step()
     # Another client asks the same while it is being answered; then one asks another checkpoint.
-    second = engine.submit([wanted(prompt, "wide", seed=1)])
-    third = engine.submit([wanted(prompt, "late", seed=1)])
+    second = engine.submit([request_of(prompt, "wide", seed=1)])
+    third = engine.submit([request_of(prompt, "late", seed=1)])
     run(engine)
     assert read == [4, 4]
     assert second.samples[0].token_ids == first.samples[0].token_ids
     assert third.samples[0].token_ids != first.samples[0].token_ids
     # Nobody needs it any more: the next one reads it again.
-    engine.submit([wanted(prompt, "wide")])
+    engine.submit([request_of(prompt, "wide")])
     run(engine)
     assert read == [4, 4, 4]
 
 
 def test_a_cancelled_request_ends_and_the_others_are_not_disturbed(backbone: Backbone):
     engine = engine_of(backbone, max_rows=2)
-    kept_wanted = wanted([0, 80, 81], "wide", seed=5, max_tokens=20)
-    dropped = engine.submit([wanted([0, 70], "late", max_tokens=20)])
-    kept = engine.submit([kept_wanted])
-    waiting = engine.submit([wanted([0, 71], max_tokens=20)])
+    kept_wanted = request_of([0, 80, 81], "wide", seed=5, max_tokens=20)
+    dropped = engine.submit([request_of([0, 70], "late", max_tokens=20)])
+    kept_handle = engine.submit([kept_wanted])
+    waiting = engine.submit([request_of([0, 71], max_tokens=20)])
     for _ in range(4):
         engine.step()
     engine.cancel(dropped)
@@ -188,23 +188,23 @@ def test_a_cancelled_request_ends_and_the_others_are_not_disturbed(backbone: Bac
     assert 0 < len(dropped.samples[0].tokens) < 20
     assert waiting.samples[0].tokens == ()
     run(engine)
-    assert_same([kept.samples], [alone(backbone, kept_wanted)])
+    assert_same([kept_handle.samples], [alone(backbone, kept_wanted)])
 
 
 def test_what_a_listener_raises_ends_its_own_request_only(backbone: Backbone):
-    told: list[Delta] = []
+    deltas: list[Delta] = []
 
     def bad(delta: Delta) -> None:
-        told.append(delta)
-        if len(told) == 3:
+        deltas.append(delta)
+        if len(deltas) == 3:
             raise OSError("nobody listens")
 
     engine = engine_of(backbone)
-    other_wanted = wanted([0, 80, 81], seed=5, max_tokens=20)
-    broken = engine.submit([wanted([0, 70], max_tokens=20)], bad)
+    other_wanted = request_of([0, 80, 81], seed=5, max_tokens=20)
+    broken = engine.submit([request_of([0, 70], max_tokens=20)], bad)
     other = engine.submit([other_wanted])
     run(engine)
-    assert len(told) == 3
+    assert len(deltas) == 3
     with pytest.raises(OSError, match="nobody listens"):
         _ = broken.samples
     assert_same([other.samples], [alone(backbone, other_wanted)])
@@ -215,15 +215,15 @@ def test_an_adapter_that_gives_no_numbers_leaves_no_trace_in_the_places_that_it_
     backbone.add_adapter("broken", LoraSettings(rank=2), seed=0)
     state = backbone.adapter_state("broken")
     engine = engine_of(backbone, max_rows=2)
-    good = wanted([0, 80, 81], seed=5, max_tokens=30)
+    good = request_of([0, 80, 81], seed=5, max_tokens=30)
     first = engine.submit([good])
-    second = engine.submit([wanted([0, 66], "broken", max_tokens=30)])
+    second = engine.submit([request_of([0, 66], "broken", max_tokens=30)])
     for _ in range(4):
         engine.step()
     # In the middle of its answer: its keys and values become NaN where they are kept.
     backbone.restore("broken", {key: value * math.nan for key, value in state.items()}, {})
-    later = [engine.submit([wanted([0, 90, number], seed=number, max_tokens=30)]) for number in range(3)]
-    read = engine.submit([wanted([0, 67, 68, 69], "broken")])
+    later = [engine.submit([request_of([0, 90, number], seed=number, max_tokens=30)]) for number in range(3)]
+    read = engine.submit([request_of([0, 67, 68, 69], "broken")])
     last = engine.submit([good])
     run(engine)
     for handle in (second, read):
@@ -246,23 +246,23 @@ def test_a_pass_that_fails_costs_only_the_request_that_it_fails_for(
             raise MemoryError("no memory")
         return original(self, input_ids, *arguments)
 
-    asked = [wanted([0, 70 + number], "wide", seed=number, max_tokens=15) for number in range(3)]
-    expected = [alone(backbone, one) for one in asked]
+    requests = [request_of([0, 70 + number], "wide", seed=number, max_tokens=15) for number in range(3)]
+    expected = [alone(backbone, request) for request in requests]
     assert all(299 not in sample.token_ids for [sample] in expected)
     monkeypatch.setattr(Backbone, "packed_states", failing)
     engine = engine_of(backbone)
-    told: list[Delta] = []
-    handles = [engine.submit([one], told.append) for one in asked[:2]]
+    deltas: list[Delta] = []
+    handles = [engine.submit([request], deltas.append) for request in requests[:2]]
     for _ in range(5):
         engine.step()
-    bad = engine.submit([wanted([0, 299])])
-    handles.append(engine.submit([asked[2]]))
+    bad = engine.submit([request_of([0, 299])])
+    handles.append(engine.submit([requests[2]]))
     run(engine)
     with pytest.raises(MemoryError):
         _ = bad.samples
     assert_same([handle.samples for handle in handles], expected)
     # What they had written before was not told again.
-    assert sum(len(delta.tokens) for delta in told) == sum(h.samples[0].visible_tokens for h in handles[:2])
+    assert sum(len(delta.tokens) for delta in deltas) == sum(h.samples[0].visible_tokens for h in handles[:2])
     assert len(failures) == 2
 
 
@@ -277,24 +277,24 @@ def test_keys_never_take_more_places_than_were_allowed(backbone: Backbone, monke
         return layout
 
     monkeypatch.setattr(KeyCache, "write", spy)
-    asked = [
-        wanted([0] + [65 + number] * (400 if number % 3 else 20), seed=number, max_tokens=60)
+    requests = [
+        request_of([0] + [65 + number] * (400 if number % 3 else 20), seed=number, max_tokens=60)
         for number in range(12)
     ]
     engine = engine_of(backbone, max_tokens=2048)
-    handles = [engine.submit([one]) for one in asked]
+    handles = [engine.submit([request]) for request in requests]
     run(engine)
     # Four prompts of 401 tokens with four answers of 60 fit, a fifth does not.
     assert 401 * 3 < max(held) <= 2048
-    assert_same([handle.samples for handle in handles], [alone(backbone, one) for one in asked])
+    assert_same([handle.samples for handle in handles], [alone(backbone, request) for request in requests])
 
 
 def test_memory_for_keys_is_given_back_when_a_long_prompt_has_left(backbone: Backbone):
     cache = KeyCache(torch.device("cpu"))
     engine = engine_of(backbone)
-    engine.submit([wanted([5] * 1900, seed=1, max_tokens=2)])
+    engine.submit([request_of([5] * 1900, seed=1, max_tokens=2)])
     for number in range(15):
-        engine.submit([wanted([0, 70 + number], seed=number, max_tokens=40)])
+        engine.submit([request_of([0, 70 + number], seed=number, max_tokens=40)])
     engine.step()
     [lane] = engine._lanes.values()
     cache = lane._cache
@@ -303,7 +303,7 @@ def test_memory_for_keys_is_given_back_when_a_long_prompt_has_left(backbone: Bac
     for _ in range(3):
         engine.step()
     assert engine.running == 15
-    engine.submit([wanted([0, 99], max_tokens=40)])
+    engine.submit([request_of([0, 99], max_tokens=40)])
     engine.step()
     assert {layer.prompts[0].shape[2] for layer in cache._layers.values()} == {2}
     run(engine)
@@ -312,12 +312,12 @@ def test_memory_for_keys_is_given_back_when_a_long_prompt_has_left(backbone: Bac
 
 
 def test_reading_a_long_prompt_does_not_keep_the_others_from_their_tokens(backbone: Backbone):
-    told: list[Delta] = []
+    deltas: list[Delta] = []
     engine = engine_of(backbone, read_at_once=50, steady=True)
-    writing = engine.submit([wanted([0, 70], max_tokens=30)])
+    writing = engine.submit([request_of([0, 70], max_tokens=30)])
     engine.step()
     for number in range(5):
-        engine.submit([wanted([5 + number] * 40, max_tokens=30)], told.append)
+        engine.submit([request_of([5 + number] * 40, max_tokens=30)], deltas.append)
     before = len(writing.rows[0].tokens)
     for _ in range(5):
         engine.step()
@@ -329,11 +329,14 @@ def test_reading_a_long_prompt_does_not_keep_the_others_from_their_tokens(backbo
 def test_a_long_prompt_is_read_in_pieces_between_which_a_stream_goes_on(backbone: Backbone):
     prompt = [0] + [65 + number % 31 for number in range(1899)]
     engine = engine_of(backbone, read_at_once=300, steady=True)
-    writing = engine.submit([wanted([0, 70], "wide", max_tokens=40)])
+    writing = engine.submit([request_of([0, 70], "wide", max_tokens=40)])
     engine.step()
     before = len(writing.rows[0].tokens)
-    asked = [wanted(prompt, "late", seed=3, max_tokens=9), wanted(prompt, "late", seed=4, max_tokens=9)]
-    long = engine.submit(asked)
+    requests = [
+        request_of(prompt, "late", seed=3, max_tokens=9),
+        request_of(prompt, "late", seed=4, max_tokens=9),
+    ]
+    long = engine.submit(requests)
     written: list[int] = []
     while not long.rows[0].tokens:
         assert engine.tokens_read <= 2 + 300 * (len(written) + 1)
@@ -344,40 +347,40 @@ def test_a_long_prompt_is_read_in_pieces_between_which_a_stream_goes_on(backbone
     assert engine.tokens_read == 2 + 1900
     run(engine)
     # Token for token, what each is alone, its prompt read at once.
-    assert_same([writing.samples], [alone(backbone, wanted([0, 70], "wide", max_tokens=40))])
-    assert_same([[sample] for sample in long.samples], [alone(backbone, one) for one in asked])
+    assert_same([writing.samples], [alone(backbone, request_of([0, 70], "wide", max_tokens=40))])
+    assert_same([[sample] for sample in long.samples], [alone(backbone, request) for request in requests])
 
 
 @pytest.mark.parametrize("adapter", [None, "whole", "wide"])
 @pytest.mark.parametrize("pieces", [1, 7, 64])
 def test_pieces_of_any_length_give_the_same_answer(backbone: Backbone, adapter: str | None, pieces: int):
-    one = wanted([0] + [70 + number % 19 for number in range(99)], adapter, seed=5)
+    request = request_of([0] + [70 + number % 19 for number in range(99)], adapter, seed=5)
     engine = engine_of(backbone, read_at_once=pieces, steady=True)
-    others = [wanted([0, 80 + number], "narrow", seed=number, max_tokens=60) for number in range(3)]
-    beside = [engine.submit([other]) for other in others]
-    handle = engine.submit([one])
+    others = [request_of([0, 80 + number], "narrow", seed=number, max_tokens=60) for number in range(3)]
+    other_handles = [engine.submit([other]) for other in others]
+    handle = engine.submit([request])
     run(engine)
-    assert_same([handle.samples], [alone(backbone, one)])
-    assert_same([other.samples for other in beside], [alone(backbone, other) for other in others])
+    assert_same([handle.samples], [alone(backbone, request)])
+    assert_same([other.samples for other in other_handles], [alone(backbone, other) for other in others])
 
 
 def test_a_long_prompt_that_is_called_off_amid_its_pieces_leaves_nothing(backbone: Backbone):
     engine = engine_of(backbone, read_at_once=100, steady=True)
-    writing = engine.submit([wanted([0, 70], max_tokens=30)])
+    writing = engine.submit([request_of([0, 70], max_tokens=30)])
     engine.step()
     long = [5] * 950
-    first, second = engine.submit([wanted(long, seed=1)]), engine.submit([wanted(long, seed=2)])
+    first, second = engine.submit([request_of(long, seed=1)]), engine.submit([request_of(long, seed=2)])
     for _ in range(3):
         engine.step()
     engine.cancel(first)
-    short = engine.submit([wanted([0, 90], seed=9)])
+    short = engine.submit([request_of([0, 90], seed=9)])
     run(engine)
     # What was read for the one that left serves the other that asked the same.
     assert engine.tokens_read == 2 + 950 + 2
-    asked = [wanted([0, 70], max_tokens=30), wanted(long, seed=2), wanted([0, 90], seed=9)]
-    found = [handle.samples for handle in (writing, second, short)]
-    assert_same(found, [alone(backbone, one) for one in asked])
-    third = engine.submit([wanted(long, seed=1)])
+    requests = [request_of([0, 70], max_tokens=30), request_of(long, seed=2), request_of([0, 90], seed=9)]
+    samples = [handle.samples for handle in (writing, second, short)]
+    assert_same(samples, [alone(backbone, request) for request in requests])
+    third = engine.submit([request_of(long, seed=1)])
     for _ in range(3):
         engine.step()
     engine.cancel(third)
@@ -394,13 +397,13 @@ def test_a_piece_that_fails_costs_only_the_request_that_it_is_of(
             raise MemoryError("no memory")
         return original(self, input_ids, *arguments)
 
-    asked = wanted([0, 70], max_tokens=20)
-    expected = alone(backbone, asked)
+    request = request_of([0, 70], max_tokens=20)
+    expected = alone(backbone, request)
     monkeypatch.setattr(Backbone, "packed_states", failing)
     engine = engine_of(backbone, read_at_once=50, steady=True)
-    writing = engine.submit([asked])
+    writing = engine.submit([request])
     engine.step()
-    bad = engine.submit([wanted([5] * 180 + [299])])
+    bad = engine.submit([request_of([5] * 180 + [299])])
     run(engine)
     with pytest.raises(MemoryError):
         _ = bad.samples
@@ -408,7 +411,7 @@ def test_a_piece_that_fails_costs_only_the_request_that_it_is_of(
 
 
 def test_a_greedy_token_has_probability_one_and_is_the_likeliest(backbone: Backbone):
-    [sample] = alone(backbone, wanted([0, 80, 81], temperature=0, alternatives=1))
+    [sample] = alone(backbone, request_of([0, 80, 81], temperature=0, alternatives=1))
     assert [token.log_prob for token in sample.tokens] == [0.0] * 12
     assert [token.id for token in sample.tokens] == [token.alternatives[0][0] for token in sample.tokens]
 
@@ -416,9 +419,9 @@ def test_a_greedy_token_has_probability_one_and_is_the_likeliest(backbone: Backb
 def test_what_cannot_be_asked_is_refused_at_once(backbone: Backbone):
     engine = engine_of(backbone)
     with pytest.raises(ValueError, match="'nobody' is not loaded"):
-        engine.submit([wanted([0, 1]), wanted([0, 1], "nobody")])
+        engine.submit([request_of([0, 1]), request_of([0, 1], "nobody")])
     with pytest.raises(ValueError, match="prompt 3 is empty"):
-        engine.submit([wanted([], place=3)])
+        engine.submit([request_of([], place=3)])
     assert not engine.busy
 
 

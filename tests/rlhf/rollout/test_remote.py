@@ -71,7 +71,7 @@ def faked(answer: Callable[[httpx.Request], httpx.Response], **choices: Any) -> 
     )
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def response_body(**changes: Any) -> dict[str, Any]:
     """A server's answer of one sample of three tokens, the last of which is the end token."""
     choice = {
         "index": 0,
@@ -88,11 +88,11 @@ def test_samples_of_our_model_server_are_those_of_a_rollout_here(
     remote: RemoteRollout, backbone: Backbone, stop: tuple[str, ...]
 ):
     parameters = SamplingParameters(max_tokens=24, stop=stop)
-    found = remote.rollout(PROMPTS, parameters, n=4, seeds=[5, 50, 500])
+    groups = remote.rollout(PROMPTS, parameters, n=4, seeds=[5, 50, 500])
     expected = rollout(backbone, PROMPTS, parameters, n=4, seeds=[5, 50, 500])
     reasons = {sample.finish_reason for group in expected for sample in group}
     assert "stop" in reasons
-    for group, others in zip(found, expected, strict=True):
+    for group, others in zip(groups, expected, strict=True):
         for sample, other in zip(group, others, strict=True):
             assert sample.token_ids == other.token_ids
             assert sample.text == other.text
@@ -119,11 +119,11 @@ def test_what_the_server_refuses_is_told_in_its_own_words(remote: RemoteRollout)
 
 
 def test_a_prompt_is_asked_for_as_vllm_wants_it():
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append((request.url.path, request.headers["Authorization"], json.loads(request.content)))
-        return httpx.Response(200, json=told())
+        requests.append((request.url.path, request.headers["Authorization"], json.loads(request.content)))
+        return httpx.Response(200, json=response_body())
 
     parameters = SamplingParameters(temperature=0.7, top_k=5, max_tokens=9, stop=("x",), seed=3)
     with faked(answer, key="secret", tells="sampler") as remote:
@@ -141,7 +141,7 @@ def test_a_prompt_is_asked_for_as_vllm_wants_it():
         "logprobs": 0,
         "return_token_ids": True,
     }
-    assert asked == [("/v1/completions", "Bearer secret", body)]
+    assert requests == [("/v1/completions", "Bearer secret", body)]
     assert sample.token_ids == [70, 70, 2]
     assert [token.log_prob for token in sample.tokens] == [-0.5, -1.5, -2.5]
     # The end token has no part in the text.
@@ -150,7 +150,7 @@ def test_a_prompt_is_asked_for_as_vllm_wants_it():
 
 
 def test_a_busy_server_is_asked_again():
-    answers = iter([httpx.Response(503), httpx.Response(429), httpx.Response(200, json=told())])
+    answers = iter([httpx.Response(503), httpx.Response(429), httpx.Response(200, json=response_body())])
     with faked(lambda _: next(answers), attempts=3) as remote:
         assert len(remote.rollout([[0]], SamplingParameters())) == 1
 
@@ -178,7 +178,7 @@ def test_a_server_that_stays_busy_or_silent_is_named():
 )
 def test_an_answer_that_a_sample_cannot_be_made_of_is_refused(changes: dict[str, Any], message: str):
     with (
-        faked(lambda _: httpx.Response(200, json=told(**changes))) as remote,
+        faked(lambda _: httpx.Response(200, json=response_body(**changes))) as remote,
         pytest.raises(ServerError, match=message),
     ):
         remote.rollout([[0]], SamplingParameters())
@@ -186,7 +186,7 @@ def test_an_answer_that_a_sample_cannot_be_made_of_is_refused(changes: dict[str,
 
 def test_fewer_samples_than_asked_for_are_refused():
     with (
-        faked(lambda _: httpx.Response(200, json=told())) as remote,
+        faked(lambda _: httpx.Response(200, json=response_body())) as remote,
         pytest.raises(ServerError, match="gave 1 samples of 2"),
     ):
         remote.rollout([[0]], SamplingParameters(), n=2)

@@ -76,11 +76,13 @@ def test_log_probabilities_are_those_of_a_forward_pass_over_the_whole_row(backbo
             drawn_by = torch.log_softmax(logits / 0.7, -1)[rows, sample.token_ids]
             model = torch.log_softmax(logits, -1)
             assert [t.log_prob for t in sample.tokens] == pytest.approx(drawn_by.tolist(), abs=1e-4)
-            own = model[rows, sample.token_ids].tolist()
-            assert [t.model_log_prob for t in sample.tokens] == pytest.approx(own, abs=1e-4)
+            model_log_probs = model[rows, sample.token_ids].tolist()
+            assert [t.model_log_prob for t in sample.tokens] == pytest.approx(model_log_probs, abs=1e-4)
             best = model.topk(3).values
-            given = torch.tensor([[value for _, value in token.alternatives] for token in sample.tokens])
-            torch.testing.assert_close(given, best, rtol=0, atol=1e-4)
+            alternatives = torch.tensor(
+                [[value for _, value in token.alternatives] for token in sample.tokens]
+            )
+            torch.testing.assert_close(alternatives, best, rtol=0, atol=1e-4)
 
 
 def test_filtered_log_probabilities_are_those_of_the_kept_tokens(backbone: Backbone, oracle: Any):
@@ -88,9 +90,9 @@ def test_filtered_log_probabilities_are_those_of_the_kept_tokens(backbone: Backb
     [[sample]] = rollout(backbone, PROMPTS[:1], parameters)
     logits = forced_logits(oracle, PROMPTS[0], sample.token_ids) / 0.9
     for token, row in zip(sample.tokens, logits, strict=True):
-        kept = row.topk(5)
-        place = kept.indices.tolist().index(token.id)
-        assert token.log_prob == pytest.approx(torch.log_softmax(kept.values, -1)[place].item(), abs=1e-4)
+        top = row.topk(5)
+        place = top.indices.tolist().index(token.id)
+        assert token.log_prob == pytest.approx(torch.log_softmax(top.values, -1)[place].item(), abs=1e-4)
 
 
 def test_first_tokens_are_as_frequent_as_the_model_says(backbone: Backbone, oracle: Any):
@@ -199,12 +201,12 @@ def test_deltas_make_up_the_samples(backbone: Backbone):
     groups = rollout(backbone, PROMPTS, parameters, n=2, on_delta=deltas.append)
     for prompt, group in enumerate(groups):
         for index, sample in enumerate(group):
-            own = [delta for delta in deltas if (delta.prompt, delta.sample) == (prompt, index)]
-            assert "".join(delta.text for delta in own) == sample.text
-            assert own[-1].finished == sample
-            assert [delta.finished for delta in own[:-1]] == [None] * (len(own) - 1)
-            told = [token for delta in own for token in delta.tokens]
-            assert told == list(sample.tokens[: sample.visible_tokens])
+            of_sample = [delta for delta in deltas if (delta.prompt, delta.sample) == (prompt, index)]
+            assert "".join(delta.text for delta in of_sample) == sample.text
+            assert of_sample[-1].finished == sample
+            assert [delta.finished for delta in of_sample[:-1]] == [None] * (len(of_sample) - 1)
+            tokens = [token for delta in of_sample for token in delta.tokens]
+            assert tokens == list(sample.tokens[: sample.visible_tokens])
 
 
 def test_streaming_changes_no_text(backbone: Backbone):

@@ -54,12 +54,12 @@ class Recorder:
 
     def __call__(self, compute: Compute) -> Compute:
         self.recorded += 1
-        found = compute().clone()
+        output = compute().clone()
 
         def play() -> Tensor:
             self.played += 1
-            found.copy_(compute())
-            return found
+            output.copy_(compute())
+            return output
 
         return play
 
@@ -73,8 +73,8 @@ def test_samples_are_token_for_token_those_of_passes_of_any_shape(
     # Some end early, and make place for those that wait.
     assert len({len(sample.tokens) for group in expected for sample in group}) > 1
     shapes = StaticShapes(backbone, rows=rows, width=100)
-    found = rollout(backbone, PROMPTS, PARAMETERS, n=2, seeds=SEEDS, adapter=adapter, shapes=shapes)
-    assert_same(found, expected)
+    samples = rollout(backbone, PROMPTS, PARAMETERS, n=2, seeds=SEEDS, adapter=adapter, shapes=shapes)
+    assert_same(samples, expected)
 
 
 def test_passes_have_few_shapes_and_each_is_recorded_once(backbone: Backbone):
@@ -83,8 +83,8 @@ def test_passes_have_few_shapes_and_each_is_recorded_once(backbone: Backbone):
     parameters = SamplingParameters(max_tokens=90)
     expected = rollout(backbone, PROMPTS, parameters, n=4, seeds=SEEDS, adapter="policy")
     for _ in range(2):
-        found = rollout(backbone, PROMPTS, parameters, n=4, seeds=SEEDS, adapter="policy", shapes=shapes)
-        assert_same(found, expected)
+        samples = rollout(backbone, PROMPTS, parameters, n=4, seeds=SEEDS, adapter="policy", shapes=shapes)
+        assert_same(samples, expected)
     assert shapes.shapes <= {(rows, width) for rows in (1, 2, 4, 8, 12) for width in (128, 256)}
     assert recorder.recorded == len(shapes.shapes)
     # The longest sample alone is a pass for each token but its first.
@@ -119,8 +119,8 @@ def test_what_was_no_number_leaves_no_trace_for_who_takes_its_place(backbone: Ba
     with pytest.raises(FloatingPointError):
         rollout(backbone, PROMPTS, PARAMETERS, seeds=SEEDS, adapter="policy", shapes=shapes)
     backbone.restore("policy", state, {})
-    found = rollout(backbone, PROMPTS, PARAMETERS, seeds=SEEDS, adapter="policy", shapes=shapes)
-    assert_same(found, expected)
+    samples = rollout(backbone, PROMPTS, PARAMETERS, seeds=SEEDS, adapter="policy", shapes=shapes)
+    assert_same(samples, expected)
 
 
 def test_a_sample_that_would_not_fit_is_refused_before_it_begins(backbone: Backbone):
@@ -132,10 +132,10 @@ def test_a_sample_that_would_not_fit_is_refused_before_it_begins(backbone: Backb
 def test_rows_of_two_adapters_are_refused(backbone: Backbone):
     shapes = StaticShapes(backbone, rows=2, width=50)
     engine = Engine(backbone, ends=end_tokens(backbone), max_rows=2, make_lane=lambda: StaticLane(shapes))
-    asked = [
+    requests = [
         Wanted(prompt=(0, 70), parameters=PARAMETERS, seed=1, adapter=adapter) for adapter in (None, "policy")
     ]
-    handle = engine.submit(asked)
+    handle = engine.submit(requests)
     while engine.busy:
         engine.step()
     with pytest.raises(ValueError, match="one adapter"):
@@ -174,8 +174,8 @@ def test_a_run_that_writes_in_fixed_shapes_learns_the_same(
         made.append(StaticShapes(backbone, rows=rows, width=width))
         return made[-1]
 
-    def run_of(name: str, wanted: str) -> Path:
-        rollout = {"samples": 4, "max_tokens": 12, "cuda_graphs": wanted}
+    def run_of(name: str, cuda_graphs: str) -> Path:
+        rollout = {"samples": 4, "max_tokens": 12, "cuda_graphs": cuda_graphs}
         return make_sampled_run(tmp_path / name, backbone.folder, GRPO, settings={"rollout": rollout})
 
     monkeypatch.setattr(loop, "shapes_for", here)

@@ -69,13 +69,13 @@ def test_what_is_there_is_not_fetched_again(tiny: Path, tmp_path: Path, monkeypa
         raise AssertionError("fetched again")
 
     monkeypatch.setattr(fetch, "_fetch", never)
-    said: list[str] = []
-    assert ensure(tmp_path, report=lambda message, _done, _total: said.append(message)) == first
-    assert said == []
+    messages: list[str] = []
+    assert ensure(tmp_path, report=lambda message, _done, _total: messages.append(message)) == first
+    assert messages == []
 
 
 def test_progress_is_told_and_written_where_others_can_read_it(tiny: Path, tmp_path: Path):
-    told = []
+    reported = []
 
     def report(message: str, done: int, total: int) -> None:
         progress = read_progress(tmp_path)
@@ -86,12 +86,12 @@ def test_progress_is_told_and_written_where_others_can_read_it(tiny: Path, tmp_p
             done,
             total,
         )
-        told.append((done, total))
+        reported.append((done, total))
 
     ensure(tmp_path, local_folder=tiny, report=report)
     sizes = [path.stat().st_size for path in sorted(tiny.iterdir()) if path.suffix != ".md"]
     # Each file is told of before it is copied.
-    assert told == [(sum(sizes[:index]), sum(sizes)) for index in range(len(sizes))]
+    assert reported == [(sum(sizes[:index]), sum(sizes)) for index in range(len(sizes))]
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])

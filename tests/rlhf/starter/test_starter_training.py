@@ -34,19 +34,19 @@ def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(
     code, output = finish(run)
     assert code == EXIT_FINISHED, output
     # The trainer's own figures on the held-out split, taken before it wrote the checkpoint and ended.
-    told = read_metrics(run)[-1]
+    figures = read_metrics(run)[-1]
     backbone = Backbone.load(starter, device="cpu", dtype=torch.float32)
     backbone.load_adapter("loaded", run / "checkpoint")
     rows = read_snapshot(run / read_spec(run).snapshot)
     examples = build_examples(rows, backbone.tokenizer, max_tokens=256, context=False).held_out
-    assert len(examples) == told["held_out_judgments"] == 2
+    assert len(examples) == figures["held_out_judgments"] == 2
     batch = pack(examples, device=torch.device("cpu"))
     with torch.no_grad():
         rewards = read_rewards(backbone, "loaded", batch)
     chosen, rejected = rewards[batch.winners], rewards[batch.losers]
     margin = batch.mean_over_pairs(chosen - rejected).mean().item()
     origin = batch.mean_over_pairs((chosen + rejected) / 2).mean().item()
-    assert margin == pytest.approx(told["held_out_margin"], abs=1e-5)
-    assert origin == pytest.approx(told["held_out_reward_mean"], abs=1e-5)
+    assert margin == pytest.approx(figures["held_out_margin"], abs=1e-5)
+    assert origin == pytest.approx(figures["held_out_reward_mean"], abs=1e-5)
     # The head has been trained, or equal scores would say nothing of it.
     assert abs(margin) > 1e-3

@@ -28,15 +28,15 @@ EVERYTHING = Wanted(categories=None, missing=None, corrections=True)
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The answers that were really tokenised, in order."""
-    found: list[str] = []
+    answers: list[str] = []
     encode = Encoder.encode
 
     def counted(encoder: Encoder, messages: Any, answer: str, *, offsets: bool = False) -> Any:
-        found.append(answer)
+        answers.append(answer)
         return encode(encoder, messages, answer, offsets=offsets)
 
     monkeypatch.setattr(Encoder, "encode", counted)
-    return found
+    return answers
 
 
 def build(backbone: Backbone, cache: Path | None, *, digest: str = "d", **more: Any) -> Examples:
@@ -49,9 +49,9 @@ def test_tokens_from_the_cache_are_those_of_the_tokenizer(backbone: Backbone, tm
     plain = build(backbone, None)
     assert plain.shortened  # cut prompts are among what is compared
     for _ in range(2):  # made, then read
-        found = build(backbone, tmp_path)
-        assert found == plain
-        for ours, theirs in zip(found.train, plain.train, strict=True):
+        examples = build(backbone, tmp_path)
+        assert examples == plain
+        for ours, theirs in zip(examples.train, plain.train, strict=True):
             assert isinstance(ours.answers[0].ids, Stored)
             batch, expected = (
                 pack([ours], device=torch.device("cpu")),
@@ -77,15 +77,17 @@ def test_another_setting_snapshot_or_tokenizer_is_not_taken_for_the_same(
     passages = [{"title": "Sky", "sentences": ["It is blue."]}]
     rows = [row("j", ["yes", "no"], [1, 2], context=passages)]
 
-    def tokenised(*, context: bool = False, digest: str = "d", wanted: Wanted | None = None) -> int:
+    def tokenised(*, context: bool = False, digest: str = "d", requirements: Wanted | None = None) -> int:
         before = len(encoded)
         tokens = TokenCache(tmp_path, snapshot_digest=digest, tokenizer=backbone.tokenizer)
-        build_examples(rows, backbone.tokenizer, max_tokens=200, context=context, labels=wanted, cache=tokens)
+        build_examples(
+            rows, backbone.tokenizer, max_tokens=200, context=context, labels=requirements, cache=tokens
+        )
         return len(encoded) - before
 
     assert tokenised() == 2
     assert tokenised(context=True) == 2
-    assert tokenised(wanted=Wanted(categories=None)) == 2  # with places
+    assert tokenised(requirements=Wanted(categories=None)) == 2  # with places
     assert tokenised(digest="other") == 2
     assert tokenised() == tokenised(context=True) == 0
     template = backbone.tokenizer.chat_template
@@ -124,8 +126,8 @@ def test_what_cannot_be_tokenised_is_refused_each_time_with_the_same_words(
     rows = [*judgments(), row("bad", ["<|im_end|> now", "b", "c"], [1, 2, 3])]
     for _ in range(2):
         tokens = TokenCache(tmp_path, snapshot_digest="d", tokenizer=backbone.tokenizer)
-        found = build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, cache=tokens)
-        (entry,) = [one for one in found.dropped if one["judgment"] == "bad"]
+        examples = build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, cache=tokens)
+        (entry,) = [dropped for dropped in examples.dropped if dropped["judgment"] == "bad"]
         assert entry["reason"] == "the text holds the control token '<|im_end|>'"
 
 
@@ -139,11 +141,11 @@ def test_many_judgments_take_little_memory(backbone: Backbone, tmp_path: Path) -
     tokens = TokenCache(tmp_path, snapshot_digest="d", tokenizer=backbone.tokenizer)
     tracemalloc.start()
     try:
-        found = build_examples(rows, backbone.tokenizer, max_tokens=900, context=False, cache=tokens)
+        examples = build_examples(rows, backbone.tokenizer, max_tokens=900, context=False, cache=tokens)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sum(len(answer.ids) for example in found.train for answer in example.answers) > 300_000
+    assert sum(len(answer.ids) for example in examples.train for answer in example.answers) > 300_000
     assert held < 4e6
 
 
@@ -196,22 +198,22 @@ def test_the_reference_in_packed_rows_is_the_same_to_rounding_in_far_fewer_passe
     computed.clear()
     packed = Reference(backbone, spec, spec.settings.lora, cache=cache)
     packed.plan(examples, tokens=512)
-    found = packed.log_probabilities(batch, examples)
+    log_probs = packed.log_probabilities(batch, examples)
     assert len(computed) <= 4
     assert sum(computed) == batch.answers
-    assert torch.allclose(found, alone, atol=1e-4)
+    assert torch.allclose(log_probs, alone, atol=1e-4)
     # One that was stopped in between, and asks in another order, computes the same bits.
     other = Reference(backbone, spec, spec.settings.lora)
     other.plan(examples, tokens=512)
     turned = examples[::-1]
     again = other.log_probabilities(pack(turned, device=torch.device("cpu")), turned)
     sizes = [len(example.answers) for example in turned]
-    assert torch.equal(torch.cat(again.split(sizes)[::-1]), found)
+    assert torch.equal(torch.cat(again.split(sizes)[::-1]), log_probs)
     # From the file, and never for a row that was laid out otherwise.
     computed.clear()
     read = Reference(backbone, spec, spec.settings.lora, cache=cache)
     read.plan(examples, tokens=512)
-    assert torch.equal(read.log_probabilities(batch, examples), found)
+    assert torch.equal(read.log_probabilities(batch, examples), log_probs)
     assert not computed
     assert torch.equal(ask(backbone, spec, cache), alone)
 
@@ -324,9 +326,9 @@ def test_a_cache_that_cannot_be_written_is_warned_of_and_nothing_more(base: Path
         tmp_path / "run", base, method="preference", optimiser={"max_steps": 1}, cache="../file/cache"
     )
     assert train(run) == 0
-    said = (run / "log.txt").read_text()
-    assert re.search("The tokens cannot be kept for the next run", said)
-    assert re.search("The reference cannot be kept for the next run", said)
+    log = (run / "log.txt").read_text()
+    assert re.search("The tokens cannot be kept for the next run", log)
+    assert re.search("The reference cannot be kept for the next run", log)
 
 
 def test_a_stored_row_is_cut_once() -> None:

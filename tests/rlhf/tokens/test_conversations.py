@@ -111,19 +111,19 @@ def test_earlier_turns_stand_once_in_a_row_and_change_no_score_and_no_gradient(b
     assert batch.tokens <= sum(len(ids) for ids, _ in rows) - 3 * prompt
     assert prompt > 30
     scores, sums = separate(backbone, method.adapter, example)
-    found = read_rewards(backbone, method.adapter, batch)
-    assert found.tolist() == pytest.approx([one.item() for one in scores], abs=1e-5)
+    rewards = read_rewards(backbone, method.adapter, batch)
+    assert rewards.tolist() == pytest.approx([score.item() for score in scores], abs=1e-5)
     logs = answer_log_probabilities(backbone, method.adapter, batch)
-    assert logs.tolist() == pytest.approx([one.item() for one in sums], abs=1e-4)
+    assert logs.tolist() == pytest.approx([value.item() for value in sums], abs=1e-4)
 
     def gradient() -> torch.Tensor:
         parameters = backbone.parameters(method.adapter).values()
-        whole = torch.cat([one.grad.reshape(-1) for one in parameters if one.grad is not None])
-        for one in parameters:
-            one.grad = None
+        whole = torch.cat([tensor.grad.reshape(-1) for tensor in parameters if tensor.grad is not None])
+        for parameter in parameters:
+            parameter.grad = None
         return whole
 
-    found.square().sum().backward()
+    rewards.square().sum().backward()
     packed = gradient()
     for place, answer in enumerate(example.answers):
         alone = pack([Example("j", (answer,), (0,))], device=CPU)

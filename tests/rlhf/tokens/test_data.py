@@ -69,13 +69,13 @@ def test_a_template_that_strips_messages_still_marks_the_whole_answer() -> None:
 
 
 def test_text_that_holds_a_control_token_is_left_out_and_named(tokenizer) -> None:
-    found = examples_of(tokenizer, row("odd", ["fine", f"ends{END} early"], [1, 2]))
+    examples = examples_of(tokenizer, row("odd", ["fine", f"ends{END} early"], [1, 2]))
     assert {
         "judgment": "odd",
         "completion": "odd.1",
         "reason": f"the text holds the control token '{END}'",
-    } in found.dropped
-    assert [example.judgment for example in found.train] == ["usable"]
+    } in examples.dropped
+    assert [example.judgment for example in examples.train] == ["usable"]
 
 
 def test_every_decided_pair_of_a_ranking_is_formed_and_ties_give_none(tokenizer) -> None:
@@ -87,10 +87,12 @@ def test_every_decided_pair_of_a_ranking_is_formed_and_ties_give_none(tokenizer)
 
 
 def test_an_empty_answer_is_left_out_and_the_others_stay(tokenizer) -> None:
-    found = examples_of(tokenizer, row("three", ["good", " \n", "bad"], [1, 2, 3]))
-    assert found.dropped == [{"judgment": "three", "completion": "three.1", "reason": "the answer is empty"}]
-    assert found.train[1].pairs == ((0, 1),)
-    assert len(found.train[1].answers) == 2
+    examples = examples_of(tokenizer, row("three", ["good", " \n", "bad"], [1, 2, 3]))
+    assert examples.dropped == [
+        {"judgment": "three", "completion": "three.1", "reason": "the answer is empty"}
+    ]
+    assert examples.train[1].pairs == ((0, 1),)
+    assert len(examples.train[1].answers) == 2
 
 
 @pytest.mark.parametrize(
@@ -104,15 +106,15 @@ def test_an_empty_answer_is_left_out_and_the_others_stay(tokenizer) -> None:
     ],
 )
 def test_a_judgment_without_a_preference_is_listed_with_its_reason(tokenizer, verdict, ranks, reason) -> None:
-    found = examples_of(tokenizer, row("none", ["a", "b"], ranks, verdict=verdict))
-    assert found.dropped == [{"judgment": "none", "completion": "", "reason": reason}]
-    assert [example.judgment for example in found.train] == ["usable"]
+    examples = examples_of(tokenizer, row("none", ["a", "b"], ranks, verdict=verdict))
+    assert examples.dropped == [{"judgment": "none", "completion": "", "reason": reason}]
+    assert [example.judgment for example in examples.train] == ["usable"]
 
 
 def test_held_out_judgments_never_train(tokenizer) -> None:
-    found = examples_of(tokenizer, row("held", ["a", "b"], [1, 2], split="held-out"))
-    assert [example.judgment for example in found.train] == ["usable"]
-    assert [example.judgment for example in found.held_out] == ["held"]
+    examples = examples_of(tokenizer, row("held", ["a", "b"], [1, 2], split="held-out"))
+    assert [example.judgment for example in examples.train] == ["usable"]
+    assert [example.judgment for example in examples.held_out] == ["held"]
 
 
 def test_a_snapshot_without_a_training_pair_says_so_and_why(tokenizer) -> None:
@@ -122,10 +124,10 @@ def test_a_snapshot_without_a_training_pair_says_so_and_why(tokenizer) -> None:
     ]
     with pytest.raises(ContractError) as refused:
         build_examples(rows, tokenizer, max_tokens=256, context=False)
-    said = str(refused.value)
-    assert "no training pair" in said
-    assert "of 2 judgments 1 usable ones are held out" in said
-    assert "1 × all completions were judged equal" in said
+    message = str(refused.value)
+    assert "no training pair" in message
+    assert "of 2 judgments 1 usable ones are held out" in message
+    assert "1 × all completions were judged equal" in message
 
 
 def test_a_long_prompt_loses_its_front_and_all_its_answers_lose_the_same(tokenizer) -> None:
@@ -137,11 +139,11 @@ def test_a_long_prompt_loses_its_front_and_all_its_answers_lose_the_same(tokeniz
     cut = build_examples(
         [row("long", answers, [1, 2], prompt=prompt)], tokenizer, max_tokens=64, context=False
     )
-    kept = cut.train[0]
+    shortened = cut.train[0]
     assert cut.shortened == 1
-    assert kept.tokens == 64
+    assert shortened.tokens == 64
     lost = whole.tokens - 64
-    for before, after in zip(whole.answers, kept.answers, strict=True):
+    for before, after in zip(whole.answers, shortened.answers, strict=True):
         assert before.ids[before.answer_start :] == after.ids[after.answer_start :]
         # The beginning-of-text token stays; the tokens after it go.
         assert after.ids == before.ids[:1] + before.ids[1 + lost :]
@@ -149,22 +151,22 @@ def test_a_long_prompt_loses_its_front_and_all_its_answers_lose_the_same(tokeniz
 
 
 def test_an_answer_longer_than_max_tokens_is_left_out_and_named(tokenizer) -> None:
-    found = examples_of(tokenizer, row("long", ["word " * 200, "b"], [1, 2]), max_tokens=32)
+    examples = examples_of(tokenizer, row("long", ["word " * 200, "b"], [1, 2]), max_tokens=32)
     assert {
         "judgment": "long",
         "completion": "long.0",
         "reason": "the answer is longer than max_tokens (32)",
-    } in found.dropped
+    } in examples.dropped
 
 
 def test_the_longest_answer_that_fits_keeps_one_prompt_token_before_it(tokenizer) -> None:
     answer = "x" * 40
     length = len(tokenizer(answer, add_special_tokens=False)["input_ids"]) + 1
-    found = build_examples(
+    examples = build_examples(
         [row("tight", [answer, "b"], [1, 2])], tokenizer, max_tokens=length + 1, context=False
     )
-    assert found.train[0].answers[0].answer_start == 1
-    assert len(found.train[0].answers[0].ids) == length + 1
+    assert examples.train[0].answers[0].answer_start == 1
+    assert len(examples.train[0].answers[0].ids) == length + 1
 
 
 def test_context_passages_come_before_the_last_question_only_when_asked_for(tokenizer) -> None:
@@ -172,8 +174,8 @@ def test_context_passages_come_before_the_last_question_only_when_asked_for(toke
     judged = row("context", ["a", "b"], [1, 2], prompt="Why?", context=passages)
 
     def text(context: bool) -> str:
-        found = build_examples([judged], tokenizer, max_tokens=500, context=context)
-        return str(tokenizer.decode(found.train[0].answers[0].ids))
+        examples = build_examples([judged], tokenizer, max_tokens=500, context=context)
+        return str(tokenizer.decode(examples.train[0].answers[0].ids))
 
     assert "Sky\nIt is blue. It is high.\n\nWhy?" in text(True)
     assert "Sky" not in text(False)

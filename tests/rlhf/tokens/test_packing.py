@@ -78,7 +78,7 @@ def test_answers_that_begin_alike_share_their_beginning() -> None:
     batch = pack([Example("j", answered(*rows), (1, 2, 3, 4, 5))], device=CPU)
     assert batch.input_ids.tolist() == [[1, 2, 11, 12, 13, 14, 15, 9, 16, 17, 9, 21, 9, 21, 22, 9]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 2, 3, 2, 3, 4]]
-    assert [tuple(one) for one in batch.layout.segments] == [
+    assert [tuple(segment) for segment in batch.layout.segments] == [
         (0, 2, None),
         (2, 4, 0),
         (6, 2, 1),
@@ -142,9 +142,12 @@ def test_passes_fill_the_budget_keep_the_order_and_leave_nothing_out() -> None:
 
     sizes = [30, 12, 12, 7, 3, 3]
     groups = list(passes([example(size) for size in sizes], tokens=25))
-    assert [[packed_tokens(one) for one in group] for group in groups] == [[30], [12, 12], [7, 3, 3]]
+    assert [[packed_tokens(member) for member in group] for group in groups] == [[30], [12, 12], [7, 3, 3]]
     shares = [list(passes([example(size) for size in sizes], tokens=25, rank=r, world=2)) for r in (0, 1)]
-    assert [[one.tokens for group in share for one in group] for share in shares] == [[30, 12, 3], [12, 7, 3]]
+    assert [[member.tokens for group in share for member in group] for share in shares] == [
+        [30, 12, 3],
+        [12, 7, 3],
+    ]
 
 
 def test_a_ranking_counts_as_one_judgment_however_many_pairs_it_has() -> None:
@@ -183,10 +186,10 @@ def adapted(backbone: Backbone) -> Backbone:
 
 def gradient(backbone: Backbone) -> torch.Tensor:
     parameters = backbone.parameters("a").values()
-    found = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+    flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
     for parameter in parameters:
         parameter.grad = None
-    return found
+    return flat
 
 
 def test_scores_log_probabilities_and_gradients_are_those_of_separate_rows(adapted: Backbone) -> None:
@@ -198,8 +201,8 @@ def test_scores_log_probabilities_and_gradients_are_those_of_separate_rows(adapt
     packed = gradient(adapted)
 
     alone = [separate(adapted, "a", example) for example in examples]
-    scores = torch.stack([score for one in alone for score in one[0]])
-    texts = torch.stack([value for one in alone for value in one[1]])
+    scores = torch.stack([score for item in alone for score in item[0]])
+    texts = torch.stack([value for item in alone for value in item[1]])
     ((scores + 0.1 * texts) * weight).sum().backward()
     assert torch.allclose(rewards, scores, atol=1e-5)
     assert torch.allclose(sums, texts, rtol=1e-5, atol=1e-4)
@@ -229,11 +232,11 @@ def test_any_shape_of_judgments_scores_as_its_separate_rows(
         examples.append(Example("j", answered(*rows), (0,) * len(rows)))
     batch = pack(examples, device=CPU)
     with torch.no_grad():
-        found = read_rewards(session_backbone, "a", batch)
+        rewards = read_rewards(session_backbone, "a", batch)
         sums = answer_log_probabilities(session_backbone, "a", batch)
         alone = [separate(session_backbone, "a", example) for example in examples]
-    assert torch.allclose(found, torch.stack([one for scores, _ in alone for one in scores]), atol=1e-5)
-    assert torch.allclose(sums, torch.stack([one for _, texts in alone for one in texts]), atol=1e-4)
+    assert torch.allclose(rewards, torch.stack([score for scores, _ in alone for score in scores]), atol=1e-5)
+    assert torch.allclose(sums, torch.stack([value for _, texts in alone for value in texts]), atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -249,10 +252,10 @@ def test_computing_activations_again_changes_no_gradient(adapted: Backbone) -> N
     examples = build_examples(judgments(), adapted.tokenizer, max_tokens=128, context=False).train
     batch = pack(examples, device=CPU)
     read_rewards(adapted, "a", batch).sum().backward()
-    kept = gradient(adapted)
+    expected = gradient(adapted)
     adapted.checkpoint_activations(True)
     read_rewards(adapted, "a", batch).sum().backward()
-    assert torch.equal(gradient(adapted), kept)
+    assert torch.equal(gradient(adapted), expected)
 
 
 def test_a_long_prompt_is_computed_once_for_all_its_answers(backbone: Backbone) -> None:

@@ -76,12 +76,12 @@ def test_a_token_of_white_space_is_labelled_like_any_other() -> None:
 
 
 def test_spans_with_categories_give_labels_for_each_in_any_order_and_overlapping() -> None:
-    found = token_labels(OFFSETS, [(7, 8, "style"), (0, 7, "fact"), (2, 4, "style")])
-    assert {name: labels.int().tolist() for name, labels in found.items()} == {
+    by_category = token_labels(OFFSETS, [(7, 8, "style"), (0, 7, "fact"), (2, 4, "style")])
+    assert {name: labels.int().tolist() for name, labels in by_category.items()} == {
         "style": [1, 1, 1, 0, 0, 0, 0, 0, 0],
         "fact": [1, 1, 0, 0, 0, 0, 0, 0, 0],
     }
-    assert found["fact"].dtype == torch.bool
+    assert by_category["fact"].dtype == torch.bool
 
 
 def test_a_snapshots_spans_need_no_conversion() -> None:
@@ -90,9 +90,9 @@ def test_a_snapshots_spans_need_no_conversion() -> None:
 
 
 def test_named_categories_are_there_also_where_nothing_is_marked() -> None:
-    found = token_labels(OFFSETS, [(0, 3, "fact")], categories=["style", "fact"])
-    assert list(found) == ["style", "fact"]
-    assert not found["style"].any()
+    by_category = token_labels(OFFSETS, [(0, 3, "fact")], categories=["style", "fact"])
+    assert list(by_category) == ["style", "fact"]
+    assert not by_category["style"].any()
     assert token_labels(OFFSETS, [], categories=["fact"])["fact"].tolist() == [False] * 9
 
 
@@ -103,7 +103,7 @@ def test_without_spans_nothing_is_labelled_and_an_empty_span_labels_nothing() ->
 
 
 @pytest.mark.parametrize(
-    ("spans", "options", "said"),
+    ("spans", "options", "message"),
     [
         ([(4, 2)], {}, r"stretch 0, \(4, 2\), ends before it starts"),
         ([(-1, 2)], {}, "starts before 0"),
@@ -113,8 +113,8 @@ def test_without_spans_nothing_is_labelled_and_an_empty_span_labels_nothing() ->
         ([(0, 1, "style", 3)], {}, "is not"),
     ],
 )
-def test_spans_that_cannot_be_meant_are_refused(spans, options, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_spans_that_cannot_be_meant_are_refused(spans, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
         token_labels(OFFSETS, spans, **options)
 
 
@@ -184,7 +184,7 @@ def test_rewards_keep_their_type_and_their_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "ends", "rewards", "said"),
+    ("offsets", "ends", "rewards", "message"),
     [
         ([(0, 2)], [2], [1, 2], "1 segments need as many rewards"),
         ([], [2], [1], "no token to end 1 segments on"),
@@ -193,8 +193,8 @@ def test_rewards_keep_their_type_and_their_gradient() -> None:
         ([(2, 0)], [2], [1], "ends before it starts"),
     ],
 )
-def test_rewards_that_cannot_be_placed_are_refused(offsets, ends, rewards, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_rewards_that_cannot_be_placed_are_refused(offsets, ends, rewards, message) -> None:
+    with pytest.raises(ValueError, match=message):
         place_segment_rewards(offsets, ends, rewards)
 
 
@@ -312,23 +312,23 @@ def test_short_sub_sentences_are_joined_within_their_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"granularity": "word"}, "'word' is not one of sub-sentence, sentence, whole"),
         ({"min_words": 0}, "at least 1"),
     ],
 )
-def test_a_granularity_that_does_not_exist_is_refused(options, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_granularity_that_does_not_exist_is_refused(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
         segment("a", **options)
 
 
 @given(texts, st.sampled_from(["sub-sentence", "sentence", "whole"]), st.integers(1, 4))
 def test_segments_are_a_partition_of_the_text(text, granularity, min_words) -> None:
-    found = segment(text, granularity, min_words=min_words)
-    assert "".join(text[start:end] for start, end in found) == text
-    assert all(start < end for start, end in found)
-    assert all(one[1] == other[0] for one, other in pairwise(found))
+    bounds = segment(text, granularity, min_words=min_words)
+    assert "".join(text[start:end] for start, end in bounds) == text
+    assert all(start < end for start, end in bounds)
+    assert all(left[1] == other[0] for left, other in pairwise(bounds))
 
 
 @given(texts, st.integers(1, 4))

@@ -91,7 +91,7 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 def rendered(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], **more: bool) -> str:
-    chat = [{"role": one.role, "content": one.content} for one in messages]
+    chat = [{"role": message.role, "content": message.content} for message in messages]
     return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more))
 
 
@@ -104,13 +104,15 @@ def test_a_response_with_thinking_stands_where_it_was_generated(
     name: str, tokenizer: PreTrainedTokenizerFast, chat: list[Message]
 ) -> None:
     prompt, thought, end = rendered(tokenizer, chat), THINKING[name], ENDS.get(name, END)
-    found = Encoder(tokenizer).encode(chat, thought + ANSWER)
-    assert tokenizer.decode(found.ids) == prompt + thought + ANSWER + end
+    encoded = Encoder(tokenizer).encode(chat, thought + ANSWER)
+    assert tokenizer.decode(encoded.ids) == prompt + thought + ANSWER + end
     # An opening line end joins that of the prompt in a tokeniser's eyes.
     if not thought.startswith("\n"):
-        assert found.ids == ids_of(tokenizer, prompt, thought + ANSWER, end)
-        assert found.ids[: found.answer_start] == Encoder(tokenizer).encode_prompt(chat, max_tokens=9999)[0]
-    assert found.masked == 0
+        assert encoded.ids == ids_of(tokenizer, prompt, thought + ANSWER, end)
+        assert (
+            encoded.ids[: encoded.answer_start] == Encoder(tokenizer).encode_prompt(chat, max_tokens=9999)[0]
+        )
+    assert encoded.masked == 0
 
 
 @pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
@@ -132,7 +134,7 @@ def test_a_response_without_thinking_stands_where_the_template_writes_it(
     name: str, tokenizer: PreTrainedTokenizerFast, chat: list[Message]
 ) -> None:
     plain = Encoder(tokenizer).encode(chat, ANSWER, offsets=True)
-    turns = [{"role": one.role, "content": one.content} for one in chat]
+    turns = [{"role": message.role, "content": message.content} for message in chat]
     whole = tokenizer.apply_chat_template([*turns, {"role": "assistant", "content": ANSWER}], tokenize=False)
     end = "" if name == "glm4moe" else ENDS.get(name, END)
     assert tokenizer.decode(plain.ids).removesuffix(END if not end else "") == str(whole).rstrip("\n")
@@ -151,11 +153,11 @@ def test_stripped_thinking_leaves_the_response_as_one_without(
     name: str, tokenizer: PreTrainedTokenizerFast, chat: list[Message]
 ) -> None:
     thought = THINKING[name]
-    found = Encoder(tokenizer, thinking="strip").encode(chat, thought + ANSWER, offsets=True)
+    encoded = Encoder(tokenizer, thinking="strip").encode(chat, thought + ANSWER, offsets=True)
     plain = Encoder(tokenizer).encode(chat, ANSWER, offsets=True)
-    assert (found.ids, found.answer_start, found.masked) == (plain.ids, plain.answer_start, 0)
+    assert (encoded.ids, encoded.answer_start, encoded.masked) == (plain.ids, plain.answer_start, 0)
     # Places are those of the text that people read.
-    assert found.offsets == tuple((low + len(thought), high + len(thought)) for low, high in plain.offsets)
+    assert encoded.offsets == tuple((low + len(thought), high + len(thought)) for low, high in plain.offsets)
 
 
 @pytest.mark.parametrize("thinking", get_args(Thinking))
@@ -169,20 +171,20 @@ def test_a_response_without_thinking_is_the_same_under_every_setting(
 
 @pytest.mark.parametrize("thinking", get_args(Thinking))
 @pytest.mark.parametrize("answer", [ANSWER, f"{THOUGHT}{ANSWER}", f"{REST}{ANSWER}", "<think>", "  a\n"])
-@pytest.mark.parametrize("own", ["tiny", "qwen2_5", "llama3", "gemma3", "phi3"])
+@pytest.mark.parametrize("template_name", ["tiny", "qwen2_5", "llama3", "gemma3", "phi3"])
 def test_templates_that_do_not_think_are_rendered_as_one_chat_whatever_is_set(
-    own: str, answer: str, thinking: Thinking
+    template_name: str, answer: str, thinking: Thinking
 ) -> None:
-    tokenizer = tiny_tokenizer() if own == "tiny" else tokenizer_of(template(own))
+    tokenizer = tiny_tokenizer() if template_name == "tiny" else tokenizer_of(template(template_name))
     ids, start, _, masked, _ = Encoder(tokenizer, thinking=thinking).encode(LONGER, answer)
-    turns = [{"role": one.role, "content": one.content} for one in LONGER]
+    turns = [{"role": message.role, "content": message.content} for message in LONGER]
     whole = str(
         tokenizer.apply_chat_template([*turns, {"role": "assistant", "content": answer}], tokenize=False)
     )
-    written = answer.strip() if own in ("llama3", "gemma3") else answer
+    written = answer.strip() if template_name in ("llama3", "gemma3") else answer
     prompt = rendered(tokenizer, LONGER)
     assert whole.startswith(prompt + written)
-    end = "<|end|>" if own == "phi3" else END
+    end = "<|end|>" if template_name == "phi3" else END
     expected = prompt + written + end
     assert ids == ids_of(tokenizer, expected)
     # A token that reaches into the answer is the answer's.
@@ -196,18 +198,18 @@ def test_thinking_that_the_prompt_has_opened_is_not_opened_twice(name: str) -> N
     tokenizer = tokenizer_of(template(name))
     for thinking in get_args(Thinking):
         encoder = Encoder(tokenizer, thinking=thinking)
-        said, full = encoder.encode(ASK, REST + ANSWER), encoder.encode(ASK, "<think>\n" + REST + ANSWER)
-        assert tokenizer.decode(full.ids) == tokenizer.decode(said.ids)
+        partial, full = encoder.encode(ASK, REST + ANSWER), encoder.encode(ASK, "<think>\n" + REST + ANSWER)
+        assert tokenizer.decode(full.ids) == tokenizer.decode(partial.ids)
         learned = tokenizer.decode(full.ids[full.learned_start :])
-        assert learned.lstrip() == tokenizer.decode(said.ids[said.learned_start :])
+        assert learned.lstrip() == tokenizer.decode(partial.ids[partial.learned_start :])
 
 
 @pytest.mark.parametrize("source", [CLOSING, template("qwen3_5_nothink")], ids=["deepseekv3.1", "qwen3.5"])
 def test_thinking_follows_the_prompt_that_asks_for_it_where_the_default_closes_it(source: str) -> None:
     tokenizer = tokenizer_of(source)
     thinks = rendered(tokenizer, LONGER, thinking=True, enable_thinking=True)
-    found = Encoder(tokenizer).encode(LONGER, REST + ANSWER)
-    assert tokenizer.decode(found.ids) == thinks + REST + ANSWER + END
+    encoded = Encoder(tokenizer).encode(LONGER, REST + ANSWER)
+    assert tokenizer.decode(encoded.ids) == thinks + REST + ANSWER + END
     plain = Encoder(tokenizer).encode(LONGER, ANSWER)
     assert tokenizer.decode(plain.ids) == rendered(tokenizer, LONGER) + ANSWER + END
 
@@ -226,8 +228,8 @@ def test_a_response_that_is_all_thinking_is_left_out_with_the_reason(
 ) -> None:
     tokenizer = tokenizer_of(template(name))
     rows = [row("fine", ["yes", "no"], [1, 2]), row("odd", ["yes", text, "no"], [1, 2, 3])]
-    found = build_examples(rows, tokenizer, max_tokens=900, context=False, thinking=thinking)
-    (entry,) = found.dropped
+    examples = build_examples(rows, tokenizer, max_tokens=900, context=False, thinking=thinking)
+    (entry,) = examples.dropped
     assert entry["completion"] == "odd.1"
     assert entry["reason"] == "the response is all thinking: it never comes to an answer"
     trained = build_examples(rows, tokenizer, max_tokens=900, context=False)
@@ -255,11 +257,11 @@ def test_thinking_of_earlier_turns_is_left_out_as_the_template_does(name: str) -
     tokenizer = tokenizer_of(template(name))
     thoughtful = [*LONGER]
     thoughtful[1] = Message(role="assistant", content=THINKING[name].lstrip() + "Because.")
-    plain, found = (
+    plain, with_thinking = (
         tokenizer.decode(Encoder(tokenizer).encode(chat, ANSWER).ids) for chat in (LONGER, thoughtful)
     )
     # Of line ends around the thinking some templates leave one or two.
-    assert "".join(found.split()) == "".join(plain.split())
+    assert "".join(with_thinking.split()) == "".join(plain.split())
 
 
 def test_sampled_text_keeps_the_channels_that_part_thinking_from_answer() -> None:
@@ -270,13 +272,13 @@ def test_sampled_text_keeps_the_channels_that_part_thinking_from_answer() -> Non
         stream.push(token)
     stream.finish(complete=True)
     assert stream.text == CHANNELS + ANSWER
-    found = Encoder(tokenizer).encode(ASK, stream.text)
-    assert found.ids[found.answer_start :] == drawn
+    encoded = Encoder(tokenizer).encode(ASK, stream.text)
+    assert encoded.ids[encoded.answer_start :] == drawn
 
 
 def test_masked_tokens_cost_nothing_and_packing_changes_nothing(backbone: Backbone) -> None:
     tokenizer = backbone.tokenizer
-    own = tokenizer.chat_template
+    original = tokenizer.chat_template
     backbone.add_adapter("a", LoraSettings(rank=4), seed=1)
     rows = [
         row("a", [THOUGHT + "yes it is", THOUGHT + "no", "maybe"], [1, 2, 3]),
@@ -289,7 +291,7 @@ def test_masked_tokens_cost_nothing_and_packing_changes_nothing(backbone: Backbo
             for setting in get_args(Thinking)
         }
     finally:
-        tokenizer.chat_template = own
+        tokenizer.chat_template = original
     for examples in by_setting.values():
         batch = pack(examples, device=torch.device("cpu"))
         packed = answer_log_probabilities(backbone, "a", batch)
@@ -298,8 +300,8 @@ def test_masked_tokens_cost_nothing_and_packing_changes_nothing(backbone: Backbo
             ids = torch.tensor([answer.ids])
             with backbone.using("a"):
                 states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0]
-            said = backbone.logits(states).float().log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-            assert torch.allclose(said[answer.learned_start - 1 :].sum(), value, atol=1e-3)
+            log_probs = backbone.logits(states).float().log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+            assert torch.allclose(log_probs[answer.learned_start - 1 :].sum(), value, atol=1e-3)
     counted = {
         setting: pack(examples, device=torch.device("cpu")).answer_tokens.tolist()
         for setting, examples in by_setting.items()
@@ -330,14 +332,14 @@ def test_segments_of_thinking_that_is_not_learned_from_are_not_scored() -> None:
     tokenizer = tokenizer_of(template("qwen3"))
     text = THOUGHT + "The sky is blue today. The sun is far away."
     first = text.index("The sky")
-    found = {
+    by_setting = {
         setting: cut(text, "sentence", Encoder(tokenizer, thinking=setting).encode(ASK, text, offsets=True))
         for setting in get_args(Thinking)
     }
-    assert found["mask"] == found["strip"]
-    assert all(end > first for _, end in found["mask"])
-    assert found["train"][-len(found["mask"]) :] == found["mask"]
-    assert len(found["train"]) > len(found["mask"])
+    assert by_setting["mask"] == by_setting["strip"]
+    assert all(end > first for _, end in by_setting["mask"])
+    assert by_setting["train"][-len(by_setting["mask"]) :] == by_setting["mask"]
+    assert len(by_setting["train"]) > len(by_setting["mask"])
 
 
 def test_a_base_whose_template_cannot_be_trained_on_is_refused_by_name(tmp_path: Path) -> None:

@@ -205,8 +205,8 @@ def by_length(
 def test_dense_rewards_count_and_what_cannot_be_scored_is_left_out(tmp_path: Path):
     rows = [ALPACA | {"output_1": "longer"}, ALPACA | {"output_1": ""}, ALPACA | {"output_2": "longer"}]
     items = items_of("alpaca-pairs", written(tmp_path / "set.jsonl", *rows))
-    found, left_out = scored_items(by_length, items)
-    assert [(one.chosen, one.rejected) for one in found] == [((6.0,), (3.0,)), ((3.0,), (6.0,))]
+    scored_pairs, left_out = scored_items(by_length, items)
+    assert [(item.chosen, item.rejected) for item in scored_pairs] == [((6.0,), (3.0,)), ((3.0,), (6.0,))]
     assert left_out == 1
     result = measure(YARDSTICKS["alpaca-pairs"], by_length, tmp_path / "set.jsonl")
     assert (result["items"], result["left_out"], result["figures"]["all"]["value"]) == (2, 1, 0.5)
