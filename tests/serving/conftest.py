@@ -66,13 +66,13 @@ def write_checkpoint(
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """A tiny base, and checkpoints "zero" (never trained), "warm", "hot" and "reward"."""
     root = tmp_path_factory.mktemp("served")
-    found = Folders(root / "models", root / "checkpoints")
-    tiny_model_folder(found.base)
-    write_checkpoint(found.base, found.checkpoints / "zero")
-    write_checkpoint(found.base, found.checkpoints / "warm", trained=0.3, seed=1)
-    write_checkpoint(found.base, found.checkpoints / "hot", trained=0.3, seed=2)
-    write_checkpoint(found.base, found.checkpoints / "reward", kind="reward", trained=0.3, seed=3)
-    return found
+    paths = Folders(root / "models", root / "checkpoints")
+    tiny_model_folder(paths.base)
+    write_checkpoint(paths.base, paths.checkpoints / "zero")
+    write_checkpoint(paths.base, paths.checkpoints / "warm", trained=0.3, seed=1)
+    write_checkpoint(paths.base, paths.checkpoints / "hot", trained=0.3, seed=2)
+    write_checkpoint(paths.base, paths.checkpoints / "reward", kind="reward", trained=0.3, seed=3)
+    return paths
 
 
 @pytest.fixture(scope="session")
@@ -101,10 +101,10 @@ def ask(client: openai.OpenAI) -> Callable[..., str]:
     """`ask("zero", seed=3)` is the text that a model answers "What is the sun?" with."""
 
     def answer(model: str, **choices: object) -> str:
-        asked: dict[str, Any] = {"max_tokens": 16, "seed": 1, **choices}
+        request: dict[str, Any] = {"max_tokens": 16, "seed": 1, **choices}
         messages: list[Any] = [{"role": "user", "content": "What is the sun?"}]
-        told = client.chat.completions.create(model=model, messages=messages, **asked)
-        text: str = told.choices[0].message.content
+        completion = client.chat.completions.create(model=model, messages=messages, **request)
+        text: str = completion.choices[0].message.content
         return text
 
     return answer

@@ -137,10 +137,10 @@ def score_of(reward: Backbone, ids: list[int]) -> float:
 
 def test_scores_are_those_of_the_head_at_the_end_token(server: RunningServer, reward: Backbone):
     completions = ["A star.", "", "The sun rises in the east 🌅 and sets in the west."]
-    told = score(server, completions=completions)
-    assert told.status_code == 200
+    response = score(server, completions=completions)
+    assert response.status_code == 200
     expected = [score_of(reward, tokens_of(reward, "What is the sun?", text)) for text in completions]
-    assert told.json()["scores"] == pytest.approx(expected, abs=1e-5)
+    assert response.json()["scores"] == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) == 3
 
 
@@ -150,8 +150,8 @@ def test_a_long_prompt_loses_its_front_as_in_training(server: RunningServer, rew
     assert len(ids) > 2048
     # The reward run's max_tokens is 1,024: the beginning-of-text token and the last 1,023.
     expected = score_of(reward, ids[:1] + ids[-1023:])
-    told = score(server, messages=[{"role": "user", "content": question}], completions=["A star."])
-    assert told.json()["scores"] == pytest.approx([expected], abs=1e-5)
+    response = score(server, messages=[{"role": "user", "content": question}], completions=["A star."])
+    assert response.json()["scores"] == pytest.approx([expected], abs=1e-5)
 
 
 def test_many_completions_are_scored_as_each_alone(server: RunningServer):
@@ -194,7 +194,7 @@ def test_every_heads_output_is_told_to_who_asks(server: RunningServer, folders: 
     )
     try:
         completions = ["A star.", "Nothing."]
-        told = score(server, model="several-heads", completions=completions, heads=True).json()
+        with_heads = score(server, model="several-heads", completions=completions, heads=True).json()
         plain = score(server, model="several-heads", completions=completions).json()
     finally:
         shutil.rmtree(folder)
@@ -205,11 +205,11 @@ def test_every_heads_output_is_told_to_who_asks(server: RunningServer, folders: 
         with torch.inference_mode(), backbone.using("trained"):
             state = backbone.hidden_states(row, torch.ones_like(row)).states[0, -1]
         members = (weights["score"] @ state).tolist()
-        assert told["heads"]["score"][index] == pytest.approx(members, abs=1e-5)
-        assert told["scores"][index] == pytest.approx(sum(members) / 3, abs=1e-5)
+        assert with_heads["heads"]["score"][index] == pytest.approx(members, abs=1e-5)
+        assert with_heads["scores"][index] == pytest.approx(sum(members) / 3, abs=1e-5)
         chance = torch.sigmoid(weights["safe"][0] @ state + 0.5).item()
-        assert told["heads"]["safe"][index] == pytest.approx([chance], abs=1e-5)
-    assert plain["scores"] == told["scores"]
+        assert with_heads["heads"]["safe"][index] == pytest.approx([chance], abs=1e-5)
+    assert plain["scores"] == with_heads["scores"]
 
 
 def test_segments_are_told_with_their_places_and_rewards(server: RunningServer, folders: Folders):
@@ -239,22 +239,25 @@ def test_segments_are_told_with_their_places_and_rewards(server: RunningServer, 
     )
     first, whole = "A star 🌞 is hot.", "A star 🌞 is hot. It is far away."
     try:
-        told = score(server, model="fine-grained", completions=[whole, ""], heads=True).json()
+        with_heads = score(server, model="fine-grained", completions=[whole, ""], heads=True).json()
         plain = score(server, model="fine-grained", completions=[whole])
     finally:
         shutil.rmtree(folder)
     assert plain.status_code == 400, "it has no score"
-    assert told["scores"] == []
-    segments, none = told["segments"]["facts"]
+    assert with_heads["scores"] == []
+    segments, none = with_heads["segments"]["facts"]
     assert none == []
-    assert [(one["start"], one["end"]) for one in segments] == [(0, len(first)), (len(first), len(whole))]
+    assert [(entry["start"], entry["end"]) for entry in segments] == [
+        (0, len(first)),
+        (len(first), len(whole)),
+    ]
     # The first sentence's last token is read where it stands, which is where the row of it alone ends.
-    for one, text in zip(segments, (first, whole), strict=True):
+    for segment, text in zip(segments, (first, whole), strict=True):
         row = torch.tensor([tokens_of(backbone, "What is the sun?", text)[:-1]])
         with torch.inference_mode(), backbone.using("trained"):
             state = backbone.hidden_states(row, torch.ones_like(row)).states[0, -1]
         expected = (backbone.head_state("trained")["facts"][0] @ state + 0.5).item()
-        assert one["reward"] == pytest.approx(expected, abs=1e-4)
+        assert segment["reward"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

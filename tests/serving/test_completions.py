@@ -34,25 +34,25 @@ def rendered(tokenizer: Any) -> torch.Tensor:
 
 def test_a_greedy_chat_is_what_transformers_writes(client: openai.OpenAI, oracle: tuple[Any, Any]):
     model, tokenizer = oracle
-    told = client.chat.completions.create(model=BASE, messages=CHAT, temperature=0, max_tokens=20)
+    completion = client.chat.completions.create(model=BASE, messages=CHAT, temperature=0, max_tokens=20)
     ids = rendered(tokenizer)
     written = model.generate(ids, do_sample=False, max_new_tokens=20)[0, ids.shape[1] :]
     expected = tokenizer.decode(written, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
-    assert told.choices[0].message.content == expected
-    assert told.choices[0].message.role == "assistant"
-    assert told.usage is not None
-    assert told.usage.prompt_tokens == ids.shape[1]
-    assert told.usage.completion_tokens == len(written)
-    assert told.usage.total_tokens == ids.shape[1] + len(written)
+    assert completion.choices[0].message.content == expected
+    assert completion.choices[0].message.role == "assistant"
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == ids.shape[1]
+    assert completion.usage.completion_tokens == len(written)
+    assert completion.usage.total_tokens == ids.shape[1] + len(written)
 
 
 def test_a_raw_text_is_continued_without_a_chat_around_it(client: openai.OpenAI, oracle: tuple[Any, Any]):
     model, tokenizer = oracle
-    told = client.completions.create(model=BASE, prompt="the sun", temperature=0, max_tokens=9)
+    completion = client.completions.create(model=BASE, prompt="the sun", temperature=0, max_tokens=9)
     ids = tokenizer("the sun", return_tensors="pt")["input_ids"]
     written = model.generate(ids, do_sample=False, max_new_tokens=9)[0, ids.shape[1] :]
     expected = tokenizer.decode(written, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
-    assert told.choices[0].text == expected
+    assert completion.choices[0].text == expected
     by_tokens = client.completions.create(model=BASE, prompt=ids[0].tolist(), temperature=0, max_tokens=9)
     assert by_tokens.choices[0].text == expected
 
@@ -61,7 +61,7 @@ def test_a_chat_goes_on_from_the_text_of_its_last_message(client: openai.OpenAI,
     model, tokenizer = oracle
     begun = [*CHAT, {"role": "assistant", "content": "The sun is 👩\u200d🏫 a"}]
     continuing = {"add_generation_prompt": False, "continue_final_message": True}
-    told = client.chat.completions.create(
+    completion = client.chat.completions.create(
         model=BASE, messages=begun, temperature=0, max_tokens=12, extra_body=continuing
     )
     encoded = tokenizer.apply_chat_template(
@@ -70,17 +70,17 @@ def test_a_chat_goes_on_from_the_text_of_its_last_message(client: openai.OpenAI,
     ids = encoded["input_ids"]
     written = model.generate(ids, do_sample=False, max_new_tokens=12)[0, ids.shape[1] :]
     expected = tokenizer.decode(written, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
-    assert told.choices[0].message.content == expected
-    assert told.usage is not None
-    assert told.usage.prompt_tokens == ids.shape[1]
+    assert completion.choices[0].message.content == expected
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == ids.shape[1]
 
 
 def test_every_choice_names_the_seed_that_draws_it_again_alone(client: openai.OpenAI):
-    told = client.chat.completions.create(model=BASE, messages=CHAT, n=4, seed=40, max_tokens=16)
-    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
-    seeds = [choice.model_extra["seed"] for choice in told.choices if choice.model_extra]
+    completion = client.chat.completions.create(model=BASE, messages=CHAT, n=4, seed=40, max_tokens=16)
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+    seeds = [choice.model_extra["seed"] for choice in completion.choices if choice.model_extra]
     assert seeds == [40, 41, 42, 43]
-    for seed, choice in zip(seeds, told.choices, strict=True):
+    for seed, choice in zip(seeds, completion.choices, strict=True):
         again = client.chat.completions.create(model=BASE, messages=CHAT, seed=seed, max_tokens=16)
         assert again.choices[0].message.content == choice.message.content
 
@@ -98,17 +98,19 @@ def test_without_a_seed_answers_differ_and_still_name_theirs(client: openai.Open
 
 
 def test_several_prompts_are_answered_in_order_with_seeds_of_their_own(client: openai.OpenAI):
-    told = client.completions.create(model=BASE, prompt=["the sun", "a question"], n=2, seed=7, max_tokens=8)
-    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
+    completion = client.completions.create(
+        model=BASE, prompt=["the sun", "a question"], n=2, seed=7, max_tokens=8
+    )
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
     alone = client.completions.create(model=BASE, prompt="a question", seed=9, max_tokens=8)
-    assert alone.choices[0].text == told.choices[2].text
+    assert alone.choices[0].text == completion.choices[2].text
 
 
 def test_a_stream_tells_the_same_text_as_a_whole_answer(client: openai.OpenAI):
-    asked: dict[str, Any] = {"model": BASE, "messages": CHAT, "n": 3, "seed": 5, "max_tokens": 24}
-    whole = client.chat.completions.create(**asked)
+    request: dict[str, Any] = {"model": BASE, "messages": CHAT, "n": 3, "seed": 5, "max_tokens": 24}
+    whole = client.chat.completions.create(**request)
     chunks = list(
-        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
     )
     texts, ended, roles = ["", "", ""], {}, {}
     for chunk in chunks[:-1]:
@@ -128,9 +130,9 @@ def test_a_stream_tells_the_same_text_as_a_whole_answer(client: openai.OpenAI):
 
 
 def test_a_text_stream_tells_the_same_text_as_a_whole_answer(client: openai.OpenAI):
-    asked: dict[str, Any] = {"model": BASE, "prompt": "the sun", "seed": 5, "max_tokens": 24}
-    whole = client.completions.create(**asked)
-    pieces = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+    request: dict[str, Any] = {"model": BASE, "prompt": "the sun", "seed": 5, "max_tokens": 24}
+    whole = client.completions.create(**request)
+    pieces = [chunk.choices[0].text for chunk in client.completions.create(**request, stream=True)]
     assert "".join(pieces) == whole.choices[0].text
 
 
@@ -151,10 +153,12 @@ def test_a_stream_ends_with_done_as_openai_ends_it(server: RunningServer):
 def test_the_text_ends_before_a_stop_string(client: openai.OpenAI):
     free = client.completions.create(model=BASE, prompt="the sun", seed=2, max_tokens=40).choices[0].text
     stop = free[5:8]
-    for given in (stop, ["never written by chance", stop]):
-        told = client.completions.create(model=BASE, prompt="the sun", seed=2, max_tokens=40, stop=given)
-        assert told.choices[0].text == free[: free.index(stop)]
-        assert told.choices[0].finish_reason == "stop"
+    for stop_parameter in (stop, ["never written by chance", stop]):
+        completion = client.completions.create(
+            model=BASE, prompt="the sun", seed=2, max_tokens=40, stop=stop_parameter
+        )
+        assert completion.choices[0].text == free[: free.index(stop)]
+        assert completion.choices[0].finish_reason == "stop"
     assert (
         client.completions.create(model=BASE, prompt="the sun", seed=2, max_tokens=3).choices[0].finish_reason
         == "length"
@@ -163,19 +167,21 @@ def test_the_text_ends_before_a_stop_string(client: openai.OpenAI):
 
 def test_top_k_one_is_greedy(client: openai.OpenAI):
     greedy = client.chat.completions.create(model=BASE, messages=CHAT, temperature=0, max_tokens=12)
-    one = client.chat.completions.create(model=BASE, messages=CHAT, max_tokens=12, extra_body={"top_k": 1})
+    top_one = client.chat.completions.create(
+        model=BASE, messages=CHAT, max_tokens=12, extra_body={"top_k": 1}
+    )
     nearly = client.chat.completions.create(model=BASE, messages=CHAT, max_tokens=12, top_p=1e-6)
-    assert one.choices[0].message.content == greedy.choices[0].message.content
+    assert top_one.choices[0].message.content == greedy.choices[0].message.content
     assert nearly.choices[0].message.content == greedy.choices[0].message.content
 
 
 def test_log_probabilities_of_a_chat_are_the_models_own(client: openai.OpenAI, oracle: tuple[Any, Any]):
     model, tokenizer = oracle
-    told = client.chat.completions.create(
+    completion = client.chat.completions.create(
         model=BASE, messages=CHAT, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3
     )
-    assert told.choices[0].logprobs is not None
-    content = told.choices[0].logprobs.content or []
+    assert completion.choices[0].logprobs is not None
+    content = completion.choices[0].logprobs.content or []
     prompt = rendered(tokenizer)
     row = model.generate(prompt, do_sample=False, max_new_tokens=6)
     with torch.inference_mode():
@@ -190,11 +196,11 @@ def test_log_probabilities_of_a_chat_are_the_models_own(client: openai.OpenAI, o
 
 
 def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client: openai.OpenAI):
-    asked: dict[str, Any] = {"model": BASE, "messages": CHAT, "seed": 5, "max_tokens": 12, "logprobs": True}
-    whole = client.chat.completions.create(**asked).choices[0].logprobs
+    request: dict[str, Any] = {"model": BASE, "messages": CHAT, "seed": 5, "max_tokens": 12, "logprobs": True}
+    whole = client.chat.completions.create(**request).choices[0].logprobs
     streamed = [
         token
-        for chunk in client.chat.completions.create(**asked, stream=True)
+        for chunk in client.chat.completions.create(**request, stream=True)
         if chunk.choices[0].logprobs
         for token in chunk.choices[0].logprobs.content or []
     ]
@@ -203,8 +209,8 @@ def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client: ope
 
 
 def test_log_probabilities_of_a_text_have_openais_older_shape(client: openai.OpenAI):
-    told = client.completions.create(model=BASE, prompt="the sun", seed=3, max_tokens=8, logprobs=2)
-    log_probs = told.choices[0].logprobs
+    completion = client.completions.create(model=BASE, prompt="the sun", seed=3, max_tokens=8, logprobs=2)
+    log_probs = completion.choices[0].logprobs
     assert log_probs is not None
     assert log_probs.tokens
     assert log_probs.text_offset is not None
@@ -228,7 +234,7 @@ def test_content_given_in_parts_is_put_together(client: openai.OpenAI):
 
 
 def test_the_defaults_of_openai_spelled_out_are_taken(client: openai.OpenAI):
-    told = client.chat.completions.create(
+    completion = client.chat.completions.create(
         model=BASE,
         messages=CHAT,
         max_completion_tokens=4,
@@ -239,4 +245,4 @@ def test_the_defaults_of_openai_spelled_out_are_taken(client: openai.OpenAI):
         response_format={"type": "text"},
         stop=None,
     )
-    assert told.choices[0].message.content is not None
+    assert completion.choices[0].message.content is not None

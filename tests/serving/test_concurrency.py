@@ -46,28 +46,28 @@ def alone(folders: Folders) -> dict[Asked, str]:
         backbone = Backbone.load(folders.base, device="cpu", dtype=torch.float32)
         if model != BASE:
             backbone.load_adapter(model, folders.checkpoints / model)
-        for one in (request for request in REQUESTS if request.model == model):
-            text = f"<|begin|><|im_start|>user\n{one.content}<|im_end|>\n<|im_start|>assistant\n"
+        for chat in (request for request in REQUESTS if request.model == model):
+            text = f"<|begin|><|im_start|>user\n{chat.content}<|im_end|>\n<|im_start|>assistant\n"
             prompt = backbone.tokenizer(text, add_special_tokens=False)["input_ids"]
-            parameters = SamplingParameters(seed=one.seed, max_tokens=TOKENS)
+            parameters = SamplingParameters(seed=chat.seed, max_tokens=TOKENS)
             [[sample]] = rollout(backbone, [prompt], parameters, adapter=None if model == BASE else model)
-            answers[one] = sample.text
+            answers[chat] = sample.text
     return answers
 
 
-def streamed(server: RunningServer, one: Asked) -> str:
+def streamed(server: RunningServer, request: Asked) -> str:
     with connect(server) as client:
-        messages: list[Any] = [{"role": "user", "content": one.content}]
+        messages: list[Any] = [{"role": "user", "content": request.content}]
         chunks = client.chat.completions.create(
-            model=one.model, messages=messages, seed=one.seed, max_tokens=TOKENS, stream=True
+            model=request.model, messages=messages, seed=request.seed, max_tokens=TOKENS, stream=True
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
 def all_at_once(server: RunningServer) -> dict[Asked, str]:
     with ThreadPoolExecutor(len(REQUESTS)) as pool:
-        found = pool.map(lambda one: streamed(server, one), REQUESTS)
-        return dict(zip(REQUESTS, found, strict=True))
+        texts = pool.map(lambda request: streamed(server, request), REQUESTS)
+        return dict(zip(REQUESTS, texts, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +119,19 @@ def test_a_short_answer_does_not_wait_for_a_long_one(roomy: RunningServer):
 def test_scores_and_comparisons_are_given_while_answers_are_written(roomy: RunningServer):
     with connect(roomy) as client:
         stream = begin_long_stream(client)
-        asked = {"messages": [{"role": "user", "content": "a"}]}
+        chat = {"messages": [{"role": "user", "content": "a"}]}
         for path, body in (
-            ("score", {"model": "reward", "completions": ["b"] * 20, **asked}),
-            ("kl", {"model": "warm", "completion": "b", **asked}),
+            ("score", {"model": "reward", "completions": ["b"] * 20, **chat}),
+            ("kl", {"model": "warm", "completion": "b", **chat}),
         ):
-            told = httpx.post(
+            response = httpx.post(
                 f"{roomy.url}/v1/{path}",
                 json=body,
                 headers={"Authorization": f"Bearer {roomy.key}"},
                 timeout=60,
                 trust_env=False,
             )
-            assert told.status_code == 200
+            assert response.status_code == 200
         assert figures(roomy)["rondo_running_rows"] == 1
         before = figures(roomy)["rondo_tokens_total", "completion"]
         wait_for(lambda: figures(roomy)["rondo_tokens_total", "completion"] > before)
@@ -139,26 +139,26 @@ def test_scores_and_comparisons_are_given_while_answers_are_written(roomy: Runni
 
 
 def test_a_client_that_leaves_makes_place_and_disturbs_nobody(roomy: RunningServer, alone: dict[Asked, str]):
-    one = REQUESTS[1]
+    request = REQUESTS[1]
     with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
         leaving = [begin_long_stream(client) for _ in range(5)]
-        staying = pool.submit(streamed, roomy, one)
+        staying = pool.submit(streamed, roomy, request)
         for stream in leaving:
             stream.close()
-        assert staying.result() == alone[one]
+        assert staying.result() == alone[request]
     wait_for(lambda: figures(roomy)["rondo_running_rows"] == 0, seconds=20)
 
 
 def test_a_request_that_cannot_be_answered_disturbs_nobody(
     roomy: RunningServer, alone: dict[Asked, str], folders: Folders
 ):
-    one = REQUESTS[2]
+    request = REQUESTS[2]
     with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
-        going = pool.submit(streamed, roomy, one)
+        going = pool.submit(streamed, roomy, request)
         for model, prompt in (("nothing", "a"), (BASE, [5] * 2049), (BASE, [10**6])):
             with pytest.raises(openai.APIStatusError):
                 client.completions.create(model=model, prompt=prompt, max_tokens=1)
-        assert going.result() == alone[one]
+        assert going.result() == alone[request]
 
 
 # ── Deadlines ─────────────────────────────────────────────────────────────────────────
@@ -209,12 +209,12 @@ def test_who_waits_beyond_his_time_is_told_so_and_the_server_has_a_bound_of_its_
         assert client.completions.create(model=BASE, prompt="a", max_tokens=1).choices
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan", "inf"])
-def test_a_timeout_that_is_no_time_is_refused(roomy: RunningServer, given: str):
+@pytest.mark.parametrize("timeout", ["0", "-1", "soon", "nan", "inf"])
+def test_a_timeout_that_is_no_time_is_refused(roomy: RunningServer, timeout: str):
     with connect(roomy) as client:
         with pytest.raises(openai.BadRequestError) as refusal:
             client.completions.create(
-                model=BASE, prompt="a", max_tokens=1, extra_headers={"X-Request-Timeout": given}
+                model=BASE, prompt="a", max_tokens=1, extra_headers={"X-Request-Timeout": timeout}
             )
         assert refusal.value.param == "X-Request-Timeout"
 
@@ -237,16 +237,16 @@ def test_one_key_cannot_take_all_places(folders: Folders):
             assert 1 <= int(refusal.value.response.headers["Retry-After"]) <= 60
             assert second.completions.create(model=BASE, prompt="a", max_tokens=1).choices
             # The web application says on whose behalf it asks; another program is not believed that.
-            asked: dict[str, Any] = {
+            request: dict[str, Any] = {
                 "model": BASE,
                 "prompt": "a",
                 "max_tokens": 1,
                 "extra_headers": {"X-Rondo-Client": "token 7"},
             }
-            assert first.completions.create(**asked).choices
+            assert first.completions.create(**request).choices
             streams += [begin_long_stream(second) for _ in range(2)]
             with pytest.raises(openai.RateLimitError):
-                second.completions.create(**asked)
+                second.completions.create(**request)
             # Who leaves makes place.
             streams[0].close()
             wait_for(lambda: figures(server)["rondo_running_requests"] == 3)
@@ -265,10 +265,10 @@ def test_what_had_come_before_sigterm_is_answered_also_where_it_had_to_wait(
     arguments = ["--max-rows", "2", "--seconds-to-stop", "120"]
     with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:
         with ThreadPoolExecutor(6) as pool:
-            answers = [pool.submit(streamed, server, one) for one in REQUESTS[:6]]
+            answers = [pool.submit(streamed, server, request) for request in REQUESTS[:6]]
             wait_for(lambda: server.health()["waiting"] == 4)
             server.process.send_signal(signal.SIGTERM)
-            assert [answer.result() for answer in answers] == [alone[one] for one in REQUESTS[:6]]
+            assert [answer.result() for answer in answers] == [alone[request] for request in REQUESTS[:6]]
         assert server.process.wait(60) == 0
 
 
@@ -280,22 +280,22 @@ def test_prometheus_is_told_what_was_done(folders: Folders):
         running_model_server(folders.models, folders.checkpoints) as server,
         connect(server) as client,
     ):
-        told = client.completions.create(model="warm", prompt=[5] * 7, max_tokens=4, n=3, seed=1)
+        completion = client.completions.create(model="warm", prompt=[5] * 7, max_tokens=4, n=3, seed=1)
         with pytest.raises(openai.NotFoundError):
             client.completions.create(model="nothing", prompt="a", max_tokens=4)
-        found = figures(server)
-        assert told.usage is not None
+        metrics = figures(server)
+        assert completion.usage is not None
         # The prompt is read once for three answers.
-        assert found["rondo_tokens_total", "prompt"] == 7
-        assert found["rondo_tokens_total", "completion"] == told.usage.completion_tokens
-        assert found["rondo_requests_total", "answered", "/v1/completions"] == 1
-        assert found["rondo_requests_total", "refused", "/v1/completions"] == 1
-        assert found["rondo_request_seconds_count", "/v1/completions"] == 1
-        assert found["rondo_queue_seconds_count", "/v1/completions"] == 1
-        assert found["rondo_adapters_loaded"] == 1
-        assert found["rondo_ready"] == 1
-        assert found["rondo_queue_depth"] == found["rondo_running_rows"] == 0
-        assert 0 < found["rondo_step_seconds_total"] < 60
+        assert metrics["rondo_tokens_total", "prompt"] == 7
+        assert metrics["rondo_tokens_total", "completion"] == completion.usage.completion_tokens
+        assert metrics["rondo_requests_total", "answered", "/v1/completions"] == 1
+        assert metrics["rondo_requests_total", "refused", "/v1/completions"] == 1
+        assert metrics["rondo_request_seconds_count", "/v1/completions"] == 1
+        assert metrics["rondo_queue_seconds_count", "/v1/completions"] == 1
+        assert metrics["rondo_adapters_loaded"] == 1
+        assert metrics["rondo_ready"] == 1
+        assert metrics["rondo_queue_depth"] == metrics["rondo_running_rows"] == 0
+        assert 0 < metrics["rondo_step_seconds_total"] < 60
 
 
 def test_the_figures_need_the_key(roomy: RunningServer):
@@ -305,6 +305,6 @@ def test_the_figures_need_the_key(roomy: RunningServer):
 
 
 def test_health_says_how_many_wait(roomy: RunningServer):
-    told = roomy.health()
-    assert (told["waiting"], told["computing"]) == (0, False)
-    assert json.dumps(told)
+    health = roomy.health()
+    assert (health["waiting"], health["computing"]) == (0, False)
+    assert json.dumps(health)

@@ -44,34 +44,34 @@ def log_probabilities(backbone: Backbone, model: str) -> list[float]:
     with torch.inference_mode(), backbone.using(None if model == BASE else model):
         logits = backbone.logits(backbone.hidden_states(row, torch.ones_like(row)).states[0])
     values = torch.log_softmax(logits.float(), -1)
-    found: list[float] = values[range(start - 1, len(ids) - 1), ids[start:]].tolist()
-    return found
+    log_probs: list[float] = values[range(start - 1, len(ids) - 1), ids[start:]].tolist()
+    return log_probs
 
 
 @pytest.mark.parametrize(("model", "reference"), [("warm", None), ("warm", "hot"), (BASE, "hot")])
 def test_it_is_the_difference_of_the_two_models_log_probabilities(
     server: RunningServer, backbone: Backbone, model: str, reference: str | None
 ):
-    told = ask(server, model=model, **({"reference": reference} if reference else {})).json()
-    own, other = log_probabilities(backbone, model), log_probabilities(backbone, reference or BASE)
-    assert told["kl"] == pytest.approx(
-        [mine - theirs for mine, theirs in zip(own, other, strict=True)], abs=1e-4
+    divergence = ask(server, model=model, **({"reference": reference} if reference else {})).json()
+    of_model, other = log_probabilities(backbone, model), log_probabilities(backbone, reference or BASE)
+    assert divergence["kl"] == pytest.approx(
+        [mine - theirs for mine, theirs in zip(of_model, other, strict=True)], abs=1e-4
     )
-    assert max(map(abs, told["kl"])) > 0.1
-    assert (told["model"], told["reference"]) == (model, reference or BASE)
+    assert max(map(abs, divergence["kl"])) > 0.1
+    assert (divergence["model"], divergence["reference"]) == (model, reference or BASE)
 
 
 def test_every_token_has_its_place_in_the_answer(server: RunningServer):
-    told = ask(server).json()
-    assert len(told["tokens"]) == len(told["offsets"]) == len(told["kl"])
+    divergence = ask(server).json()
+    assert len(divergence["tokens"]) == len(divergence["offsets"]) == len(divergence["kl"])
     covered = set()
-    for token, (start, end) in zip(told["tokens"][:-1], told["offsets"][:-1], strict=True):
+    for token, (start, end) in zip(divergence["tokens"][:-1], divergence["offsets"][:-1], strict=True):
         covered |= set(range(start, end))
         # Bytes of the sun have its whole place; every other token is what stands there.
         assert token == ANSWER[start:end] or "🌞" in ANSWER[start:end]
     assert covered == set(range(len(ANSWER)))
-    assert told["tokens"][-1] == "<|im_end|>"
-    assert told["offsets"][-1] == [len(ANSWER), len(ANSWER)]
+    assert divergence["tokens"][-1] == "<|im_end|>"
+    assert divergence["offsets"][-1] == [len(ANSWER), len(ANSWER)]
 
 
 def test_a_model_is_at_no_distance_from_itself(server: RunningServer):
@@ -80,8 +80,8 @@ def test_a_model_is_at_no_distance_from_itself(server: RunningServer):
 
 
 def test_an_empty_answer_is_its_end_token(server: RunningServer):
-    told = ask(server, completion="").json()
-    assert told["offsets"] == [[0, 0]]
+    divergence = ask(server, completion="").json()
+    assert divergence["offsets"] == [[0, 0]]
 
 
 @pytest.mark.parametrize(

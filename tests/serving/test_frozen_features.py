@@ -47,15 +47,15 @@ def scored(server: RunningServer, row: SnapshotRow, *, heads: bool) -> dict[str,
         "completions": [completion.text for completion in row.completions],
         "heads": heads,
     }
-    told = httpx.post(
+    response = httpx.post(
         f"{server.url}/v1/score",
         json=body,
         headers={"Authorization": f"Bearer {server.key}"},
         timeout=60,
         trust_env=False,
     )
-    assert told.status_code == 200, told.text
-    result: dict[str, object] = told.json()
+    assert response.status_code == 200, response.text
+    result: dict[str, object] = response.json()
     return result
 
 
@@ -65,11 +65,11 @@ def test_the_server_gives_the_trainers_scores_of_every_judgment(
     rows = judgments()[:4]
     examples = build_examples(rows, backbone.tokenizer, max_tokens=128, context=False).train
     for row, example in zip(rows, examples, strict=True):
-        own = read_rewards(backbone, frozen, pack([example], device=torch.device("cpu"))).tolist()
-        told = scored(server, row, heads=True)
-        assert told["scores"] == pytest.approx(own, abs=1e-5)
-        members = told["heads"]["score"]  # type: ignore[index]
-        assert [sum(of_one) / 2 for of_one in members] == pytest.approx(own, abs=1e-5)
+        expected = read_rewards(backbone, frozen, pack([example], device=torch.device("cpu"))).tolist()
+        answer = scored(server, row, heads=True)
+        assert answer["scores"] == pytest.approx(expected, abs=1e-5)
+        members = answer["heads"]["score"]  # type: ignore[index]
+        assert [sum(of_one) / 2 for of_one in members] == pytest.approx(expected, abs=1e-5)
         assert members[0][0] != members[0][1]
 
 
@@ -81,8 +81,8 @@ def test_a_policy_is_rewarded_with_the_same_scores(folders: Folders, backbone: B
     reward = LearnedReward(backbone, frozen, settings)
     texts = [completion.text for completion in row.completions]
 
-    found = [score.value for score in reward([row.messages] * len(texts), texts, [None] * len(texts))]
+    scores = [score.value for score in reward([row.messages] * len(texts), texts, [None] * len(texts))]
 
     (example,) = build_examples([row], backbone.tokenizer, max_tokens=128, context=False).train
-    own = read_rewards(backbone, frozen, pack([example], device=torch.device("cpu"))).tolist()
-    assert found == pytest.approx(own, abs=1e-5)
+    expected = read_rewards(backbone, frozen, pack([example], device=torch.device("cpu"))).tolist()
+    assert scores == pytest.approx(expected, abs=1e-5)

@@ -51,7 +51,9 @@ def by_group(folders: Folders, grouped: str) -> dict[str, list[float]]:
 
 def expected(by_group: dict[str, list[float]], a: float, b: float) -> list[float]:
     """The weighted mean of both groups' rewards."""
-    return [(a * one + b * other) / (a + b) for one, other in zip(by_group["A"], by_group["B"], strict=True)]
+    return [
+        (a * of_a + b * other) / (a + b) for of_a, other in zip(by_group["A"], by_group["B"], strict=True)
+    ]
 
 
 def test_the_server_scores_for_the_groups_that_are_named(
@@ -60,8 +62,8 @@ def test_the_server_scores_for_the_groups_that_are_named(
     def scores(**options: object) -> list[float]:
         answered = score(server, model=grouped, messages=CHAT, completions=TEXTS, **options)
         assert answered.status_code == 200, answered.text
-        found: list[float] = answered.json()["scores"]
-        return found
+        values: list[float] = answered.json()["scores"]
+        return values
 
     assert scores(reward="groups", groups={"A": 1}) == pytest.approx(by_group["A"], abs=1e-5)
     assert scores(reward="groups", groups={"A": 3, "B": 1}) == pytest.approx(
@@ -71,8 +73,8 @@ def test_the_server_scores_for_the_groups_that_are_named(
     assert scores(reward="worst_group") == pytest.approx(worst, abs=1e-5)
     # The long text is the first: A prefers it, B the other.
     assert (by_group["A"][0] > by_group["A"][1], by_group["B"][0] > by_group["B"][1]) == (True, False)
-    told = score(server, model=grouped, messages=CHAT, completions=TEXTS, heads=True).json()["groups"]
-    assert {name: pytest.approx(values, abs=1e-5) for name, values in told.items()} == by_group
+    groups = score(server, model=grouped, messages=CHAT, completions=TEXTS, heads=True).json()["groups"]
+    assert {name: pytest.approx(values, abs=1e-5) for name, values in groups.items()} == by_group
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_it_does_not_start_without_a_key():
 
 
 def test_a_taken_port_is_said_with_what_to_do():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         ended = run_server("--port", str(port))
     assert ended.returncode == 2
     assert f"port {port}" in ended.stderr

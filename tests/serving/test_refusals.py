@@ -22,9 +22,9 @@ def post(server: RunningServer, path: str, body: bytes, **headers: str) -> tuple
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
     connection.request("POST", path, body, {"Authorization": f"Bearer {server.key}", **headers})
     response = connection.getresponse()
-    told = json.loads(response.read())
+    answer = json.loads(response.read())
     connection.close()
-    return response.status, told["error"]
+    return response.status, answer["error"]
 
 
 @pytest.mark.parametrize("key", ["wrong", "x"])
@@ -43,15 +43,15 @@ def test_without_a_key_nothing_is_read(server: RunningServer, path: str):
 def test_health_needs_no_key_but_names_models_only_with_it(server: RunningServer):
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
     connection.request("GET", "/health")
-    told = json.loads(connection.getresponse().read())
+    health = json.loads(connection.getresponse().read())
     connection.close()
-    assert told["state"] == "ready"
-    assert "models" not in told
+    assert health["state"] == "ready"
+    assert "models" not in health
     assert BASE in server.health()["models"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("fields", "param"),
     [
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
@@ -77,15 +77,15 @@ def test_health_needs_no_key_but_names_models_only_with_it(server: RunningServer
         ({"model": 5}, "model"),
     ],
 )
-def test_a_bad_field_is_refused_by_name(server: RunningServer, asked: dict[str, Any], param: str):
-    body = json.dumps({"model": BASE, "messages": CHAT, "max_tokens": 2, **asked}).encode()
+def test_a_bad_field_is_refused_by_name(server: RunningServer, fields: dict[str, Any], param: str):
+    body = json.dumps({"model": BASE, "messages": CHAT, "max_tokens": 2, **fields}).encode()
     status, error = post(server, "/v1/chat/completions", body)
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert error["message"]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {"top_logprobs": 2},
         {"max_tokens": 3, "max_completion_tokens": 4},
@@ -96,16 +96,16 @@ def test_a_bad_field_is_refused_by_name(server: RunningServer, asked: dict[str, 
         {"continue_final_message": True, "add_generation_prompt": False},
     ],
 )
-def test_fields_that_contradict_each_other_are_refused(server: RunningServer, asked: dict[str, Any]):
+def test_fields_that_contradict_each_other_are_refused(server: RunningServer, fields: dict[str, Any]):
     status, error = post(
-        server, "/v1/chat/completions", json.dumps({"model": BASE, "messages": CHAT, **asked}).encode()
+        server, "/v1/chat/completions", json.dumps({"model": BASE, "messages": CHAT, **fields}).encode()
     )
     assert status == 400
-    assert all(f"'{name}'" in error["message"] for name in asked)
+    assert all(f"'{name}'" in error["message"] for name in fields)
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("fields", "param"),
     [
         ({"prompt": []}, "prompt"),
         ({"prompt": 5}, "prompt"),
@@ -116,8 +116,8 @@ def test_fields_that_contradict_each_other_are_refused(server: RunningServer, as
         ({"suffix": "x"}, "suffix"),
     ],
 )
-def test_a_bad_text_request_is_refused_by_name(server: RunningServer, asked: dict[str, Any], param: str):
-    body = json.dumps({"model": BASE, "prompt": "a", **asked}).encode()
+def test_a_bad_text_request_is_refused_by_name(server: RunningServer, fields: dict[str, Any], param: str):
+    body = json.dumps({"model": BASE, "prompt": "a", **fields}).encode()
     status, error = post(server, "/v1/completions", body)
     assert (status, error["param"]) == (400, param)
 

@@ -55,7 +55,7 @@ class Stub:
             return failure
         body = json.loads(request.content)
         self.bodies.append(body)
-        lengths = [len(one) for one in body["completions"]]
+        lengths = [len(completion) for completion in body["completions"]]
         answer: dict[str, Any] = {"scores": [float(length) for length in lengths]}
         if body.get("heads"):
             answer["segments"] = {"facts": [[{"start": 0, "end": n, "reward": n / 2}] for n in lengths]}
@@ -86,7 +86,7 @@ def test_the_file_works_alone_beside_any_script(server: RunningServer, tmp_path:
 def test_trl_gets_scores_of_texts_and_of_messages(named: None, expected: list[float]):
     texts = rondo_reward.trl_reward(prompts=["What is the sun?"] * 3, completions=ANSWERS, completion_ids=[])
     chats = rondo_reward.trl_reward(
-        prompts=[CHAT] * 3, completions=[[{"role": "assistant", "content": one}] for one in ANSWERS]
+        prompts=[CHAT] * 3, completions=[[{"role": "assistant", "content": answer}] for answer in ANSWERS]
     )
     assert texts == chats == expected
 
@@ -95,10 +95,10 @@ def test_openrlhf_gets_scores_of_what_stands_behind_the_prompt(named: None, expe
     prompts = ["What is the sun?", "<|user|>What is the sun?<|assistant|>", "What is the sun?"]
     labels = [None, json.dumps(CHAT), "a star"]
     queries = [prompt + answer for prompt, answer in zip(prompts, ANSWERS, strict=True)]
-    found = rondo_reward.reward_func(queries, prompts, labels)
-    assert found["rewards"].tolist() == pytest.approx(expected)
-    assert found["scores"].tolist() == pytest.approx(expected)
-    assert set(found) == {"rewards", "scores", "extra_logs"}
+    result = rondo_reward.reward_func(queries, prompts, labels)
+    assert result["rewards"].tolist() == pytest.approx(expected)
+    assert result["scores"].tolist() == pytest.approx(expected)
+    assert set(result) == {"rewards", "scores", "extra_logs"}
 
 
 def test_verl_gets_scores_one_by_one_and_in_batches(named: None, expected: list[float]):
@@ -136,11 +136,11 @@ def test_nemo_rl_gets_an_environment_that_ends_after_one_response(
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "nemo_rl.environments.interfaces", interfaces)
     environment = rondo_reward.nemo_environment()()
-    logs = [[*CHAT, {"role": "assistant", "content": one}] for one in ANSWERS]
-    found = environment.step(logs, [{"row": 1}, None, None])
-    assert found.rewards.tolist() == pytest.approx(expected)
-    assert found.terminateds.tolist() == [1.0, 1.0, 1.0]
-    assert found.metadata == [{"row": 1}, None, None]
+    logs = [[*CHAT, {"role": "assistant", "content": answer}] for answer in ANSWERS]
+    result = environment.step(logs, [{"row": 1}, None, None])
+    assert result.rewards.tolist() == pytest.approx(expected)
+    assert result.terminateds.tolist() == [1.0, 1.0, 1.0]
+    assert result.metadata == [{"row": 1}, None, None]
     _, metrics = environment.global_post_process_and_metrics({"total_reward": torch.tensor([1.0, 2.0])})
     assert metrics == {"rondo_reward": 1.5}
 
@@ -151,8 +151,8 @@ def test_trl_trains_on_it(named: None, folders: Folders, tmp_path: Path, monkeyp
     seen: list[float] = []
 
     def counted(**arguments: Any) -> list[float]:
-        seen.extend(found := rondo_reward.trl_reward(**arguments))
-        return found
+        seen.extend(scores := rondo_reward.trl_reward(**arguments))
+        return scores
 
     trainer = trl.GRPOTrainer(
         model=str(folders.base),

@@ -59,7 +59,7 @@ def test_what_appears_in_the_store_is_a_model_and_is_fetched_when_it_is_asked_fo
     origin = checkpoint(tmp_path / "there" / "tea-1")
     store.publish("checkpoints/tea-1", origin)
     assert catalogue.names() == ["base", "tea-1"]
-    assert [one["kind"] for one in catalogue.entries()] == ["starter", "reward"]
+    assert [entry["kind"] for entry in catalogue.entries()] == ["starter", "reward"]
     # To be listed it need not be here.
     assert not catalogue.checkpoints_folder.exists()
     folder = catalogue.folder("tea-1")

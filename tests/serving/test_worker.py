@@ -45,7 +45,7 @@ def run(test: Callable[[Worker, list[str]], Awaitable[None]], **choices: Any) ->
     """Run a test's coroutine beside a worker; how its jobs ended."""
     ended: list[str] = []
 
-    async def beside() -> None:
+    async def with_worker() -> None:
         worker = Worker(8, observe=lambda job, outcome: ended.append(f"{job.route} {outcome}"), **choices)
         worker.start()
         try:
@@ -55,7 +55,7 @@ def run(test: Callable[[Worker, list[str]], Awaitable[None]], **choices: Any) ->
 
     # In a thread of its own: the event loop of browser tests in this process stays in this one.
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, beside()).result()
+        pool.submit(asyncio.run, with_worker()).result()
     return ended
 
 
@@ -70,9 +70,9 @@ def test_jobs_that_wait_for_one_engine_share_its_steps():
         while worker.running < 1:
             await asyncio.sleep(0.01)
         ticks.free.set()
-        found = [await result(job) for job in jobs]
+        results = [await result(job) for job in jobs]
         # Three times five steps would be 15; one or two may have passed before the last one joined.
-        assert max(found) <= 7
+        assert max(results) <= 7
 
     assert sorted(run(test)) == ["0 answered", "1 answered", "2 answered"]
 
@@ -151,19 +151,19 @@ def test_who_finds_no_place_begins_as_soon_as_there_is_some_before_those_who_cam
 
     async def test(worker: Worker, _ended: list[str]) -> None:
         ticks = Ticks(held=True)
-        taken: list[str] = []
+        holders: list[str] = []
 
         def needing(name: str) -> Callable[[Emit], Iterator[Ticks]]:
             def work(emit: Emit) -> Iterator[Ticks]:
-                if taken:
+                if holders:
                     raise NotNowError("There is one place.")
-                taken.append(name)
+                holders.append(name)
                 begun.append(name)
                 try:
                     for _ in range(3):
                         yield ticks
                 finally:
-                    taken.clear()
+                    holders.clear()
                 emit(name)
 
             return work

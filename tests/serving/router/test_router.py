@@ -32,13 +32,13 @@ OTHER = "tiny-qwen2"
 def two(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """A tiny Llama and a tiny Qwen2, each with a checkpoint."""
     root = tmp_path_factory.mktemp("two")
-    found = Folders(root / "models", root / "checkpoints")
-    tiny_model_folder(found.base)
-    family_folder(found.models / OTHER, "qwen2", seed=1)
-    write_checkpoint(found.base, found.checkpoints / "llama-policy", trained=0.3, seed=1)
-    write_checkpoint(found.models / OTHER, found.checkpoints / "qwen-policy", trained=0.3, seed=2)
-    write_checkpoint(found.models / OTHER, found.checkpoints / "qwen-reward", kind="reward", trained=0.3)
-    return found
+    paths = Folders(root / "models", root / "checkpoints")
+    tiny_model_folder(paths.base)
+    family_folder(paths.models / OTHER, "qwen2", seed=1)
+    write_checkpoint(paths.base, paths.checkpoints / "llama-policy", trained=0.3, seed=1)
+    write_checkpoint(paths.models / OTHER, paths.checkpoints / "qwen-policy", trained=0.3, seed=2)
+    write_checkpoint(paths.models / OTHER, paths.checkpoints / "qwen-reward", kind="reward", trained=0.3)
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,14 @@ def client(router: RunningServer) -> Iterator[openai.OpenAI]:
 
 
 def chat(client: openai.OpenAI, model: str, **more: Any) -> str:
-    told = client.chat.completions.create(
+    completion = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "What is the sun?"}],
         max_tokens=8,
         seed=1,
         **more,
     )
-    return str(told.choices[0].message.content)
+    return str(completion.choices[0].message.content)
 
 
 def post(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -79,7 +79,7 @@ def post(server: RunningServer, path: str, body: dict[str, Any]) -> tuple[int, d
 
 
 def bases(server: RunningServer) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in server.health()["bases"]}
+    return {base["name"]: base for base in server.health()["bases"]}
 
 
 def until(condition: Any, seconds: float = 60) -> None:
@@ -90,8 +90,8 @@ def until(condition: Any, seconds: float = 60) -> None:
 
 
 def test_models_of_every_base_are_listed_with_their_base(client: openai.OpenAI):
-    listed = {one.id: one.model_dump() for one in client.models.list()}
-    assert {name: one["base"] for name, one in listed.items()} == {
+    listed = {model.id: model.model_dump() for model in client.models.list()}
+    assert {name: model["base"] for name, model in listed.items()} == {
         BASE: BASE,
         OTHER: OTHER,
         "llama-policy": BASE,
@@ -105,14 +105,14 @@ def test_a_request_wakes_its_base_and_is_answered_as_by_a_server_of_that_base_al
     two: Folders, router: RunningServer, client: openai.OpenAI
 ):
     assert bases(router)[OTHER]["state"] == "asleep"
-    found = {name: chat(client, name) for name in (OTHER, "qwen-policy", BASE, "llama-policy")}
+    answers = {name: chat(client, name) for name in (OTHER, "qwen-policy", BASE, "llama-policy")}
     with (
         running_model_server(two.models, two.checkpoints, arguments=["--base", OTHER]) as alone,
         connect(alone) as directly,
     ):
         for name in (OTHER, "qwen-policy"):
-            assert chat(directly, name) == found[name]
-    assert len(set(found.values())) == 4
+            assert chat(directly, name) == answers[name]
+    assert len(set(answers.values())) == 4
 
 
 def test_answers_stream_through_the_router(client: openai.OpenAI):
@@ -129,15 +129,15 @@ def test_answers_stream_through_the_router(client: openai.OpenAI):
 
 
 def test_scores_and_divergences_stay_within_one_base(router: RunningServer):
-    asked = {"messages": [{"role": "user", "content": "Why?"}]}
+    request = {"messages": [{"role": "user", "content": "Why?"}]}
     status, scored = post(
-        router, "/v1/score", {**asked, "model": "qwen-reward", "completions": ["So.", "Not so."]}
+        router, "/v1/score", {**request, "model": "qwen-reward", "completions": ["So.", "Not so."]}
     )
     assert (status, len(scored["scores"])) == (200, 2)
-    status, told = post(router, "/v1/kl", {**asked, "model": "qwen-policy", "completion": "So."})
-    assert (status, told["reference"]) == (200, OTHER)
+    status, response = post(router, "/v1/kl", {**request, "model": "qwen-policy", "completion": "So."})
+    assert (status, response["reference"]) == (200, OTHER)
     status, refused = post(
-        router, "/v1/kl", {**asked, "model": "qwen-policy", "completion": "So.", "reference": BASE}
+        router, "/v1/kl", {**request, "model": "qwen-policy", "completion": "So.", "reference": BASE}
     )
     assert (status, refused["error"]["code"]) == (409, "base_mismatch")
 
@@ -145,10 +145,10 @@ def test_scores_and_divergences_stay_within_one_base(router: RunningServer):
 def test_figures_of_every_awake_base_bear_its_name(router: RunningServer, client: openai.OpenAI):
     for base in (BASE, OTHER):
         chat(client, base)
-    found = figures(router)
-    assert (found["rondo_ready", BASE], found["rondo_ready", OTHER]) == (1, 1)
-    assert found["rondo_base_awake", OTHER] == 1
-    assert found["rondo_tokens_total", BASE, "completion"] > 0
+    metrics = figures(router)
+    assert (metrics["rondo_ready", BASE], metrics["rondo_ready", OTHER]) == (1, 1)
+    assert metrics["rondo_base_awake", OTHER] == 1
+    assert metrics["rondo_tokens_total", BASE, "completion"] > 0
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_an_unknown_model_is_refused_without_waking_anything(
     model: str, status: int, code: str, router: RunningServer
 ):
     body = {"model": model, "messages": [{"role": "user", "content": "Why?"}]}
-    found, told = post(router, "/v1/chat/completions", body)
-    assert (found, told["error"]["code"]) == (status, code)
+    actual_status, response = post(router, "/v1/chat/completions", body)
+    assert (actual_status, response["error"]["code"]) == (status, code)
 
 
 def test_a_body_that_is_no_request_is_refused_by_the_server_of_the_default_base(router: RunningServer):
-    found, told = post(router, "/v1/chat/completions", {"messages": []})
-    assert (found, told["error"]["param"]) == (400, "model")
+    status, response = post(router, "/v1/chat/completions", {"messages": []})
+    assert (status, response["error"]["param"]) == (400, "model")
 
 
 def test_without_the_key_nothing_is_told(router: RunningServer):
@@ -198,7 +198,7 @@ def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):
 
 
 def test_the_router_says_what_is_wrong_with_its_command_line(tmp_path: Path):
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", MODULE, "--models", str(tmp_path), "--checkpoints", str(tmp_path)],
         capture_output=True,
         text=True,
@@ -206,5 +206,5 @@ def test_the_router_says_what_is_wrong_with_its_command_line(tmp_path: Path):
         timeout=60,
         check=False,
     )
-    assert told.returncode == 2
-    assert "RONDO_MODEL_SERVER_KEY is not set" in told.stderr
+    assert completed.returncode == 2
+    assert "RONDO_MODEL_SERVER_KEY is not set" in completed.stderr

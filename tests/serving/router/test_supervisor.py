@@ -50,7 +50,7 @@ async def supervising(
     policy: Policy | None = None,
     *,
     needed: int = GIB,
-    found: Callable[[], list[Room]] = lambda: [Room(gpu=None, free=10 * GIB, total=10 * GIB)],
+    list_rooms: Callable[[], list[Room]] = lambda: [Room(gpu=None, free=10 * GIB, total=10 * GIB)],
     state: str = "ready",
 ) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(
@@ -58,7 +58,7 @@ async def supervising(
         policy or Policy(),
         command=lambda base, status: [sys.executable, "-c", _SERVER, str(status), state],
         needed=lambda base: needed,
-        rooms=found,
+        rooms=list_rooms,
         folder=tmp_path,
     )
     await supervisor.start()
@@ -69,7 +69,7 @@ async def supervising(
 
 
 def awake(supervisor: Supervisor) -> set[str]:
-    return {one.name for one in supervisor.processes if one.is_running}
+    return {process.name for process in supervisor.processes if process.is_running}
 
 
 async def use(supervisor: Supervisor, *names: str) -> None:
@@ -177,7 +177,7 @@ def test_memory_that_runs_out_later_puts_the_least_recently_used_base_to_sleep(b
 
     async def scene() -> None:
         free = [room]
-        async with supervising(bases, tmp_path, found=lambda: free) as supervisor:
+        async with supervising(bases, tmp_path, list_rooms=lambda: free) as supervisor:
             await use(supervisor, "second", "third")
             free[0] = replace(room, free=GIB // 4)
             await until(lambda: "first" not in awake(supervisor))
@@ -190,7 +190,7 @@ def test_memory_that_runs_out_later_puts_the_least_recently_used_base_to_sleep(b
 def test_a_base_goes_to_the_gpu_with_the_most_free_memory(bases: Bases, tmp_path: Path):
     async def scene() -> None:
         gpus = [Room(gpu=0, free=2 * GIB, total=80 * GIB), Room(gpu=1, free=70 * GIB, total=80 * GIB)]
-        async with supervising(bases, tmp_path, found=lambda: gpus) as supervisor:
+        async with supervising(bases, tmp_path, list_rooms=lambda: gpus) as supervisor:
             await use(supervisor, "first")
             process = supervisor.process("first")
             assert process.gpu == 1
@@ -231,7 +231,7 @@ def test_a_base_that_was_removed_is_stopped(bases: Bases, tmp_path: Path):
             for file in bases.folder("second").iterdir():
                 file.unlink()
             await until(lambda: not process.is_running)
-            assert [one.name for one in supervisor.processes] == ["first", "third"]
+            assert [child.name for child in supervisor.processes] == ["first", "third"]
 
     asyncio.run(scene())
 
@@ -264,7 +264,7 @@ def test_gpus_are_those_that_nvidia_smi_lists_and_this_process_may_use(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [(one.gpu, one.free) for one in rooms("auto")] == [(0, 1000 << 20), (1, 70000 << 20)]
+    assert [(room.gpu, room.free) for room in rooms("auto")] == [(0, 1000 << 20), (1, 70000 << 20)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [one.gpu for one in rooms("auto")] == [1]
-    assert [one.gpu for one in rooms("cpu")] == [None]
+    assert [room.gpu for room in rooms("auto")] == [1]
+    assert [room.gpu for room in rooms("cpu")] == [None]
