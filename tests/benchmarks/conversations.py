@@ -91,10 +91,11 @@ def look() -> dict[str, Any]:
     from tests.annotation.exchange.test_conversations import described
     from tests.faults.talks import look as turns
 
-    projects = {one.slug: one for one in Project.objects.all()}
+    projects = {project.slug: project for project in Project.objects.all()}
     equal = COPY in projects and described(projects[COPY]) == described(projects[PROJECT])
     counts = {
-        slug: Judgment.objects.filter(comparison__project=one).count() for slug, one in projects.items()
+        slug: Judgment.objects.filter(comparison__project=project).count()
+        for slug, project in projects.items()
     }
     return {"turns": turns() if COPY not in projects else [], "equal": equal, "judgments": counts}
 
@@ -221,8 +222,8 @@ class House:
 
     def kill(self, words: str) -> None:
         """SIGKILL one process whose command line contains `words`; of several the last."""
-        found = [one for one in self.up.family() if words in " ".join(one.cmdline())]
-        found[-1].send_signal(signal.SIGKILL)
+        processes = [process for process in self.up.family() if words in " ".join(process.cmdline())]
+        processes[-1].send_signal(signal.SIGKILL)
 
 
 def main() -> None:
@@ -238,7 +239,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="rondo-conversations-"))
     house = House(home, options.starter)
     try:
-        sessions = [str(one) for one in house.scene("prepare")]
+        sessions = [str(session) for session in house.scene("prepare")]
         house.up.wait_for(rf"model +{STARTER} is ready")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
@@ -272,31 +273,31 @@ def _talk(house: House, browser: Any, sessions: list[str], turns: int) -> None:
 def _talk_at_once(house: House, talkers: list[Talker], turns: int) -> None:
     kills = [(turns, "training.serving"), (turns * 2, "webapp.wsgi:application")]
     began = time.monotonic()
-    while not all(one.is_done for one in talkers):
-        for one in talkers:
-            if not one.is_done:
-                one.act()
-        said = sum(one.said for one in talkers)
-        if kills and said >= kills[0][0]:
+    while not all(talker.is_done for talker in talkers):
+        for annotator in talkers:
+            if not annotator.is_done:
+                annotator.act()
+        message_count = sum(talker.said for talker in talkers)
+        if kills and message_count >= kills[0][0]:
             _number, words = kills.pop(0)
             house.kill(words)
-            print(f"killed {words} after {said} messages", flush=True)
+            print(f"killed {words} after {message_count} messages", flush=True)
         if time.monotonic() - began > PATIENCE:
             raise SystemExit("They did not come to an end.")
-    waits = [wait for one in talkers for wait in one.waits]
+    waits = [wait for talker in talkers for wait in talker.waits]
     print(f"first token, three annotators, with the kills: {_seconds(waits)}")
-    reloads = sum(one.reloads for one in talkers)
+    reloads = sum(talker.reloads for talker in talkers)
     print(f"{3 * turns} turns, the last {len(waits)} in {time.monotonic() - began:.0f} s; reloads {reloads}")
 
 
 def _check(seen: list[Any], turns: int) -> None:
     """Stop unless every turn is there once, with one annotation and whole responses."""
-    keys = [key for one in seen for turn in one["turns"] for key in turn["keys"]]
+    keys = [key for conversation in seen for turn in conversation["turns"] for key in turn["keys"]]
     assert len(seen) == len(PEOPLE)
-    for one in seen:
-        assert one["ended"], one["annotator"]
-        assert [turn["index"] for turn in one["turns"]] == list(range(1, turns + 1))
-        for turn in one["turns"]:
+    for talk in seen:
+        assert talk["ended"], talk["annotator"]
+        assert [turn["index"] for turn in talk["turns"]] == list(range(1, turns + 1))
+        for turn in talk["turns"]:
             assert (len(turn["keys"]), turn["assignments"]) == (1, 1)
             assert all(text and text == stored for _seed, text, stored in turn["responses"])
     assert len(keys) == len(set(keys)) == len(PEOPLE) * turns

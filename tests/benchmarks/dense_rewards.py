@@ -116,10 +116,14 @@ def parts(checkpoints: Mapping[str, Path], names: Sequence[str], *, trained: boo
 
 def policy_settings(options: argparse.Namespace, checkpoints: Mapping[str, Path], arm: str) -> dict[str, Any]:
     """PPO for the arm's rewards, watched by the other's."""
-    own = ("preference",) if arm == "holistic" else tuple(WEIGHTS)
+    trained_names = ("preference",) if arm == "holistic" else tuple(WEIGHTS)
     return {
-        "rewards": parts(checkpoints, own, trained=True),
-        "watch": {"held_out": parts(checkpoints, [name for name in TOLD if name not in own], trained=False)},
+        "rewards": parts(checkpoints, trained_names, trained=True),
+        "watch": {
+            "held_out": parts(
+                checkpoints, [name for name in TOLD if name not in trained_names], trained=False
+            )
+        },
         "rollout": {"samples": 2, "max_tokens": options.new_tokens, "temperature": 0.7},
         "advantage": {"kind": "gae", "whiten": True},
         "kl": {"place": "reward", "kind": "k1", "beta": options.beta},
@@ -142,11 +146,11 @@ def policy_settings(options: argparse.Namespace, checkpoints: Mapping[str, Path]
 def held_out(folder: Path) -> dict[str, float]:
     """The figures of a run's last evaluation."""
     last = read_metrics(folder)[-1]
-    found = {"divergence": last["held_out_kl"], "length": last["held_out_length"]}
+    figures = {"divergence": last["held_out_kl"], "length": last["held_out_length"]}
     for name in TOLD:
         key = f"held_out_reward/{name}"
-        found[name] = last[key] if key in last else last[f"held_out_watched/{name}"]
-    return found
+        figures[name] = last[key] if key in last else last[f"held_out_watched/{name}"]
+    return figures
 
 
 def interval(values: Sequence[float]) -> str:
@@ -182,9 +186,9 @@ def main() -> None:
         kind: reward_model(options.folder, options, kind) for kind in ("preference", "fine-grained")
     }
     questions = fine_grained.rows(options.data)
-    found: dict[str, list[dict[str, float]]] = {"fine-grained": [], "holistic": []}
+    by_arm: dict[str, list[dict[str, float]]] = {"fine-grained": [], "holistic": []}
     for seed in options.seeds:
-        for arm, figures in found.items():
+        for arm, figures in by_arm.items():
             settings = policy_settings(options, checkpoints, arm)
             folder = options.folder / f"{arm}-{seed}"
             train(folder, options, "policy_gradient", questions, settings=settings, seed=seed)
@@ -192,7 +196,7 @@ def main() -> None:
             print(arm, seed, json.dumps(figures[-1]), flush=True)
     names = [*TOLD, "divergence", "length"]
     print(f"| arm | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
-    for arm, runs in found.items():
+    for arm, runs in by_arm.items():
         print(f"| {arm} | {' | '.join(interval([run[name] for run in runs]) for name in names)} |")
 
 

@@ -38,8 +38,8 @@ class Deployment:
 
     def environment(self, name: str) -> dict[str, str]:
         """The variables of a service, and no other but where programs are."""
-        told = self.services[name]["environment"]
-        values = {key: self._here(name, str(value)) for key, value in told.items() if value is not None}
+        variables = self.services[name]["environment"]
+        values = {key: self._here(name, str(value)) for key, value in variables.items() if value is not None}
         if "DATABASE_URL" in values:
             values |= {"DATABASE_URL": self._database, "RONDO_BROKER_URL": self._broker}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -61,7 +61,7 @@ class Deployment:
         test = [self._here(name, word) for word in self.services[name]["healthcheck"]["test"][1:]]
         return subprocess.run([sys.executable, *test[1:]], capture_output=True, check=False).returncode == 0
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
         """What it wrote so far."""
         return (self._home / f"{name}.log").read_text(errors="replace")
 
@@ -89,7 +89,7 @@ def main() -> int:
         there = Deployment(Path(folder), sys.argv[1], sys.argv[2])
         tiny_model_folder(there.folder("model-server") / "models" / "tiny")
         if there.start("release").wait() != 0:
-            print(there.said("release"))
+            print(there.output("release"))
             return 1
         print("release: done")
         for name in ("web", "worker", "gpu-worker", "model-server"):
@@ -99,17 +99,17 @@ def main() -> int:
         waiting = {
             "web": lambda: there.is_healthy("web"),
             "model-server": lambda: there.is_healthy("model-server"),
-            "worker": lambda: " ready." in there.said("worker"),
-            "gpu-worker": lambda: " ready." in there.said("gpu-worker"),
+            "worker": lambda: " ready." in there.output("worker"),
+            "gpu-worker": lambda: " ready." in there.output("gpu-worker"),
         }
         began = time.monotonic()
         while waiting and time.monotonic() - began < SECONDS:
-            for name in [one for one, is_there in waiting.items() if is_there()]:
+            for name in [service for service, is_there in waiting.items() if is_there()]:
                 del waiting[name]
                 print(f"{name}: healthy after {time.monotonic() - began:.0f} s", flush=True)
             time.sleep(0.5)
         for name in waiting:
-            print(f"{name}: did not come\n{there.said(name)[-3000:]}")
+            print(f"{name}: did not come\n{there.output(name)[-3000:]}")
         return 1 if waiting else 0
 
 

@@ -71,20 +71,24 @@ def _ordeal(house: Installation, options: argparse.Namespace) -> dict[str, Any]:
     came_to = max(1, int(house.value("SELECT max(number) FROM training_round") or 1))
     calm = time.monotonic() - after
     house.people_go()
-    left = [" ".join(one.cmdline())[:120] for one in house.stop()]
+    left = [" ".join(process.cmdline())[:120] for process in house.stop()]
     seen = house.look()
     wrong: dict[str, Any] = dict(faults_in(house.ledger.path, seen["judgments"]))
     wrong |= {name: seen[name] for name in ("learned_from_twice", "answered_twice") if seen[name]}
     wrong |= {"processes left": left} if left else {}
     wrong |= {"files left": house.left_over()} if house.left_over() else {}
-    failed = {f"round {one['number']}": one["errors"] for one in seen["rounds"] if one["state"] == "failed"}
+    failed = {
+        f"round {round_['number']}": round_["errors"]
+        for round_ in seen["rounds"]
+        if round_["state"] == "failed"
+    }
     wrong |= {"rounds failed": failed} if failed else {}
     wrong |= _trained_otherwise(house, seen)
     return {
         "kills": Counter(killed),
         "seconds_of_kills": round(after - began),
         "seconds_to_the_end_of_round_1_afterwards": round(calm),
-        "rounds": {one["number"]: one["state"] for one in seen["rounds"]},
+        "rounds": {round_["number"]: round_["state"] for round_ in seen["rounds"]},
         "round_reached": came_to,
         "acknowledged": house.ledger.acknowledged,
         "sent_again": house.ledger.tries - house.ledger.acknowledged,
@@ -119,14 +123,14 @@ def _kill(house: Installation, options: argparse.Namespace) -> list[str]:
 
 def _trained_otherwise(house: Installation, seen: dict[str, Any]) -> dict[str, list[str]]:
     """Finished runs whose steps are not there once each, or whose weights are not an undisturbed run's."""
-    found: dict[str, list[str]] = {}
+    faults: dict[str, list[str]] = {}
     for run in seen["runs"]:
         if run["state"] != "finished":
             continue
         folder = house.home / run["folder"]
         steps = [row["step"] for row in read_metrics(folder)]
         if steps != list(range(1, run["total"] + 1)):
-            found.setdefault("steps not once each", []).append(run["name"])
+            faults.setdefault("steps not once each", []).append(run["name"])
         again = folder.with_name(f"{folder.name}-undisturbed")
         again.mkdir()
         shutil.copy(folder / "spec.json", again)
@@ -135,8 +139,8 @@ def _trained_otherwise(house: Installation, seen: dict[str, Any]) -> dict[str, l
             trained, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True
         )
         if _weights(folder) != _weights(again):
-            found.setdefault("weights differ from an undisturbed run", []).append(run["name"])
-    return found
+            faults.setdefault("weights differ from an undisturbed run", []).append(run["name"])
+    return faults
 
 
 def _weights(run: Path) -> dict[str, str]:

@@ -90,11 +90,11 @@ class Scored(NamedTuple):
 
 def rows(file: Path) -> list[SnapshotRow]:
     """The questions with the answer that was read: its flags, what it lacks, its correction."""
-    found = []
+    questions = []
     for number, item in enumerate(json.loads(file.read_text())):
-        said, text, name = item["feedback"], item["prediction 1"], f"qa{number}"
+        feedback, text, name = item["feedback"], item["prediction 1"], f"qa{number}"
         answer = {"completion": name}
-        found.append(
+        questions.append(
             SnapshotRow.from_json(
                 {
                     "judgment": name,
@@ -116,18 +116,18 @@ def rows(file: Path) -> list[SnapshotRow]:
                             "end": flag["end"],
                             "quote": text[flag["start"] : flag["end"]],
                         }
-                        for flag in said["errors"]
+                        for flag in feedback["errors"]
                     ],
                     "missing": [
-                        {**answer, "category": gap["error type"].lower()} for gap in said["missing-info"]
+                        {**answer, "category": gap["error type"].lower()} for gap in feedback["missing-info"]
                     ],
-                    "corrections": [{**answer, "text": said["corrected-prediction"]}],
+                    "corrections": [{**answer, "text": feedback["corrected-prediction"]}],
                     "read_for_spans": [name],
                     "read_for_missing": [name],
                 }
             )
         )
-    return found[: TRAIN + TEST]
+    return questions[: TRAIN + TEST]
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def trained(options: argparse.Namespace, judged: Sequence[SnapshotRow], folder: 
 
 def labels_of(head: SegmentHead, example: Example, segments: Sequence[tuple[int, int]]) -> list[int]:
     """1 for each segment of an answer that a flag of the head's categories touches."""
-    flags = [(one.start, one.end, one.category) for _, one in example.labels.flags]
+    flags = [(flag.start, flag.end, flag.category) for _, flag in example.labels.flags]
     counted = [flag for flag in trim_spans(example.labels.texts[0], flags) if flag[2] in head.categories]
-    found: list[int] = segment_labels(segments, [(start, end) for start, end, _ in counted]).tolist()
-    return found
+    labels: list[int] = segment_labels(segments, [(start, end) for start, end, _ in counted]).tolist()
+    return labels
 
 
 def prior_of(head: SegmentHead, examples: Sequence[Example]) -> float:
@@ -209,7 +209,7 @@ def score(
     number = itertools.count()
     for group in passes(examples, tokens=tokens):
         batch = pack(group, device=backbone.device)
-        found = segment_rewards(
+        rewards = segment_rewards(
             backbone,
             "reward",
             heads,
@@ -218,13 +218,14 @@ def score(
             answers=[example.answers[0] for example in group],
             texts=[example.labels.texts[0] for example in group],
         )
-        for example, of_heads in zip(group, found, strict=True):
+        for example, of_heads in zip(group, rewards, strict=True):
             answer = next(number)
             for head in heads:
                 segments = of_heads[head.name]
-                labels = labels_of(head, example, [(one.start, one.end) for one in segments])
+                labels = labels_of(head, example, [(segment.start, segment.end) for segment in segments])
                 parts[head.name] += [
-                    (-one.reward, float(label), answer) for one, label in zip(segments, labels, strict=True)
+                    (-segment.reward, float(label), answer)
+                    for segment, label in zip(segments, labels, strict=True)
                 ]
     columns = {name: torch.tensor(values, dtype=torch.float64).unbind(1) for name, values in parts.items()}
     return {name: Scored(faults, faulty, answer.long()) for name, (faults, faulty, answer) in columns.items()}

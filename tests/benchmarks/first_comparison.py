@@ -61,8 +61,8 @@ class MakeRun:
     def wait_for(self, pattern: str) -> tuple[re.Match[str], float]:
         """The first match in the output, and the seconds since the start."""
         while self.seconds < LIMIT:
-            if found := re.search(pattern, self.output()):
-                return found, self.seconds
+            if match := re.search(pattern, self.output()):
+                return match, self.seconds
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
@@ -94,10 +94,10 @@ def first_comparison(address: str, password: str, run: MakeRun) -> float:
 
 def free_ports() -> tuple[int, int]:
     """Two ports that nobody listens on now."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
+    with socket.socket() as first, socket.socket() as other:
+        first.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+        return first.getsockname()[1], other.getsockname()[1]
 
 
 def main() -> None:

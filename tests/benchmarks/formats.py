@@ -61,11 +61,11 @@ def measure(size: int) -> dict[str, float]:
     path = folder / "pairs.jsonl"
     _write_pairs(path, size)
     project = create_project(name="Tea", slug="tea")
-    found: dict[str, float] = {"judgments": size, "MB before": _peak()}
+    figures: dict[str, float] = {"judgments": size, "MB before": _peak()}
     begun = time.perf_counter()
     record = import_file(project=project, path=path)
     assert record.counts["judgments"] == size
-    found |= {"in, rows/s": round(size / (time.perf_counter() - begun)), "in, MB": _peak()}
+    figures |= {"in, rows/s": round(size / (time.perf_counter() - begun)), "in, MB": _peak()}
     for name in _FORMATS:
         export = Export(project=project, writer=WRITERS[name])
         begun = time.perf_counter()
@@ -75,8 +75,8 @@ def measure(size: int) -> dict[str, float]:
             with (folder / "out").open("w", encoding="utf-8") as stream:
                 stream.writelines(export.text_stream())
         assert export.judgments == size
-        found |= {f"{name}, rows/s": round(size / (time.perf_counter() - begun)), f"{name}, MB": _peak()}
-    return found
+        figures |= {f"{name}, rows/s": round(size / (time.perf_counter() - begun)), f"{name}, MB": _peak()}
+    return figures
 
 
 def _write_pairs(path: Path, size: int) -> None:

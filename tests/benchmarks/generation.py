@@ -95,8 +95,8 @@ def beside_transformers(folder: Path, feedback: Path, dtype: str) -> None:
         for name, (speed, lengths, seconds) in (("rollout", ours), ("generate", theirs)):
             mean = sum(lengths) / len(lengths)
             cut = sum(length == NEW_TOKENS for length in lengths) / len(lengths)
-            told = f"{mean:.1f} tokens a sample, {cut:.0%} of full length"
-            print(f"{label}: {name} {speed:.1f} tokens/s in {seconds:.1f} s ({told})", flush=True)
+            summary = f"{mean:.1f} tokens a sample, {cut:.0%} of full length"
+            print(f"{label}: {name} {speed:.1f} tokens/s in {seconds:.1f} s ({summary})", flush=True)
         print(f"{label}: {ours[0] / theirs[0]:.2f} times as fast", flush=True)
 
 
@@ -105,8 +105,8 @@ def read_prompts(feedback: Path, tokenizer: Any) -> list[list[int]]:
     prompts: list[list[int]] = []
     for item in json.loads(feedback.read_text(encoding="utf-8")):
         passage = tokenizer(" ".join(item["passages"][0][1]), add_special_tokens=False)["input_ids"]
-        for kept in range(PROMPT_TOKENS, 0, -1):
-            content = f"{tokenizer.decode(passage[:kept])}\n\nAnswer in one sentence: {item['question']}"
+        for length in range(PROMPT_TOKENS, 0, -1):
+            content = f"{tokenizer.decode(passage[:length])}\n\nAnswer in one sentence: {item['question']}"
             text = tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
             )

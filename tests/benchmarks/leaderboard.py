@@ -76,16 +76,16 @@ def main() -> None:
     parser.add_argument("url", help="of a PostgreSQL server whose user may make databases")
     parser.add_argument("--judgments", type=int, default=1_000_000)
     parser.add_argument("--times", type=int, default=40, help="how often each page is asked for")
-    given = parser.parse_args()
-    parts = urlsplit(given.url)
+    options = parser.parse_args()
+    parts = urlsplit(options.url)
     name = f"{parts.path.strip('/')}_leaderboard"
-    with psycopg.connect(given.url, autocommit=True) as server:
+    with psycopg.connect(options.url, autocommit=True) as server:
         server.execute(f'DROP DATABASE IF EXISTS "{name}"')
         server.execute(f'CREATE DATABASE "{name}"')
         try:
             os.environ["DATABASE_URL"] = urlunsplit(parts._replace(path=f"/{name}"))
             os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-            json.dump(measure(given.judgments, given.times), sys.stdout, indent=2)
+            json.dump(measure(options.judgments, options.times), sys.stdout, indent=2)
             print()
         finally:
             from django.db import connections
@@ -107,16 +107,16 @@ def measure(judgments: int, times: int) -> dict[str, object]:
     from training.models import VoteCount
     from training.services.comparing.leaderboard import count_votes
 
-    found: dict[str, object] = {"judgments": judgments, "models": SOURCES, "rounds": ROUNDS, "tags": TAGS}
+    figures: dict[str, object] = {"judgments": judgments, "models": SOURCES, "rounds": ROUNDS, "tags": TAGS}
     began = time.monotonic()
     manager, project = _fill(judgments)
-    found["seconds_to_fill"] = round(time.monotonic() - began, 1)
-    print(f"filled in {found['seconds_to_fill']} s", file=sys.stderr)
+    figures["seconds_to_fill"] = round(time.monotonic() - began, 1)
+    print(f"filled in {figures['seconds_to_fill']} s", file=sys.stderr)
     began = time.monotonic()
     assert count_votes() == judgments
-    found["seconds_to_count_all"] = round(time.monotonic() - began, 1)
-    print(f"counted in {found['seconds_to_count_all']} s", file=sys.stderr)
-    found["rows_of_counts"] = VoteCount.objects.count()
+    figures["seconds_to_count_all"] = round(time.monotonic() - began, 1)
+    print(f"counted in {figures['seconds_to_count_all']} s", file=sys.stderr)
+    figures["rows_of_counts"] = VoteCount.objects.count()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     client = _client(User.objects.get(pk=manager))
@@ -135,8 +135,8 @@ def measure(judgments: int, times: int) -> dict[str, object]:
         ask()
         warm = [ask() for _ in range(times)]
         cold = [_after_a_vote(project, ask) for _ in range(times)]
-        found[label] = {"cold_ms": _told(cold), "warm_ms": _told(warm)}
-    return found
+        figures[label] = {"cold_ms": _quantiles(cold), "warm_ms": _quantiles(warm)}
+    return figures
 
 
 def _fill(judgments: int) -> tuple[int, Any]:
@@ -195,7 +195,7 @@ def _after_a_vote(project: Any, ask: Callable[[], float]) -> float:
     return ask()
 
 
-def _told(values: list[float]) -> dict[str, float]:
+def _quantiles(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     return {
         "median": round(statistics.median(ordered), 1),

@@ -66,15 +66,15 @@ _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 def hh_rlhf_rows(file: Path) -> list[SnapshotRow]:
     """The dialogues of HH-RLHF as pairs: the last turn is judged, the turns before it are the prompt."""
-    found = []
+    rows = []
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for index, line in enumerate(lines):
             pair = json.loads(line)
             chosen, rejected = (_turns(pair[side]) for side in ("chosen", "rejected"))
             if chosen[:-1] != rejected[:-1] or chosen[-1] == rejected[-1]:
                 continue
-            found.append(_pair(f"hh{index}", chosen[:-1], chosen[-1]["content"], rejected[-1]["content"]))
-    return found
+            rows.append(_pair(f"hh{index}", chosen[:-1], chosen[-1]["content"], rejected[-1]["content"]))
+    return rows
 
 
 def _turns(transcript: str) -> list[dict[str, str]]:
@@ -195,8 +195,8 @@ def measured(options: argparse.Namespace, rate: float, fold: int, seed: int) -> 
         if train_run(folder, stop=StopRequest(folder), lock_wait_seconds=0) != EXIT_FINISHED:
             raise SystemExit((folder / "log.txt").read_text()[-2000:])
         figures = _sampled(folder) if options.method == "policy_gradient" else _held_out(folder)
-    wanted = {name: figures.get(name) for name in MEASURES[options.method]}
-    return wanted | {"seconds": round(time.monotonic() - begun)}
+    measures = {name: figures.get(name) for name in MEASURES[options.method]}
+    return measures | {"seconds": round(time.monotonic() - begun)}
 
 
 def _held_out(folder: Path) -> dict[str, Any]:

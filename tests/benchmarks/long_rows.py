@@ -102,8 +102,8 @@ def _step(tokens: int) -> Any:
     def run(layout: Layout) -> None:
         places = torch.cat(
             [
-                torch.arange(one.length) + (layout.segments[0].length if one.after == 0 else 0)
-                for one in layout.segments
+                torch.arange(segment.length) + (layout.segments[0].length if segment.after == 0 else 0)
+                for segment in layout.segments
             ]
         )
         with backbone.using("it"):

@@ -126,9 +126,9 @@ def measure(cases: Sequence[Case], out: Path | None) -> list[dict[str, Any]]:
         for number, case in enumerate(cases):
             # What a first run imports and sets up is not counted.
             folders = [make(Path(scratch, f"{number}-{of.name}", "run"), of, case) for of in (first, base)]
-            found = in_processes(measure_here, case.processes, *folders, per_node=case.per_node)
+            results = in_processes(measure_here, case.processes, *folders, per_node=case.per_node)
             folder = folders[-1]
-            peak, sent = (max(column) for column in zip(*found, strict=True))
+            peak, sent = (max(column) for column in zip(*results, strict=True))
             settings = dataclasses.asdict(read_spec(folder).settings)
             measured.append({"case": case._asdict(), "settings": settings, "bytes": peak, "sent": sent})
             print(f"{case.name}, {case.processes}: {peak / 2**20:.1f} MB, sent {sent:.0f} bytes", flush=True)

@@ -27,16 +27,16 @@ def main() -> None:
     parser.add_argument("--metrics", type=int, default=12, help="metrics that each step tells")
     parser.add_argument("--points", type=int, default=100_000, help="metric points of the other run")
     parser.add_argument("--requests", type=int, default=20, help="of which the median is told")
-    told = parser.parse_args()
+    options = parser.parse_args()
     home = tempfile.mkdtemp(prefix="rondo-pages-")
     os.environ |= {"RONDO_HOME": home, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     try:
-        _measure(told, Path(home))
+        _measure(options, Path(home))
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _measure(told: argparse.Namespace, home: Path) -> None:
+def _measure(options: argparse.Namespace, home: Path) -> None:
     import django
 
     django.setup()
@@ -60,25 +60,25 @@ def _measure(told: argparse.Namespace, home: Path) -> None:
     # What a server does once after its start, such as reading its templates, is not a page's business.
     warm = make_trained("warm", project).run
     assert warm is not None
-    _write(warm.path, 10, told.metrics)
+    _write(warm.path, 10, options.metrics)
     _seconds(client, warm.get_absolute_url())
-    steps = {"long": told.steps, "points": max(1, told.points // told.metrics)}
+    steps = {"long": options.steps, "points": max(1, options.points // options.metrics)}
     print("| file | request | median | slowest |\n|---|---|---|---|")
     for name, count in steps.items():
         run = make_trained(name, project).run
         assert run is not None
-        size = _write(run.path, count, told.metrics)
-        what = f"{count} steps × {told.metrics} metrics, {size / 1e6:.1f} MB"
+        size = _write(run.path, count, options.metrics)
+        what = f"{count} steps × {options.metrics} metrics, {size / 1e6:.1f} MB"
         page, curves = run.get_absolute_url(), f"{run.get_absolute_url()}curves/"
         _row(what, "page, cold, first request", [_seconds(client, page)])
         turns = 1
         while client.get(curves).json()["runs"][0]["is_behind"]:
             turns += 1
         mark = client.get(curves).json()["runs"][0]["mark"]
-        _row(what, f"page, after {turns} requests folded all", _several(client, page, told.requests))
-        _row(what, "all curves for the script", _several(client, curves, told.requests))
-        _row(what, "what is new in the curves", _several(client, f"{curves}?since={mark}", told.requests))
-        _row(what, "live part", _several(client, f"{page}live/", told.requests))
+        _row(what, f"page, after {turns} requests folded all", _several(client, page, options.requests))
+        _row(what, "all curves for the script", _several(client, curves, options.requests))
+        _row(what, "what is new in the curves", _several(client, f"{curves}?since={mark}", options.requests))
+        _row(what, "live part", _several(client, f"{page}live/", options.requests))
 
 
 def _write(folder: Path, steps: int, metrics: int) -> int:

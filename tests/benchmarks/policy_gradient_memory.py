@@ -117,12 +117,12 @@ def main() -> None:
         parent = policy_checkpoint(arguments.model, Path(name) / "policy", lora)
         print("| base | starts from | PPO, MB | policy alone, MB | ratio |\n|---|---|---|---|---|")
         for dtype in (torch.float32, torch.bfloat16):
-            for start, told in ((None, "the base"), (parent, "a policy")):
+            for start, label in ((None, "the base"), (parent, "a policy")):
                 together, alone = ppo_weights(
                     arguments.model, lora=lora, reward=reward, parent=start, dtype=dtype
                 )
                 print(
-                    f"| {str(dtype).removeprefix('torch.')} | {told} | {together / 2**20:.0f} | "
+                    f"| {str(dtype).removeprefix('torch.')} | {label} | {together / 2**20:.0f} | "
                     f"{alone / 2**20:.0f} | {together / alone:.3f} |"
                 )
 

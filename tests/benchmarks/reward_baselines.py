@@ -76,14 +76,14 @@ _STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 
 def pair_rows(file: Path, name: str) -> list[SnapshotRow]:
     """Pairs of Auto-J and AlpacaEval; those of one instruction share a prompt."""
-    found = []
+    rows = []
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for index, line in enumerate(lines):
             values = json.loads(line)
             ids = (f"{name}{index}.1", f"{name}{index}.2")
             ranks = _RANKS[values["label"]]
             texts = (values["response_a"], values["response_b"])
-            found.append(
+            rows.append(
                 SnapshotRow.from_json(
                     {
                         "judgment": f"{name}{index}",
@@ -102,7 +102,7 @@ def pair_rows(file: Path, name: str) -> list[SnapshotRow]:
                     }
                 )
             )
-    return found
+    return rows
 
 
 def shuffled(rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
@@ -134,10 +134,10 @@ def examples_of(
     rows: Sequence[SnapshotRow], backbone: Backbone, options: argparse.Namespace
 ) -> list[Example]:
     """Judgments, ties among them, of at most so many tokens; the first so many by their prompts' hashes."""
-    found = build_examples(
+    examples = build_examples(
         rows, backbone.tokenizer, max_tokens=1024, context=False, labels=Wanted(ranks="tied")
     ).train
-    short = [example for example in found if packed_tokens(example) <= options.longest]
+    short = [example for example in examples if packed_tokens(example) <= options.longest]
     return sorted(short, key=lambda example: _digest(example.prompt))[: options.judgments]
 
 
@@ -174,13 +174,11 @@ def cross_validated(
             held_out = [example for example in decided if fold_of(example.prompt, seed) == fold]
             train = [example for example in decided if fold_of(example.prompt, seed) != fold]
             order += held_out
-            found = held_out_scores(train, held_out, rows, features, whole=whole)
-            for name, (values, told) in found.items():
+            by_name = held_out_scores(train, held_out, rows, features, whole=whole)
+            for name, (values, fit) in by_name.items():
                 scores.setdefault(name, []).append(values)
                 if name == "frozen":
-                    places.append(
-                        f"{'mean' if told['mean'] else 'last'} {told['layer']} ({told['strength']:g})"
-                    )
+                    places.append(f"{'mean' if fit['mean'] else 'last'} {fit['layer']} ({fit['strength']:g})")
         pairs = Pairs.of(order)
         for name, parts in scores.items():
             margins.setdefault(name, []).append(pairs.margins(np.concatenate(parts)))
@@ -202,10 +200,10 @@ def _pairs_by_seed(decided: list[Example], seeds: Sequence[int]) -> list[Pairs]:
 def _print_table(margins: Mapping[str, Sequence[Floats]], pairs: Sequence[Pairs]) -> None:
     """One row for each predictor: figures of all seeds' pairs together, which share their prompts."""
     every = Pairs(
-        np.concatenate([one.winners for one in pairs]),
-        np.concatenate([one.losers for one in pairs]),
-        np.concatenate([one.share for one in pairs]) / len(pairs),
-        [prompt for one in pairs for prompt in one.prompts],
+        np.concatenate([of_seed.winners for of_seed in pairs]),
+        np.concatenate([of_seed.losers for of_seed in pairs]),
+        np.concatenate([of_seed.share for of_seed in pairs]) / len(pairs),
+        [prompt for of_seed in pairs for prompt in of_seed.prompts],
     )
     together = {name: np.concatenate(parts) for name, parts in margins.items()}
     surprise = {name: np.logaddexp(0, -values) for name, values in together.items()}
@@ -214,10 +212,10 @@ def _print_table(margins: Mapping[str, Sequence[Floats]], pairs: Sequence[Pairs]
     for name, values in together.items():
         right = every.interval((np.sign(values) + 1) / 2)
         less = every.interval(surprise[name] - surprise["length"])
-        print(f"| {name} | {told(right)} | {told(every.interval(surprise[name]))} | {told(less)} |")
+        print(f"| {name} | {cell(right)} | {cell(every.interval(surprise[name]))} | {cell(less)} |")
 
 
-def told(interval: Interval) -> str:
+def cell(interval: Interval) -> str:
     """A figure with its interval."""
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
@@ -244,7 +242,7 @@ def compare_ties(examples: list[Example], features: FeatureCache, options: argpa
     print("|---|---|---|")
     for name, values in together.items():
         less = pairs.interval(values - together["ties dropped"])
-        print(f"| {name} | {told(pairs.interval(values))} | {told(less)} |")
+        print(f"| {name} | {cell(pairs.interval(values))} | {cell(less)} |")
 
 
 def _three_outcomes(
@@ -278,8 +276,8 @@ def _davidson_costs(theta: Floats, differences: Floats, outcomes: Floats) -> Flo
     """p(first) ∝ e^(m/2), p(second) ∝ e^(−m/2), p(tie) ∝ ν; the last of theta is log ν."""
     margin = differences @ theta[:-1]
     logits = np.stack([margin / 2, -margin / 2, np.full(len(margin), theta[-1])])
-    said = np.select([outcomes > 0, outcomes < 0], [logits[0], logits[1]], logits[2])
-    return np.asarray(np.logaddexp.reduce(logits, axis=0) - said)
+    chosen_logit = np.select([outcomes > 0, outcomes < 0], [logits[0], logits[1]], logits[2])
+    return np.asarray(np.logaddexp.reduce(logits, axis=0) - chosen_logit)
 
 
 def _fit_davidson(differences: Floats, outcomes: Floats, prompts: Sequence[str]) -> Floats:
@@ -357,9 +355,9 @@ def adapter_run(
     seconds = time.monotonic() - begun
     print(f"\nhead from {head}, seed {seed}, fold {fold}: best after step {evaluation.step}, {seconds:.0f} s")
     print("| predictor | accuracy | log-loss | log-loss saved by the adapter |\n|---|---|---|---|")
-    print(f"| adapter | {told(report.accuracy)} | {told(report.log_loss)} | |")
-    for one in report.baselines:
-        print(f"| {one.name} | {told(one.accuracy)} | {told(one.log_loss)} | {told(one.log_loss_gain)} |")
+    print(f"| adapter | {cell(report.accuracy)} | {cell(report.log_loss)} | |")
+    for row in report.baselines:
+        print(f"| {row.name} | {cell(row.accuracy)} | {cell(row.log_loss)} | {cell(row.log_loss_gain)} |")
     print(
         f"length-controlled accuracy {report.length_controlled_accuracy}; {report.correlations}", flush=True
     )

@@ -67,33 +67,33 @@ class Pairs:
     @classmethod
     def read(cls, file: Path) -> Pairs:
         """Return what `features` wrote."""
-        kept = np.load(file)
-        ends = np.concatenate([[0], np.cumsum(kept["count"])])
-        found = [
+        arrays = np.load(file)
+        ends = np.concatenate([[0], np.cumsum(arrays["count"])])
+        pairs = [
             (row, other, index)
             for index, (start, end) in enumerate(pairwise(ends))
             for row in range(start, end)
             for other in range(start, end)
-            if 0 < kept["ranks"][row] < kept["ranks"][other]
+            if 0 < arrays["ranks"][row] < arrays["ranks"][other]
         ]
-        winners, losers, judgments = (np.array(values) for values in zip(*found, strict=True))
-        places = np.concatenate([np.arange(count) for count in kept["count"]])
-        means = kept["means"].astype(np.float64)
+        winners, losers, judgments = (np.array(values) for values in zip(*pairs, strict=True))
+        places = np.concatenate([np.arange(count) for count in arrays["count"]])
+        means = arrays["means"].astype(np.float64)
         return cls(
             winners,
             losers,
             1 / np.bincount(judgments)[judgments],
-            kept["prompt"][judgments],
-            np.repeat(kept["prompt"], kept["count"]),
+            arrays["prompt"][judgments],
+            np.repeat(arrays["prompt"], arrays["count"]),
             {
-                "position": np.eye(max(kept["count"]))[places],
-                "length": np.log(kept["n"])[:, None].astype(np.float64),
-                "surface": kept["surface"].astype(np.float64),
+                "position": np.eye(max(arrays["count"]))[places],
+                "length": np.log(arrays["n"])[:, None].astype(np.float64),
+                "surface": arrays["surface"].astype(np.float64),
                 **{f"mean-{layer}": means[:, index] for index, layer in enumerate(LAYERS)},
             },
         )
 
-    def told(self, values: Floats) -> str:
+    def interval_text(self, values: Floats) -> str:
         """Return the mean over judgments with its interval over prompts."""
         names, of_pair = np.unique(self.prompts, return_inverse=True)
         sums, weights = np.bincount(of_pair, self.weight * values), np.bincount(of_pair, self.weight)
@@ -147,7 +147,7 @@ def predicted(pairs: Pairs, stack: str, train: Mask) -> Floats:
         )
         differences = table[pairs.winners] - table[pairs.losers]
         cost, strength = _best_strength(
-            differences[train], pairs.weight[train], [fold_of(one, -1) for one in pairs.prompts[train]]
+            differences[train], pairs.weight[train], [fold_of(prompt, -1) for prompt in pairs.prompts[train]]
         )
         if best is None or cost < best[0]:
             best = (cost, differences, strength)
@@ -184,13 +184,15 @@ def compare(options: argparse.Namespace) -> None:
     for stack in options.stacks:
         margins[stack] = np.stack([_held_out_margins(pairs, stack, seed) for seed in options.seeds])
         right, cost = _figures(margins[stack])
-        print(f"| {stack} | {pairs.told(right)} | {pairs.told(cost)} |", flush=True)
+        print(f"| {stack} | {pairs.interval_text(right)} | {pairs.interval_text(cost)} |", flush=True)
     alone = [name for name in ALONE if name in margins]
     print(f"\n| log-loss saved by | {' | '.join(f'over {name}' for name in alone)} |")
     print(f"|---|{'---|' * len(alone)}")
     for stack in (name for name in margins if "+" in name):
         cost = _figures(margins[stack])[1]
-        print(f"| {stack} | {' | '.join(pairs.told(_figures(margins[n])[1] - cost) for n in alone)} |")
+        print(
+            f"| {stack} | {' | '.join(pairs.interval_text(_figures(margins[n])[1] - cost) for n in alone)} |"
+        )
     print(f"\n{time.process_time():.0f} s of processor time")
 
 
@@ -202,7 +204,10 @@ def curve(options: argparse.Namespace) -> None:
         for share in options.shares:
             margins = np.stack([_held_out_margins(pairs, stack, seed, share) for seed in options.seeds])
             right, cost = _figures(margins)
-            print(f"| {stack} | {share:.0%} | {pairs.told(right)} | {pairs.told(cost)} |", flush=True)
+            print(
+                f"| {stack} | {share:.0%} | {pairs.interval_text(right)} | {pairs.interval_text(cost)} |",
+                flush=True,
+            )
     print(f"\n{time.process_time():.0f} s of processor time")
 
 
@@ -239,7 +244,9 @@ def read_features(options: argparse.Namespace) -> None:
     backbone = Backbone.load(options.starter, device="cpu", dtype=torch.bfloat16)
     rows = SETS[options.set]()
     by_name = {row.judgment: row for row in rows}
-    examples = [one for one in examples_of(rows, backbone, options) if one.pairs and one.completions]
+    examples = [
+        example for example in examples_of(rows, backbone, options) if example.pairs and example.completions
+    ]
     means: list[NDArray[np.float32]] = []
     tokens: list[NDArray[np.int64]] = []
     for start in range(0, len(examples), 4):
@@ -248,19 +255,19 @@ def read_features(options: argparse.Namespace) -> None:
             states = backbone.packed_layers(batch.input_ids, batch.position_ids, batch.layout, LAYERS)
         means.append(torch.stack([pooled(states[layer], batch, mean=True) for layer in LAYERS], 1).numpy())
         tokens.append(batch.answer_tokens.numpy())
-    asked, texts = _texts([by_name[one.judgment] for one in examples], examples)
+    prompts, texts = _texts([by_name[example.judgment] for example in examples], examples)
     np.savez(
         options.file,
-        asked=asked,
+        asked=prompts,
         text=texts,
         means=np.concatenate(means),
         n=np.concatenate(tokens),
         surface=np.concatenate(
-            [surface_features(by_name[one.judgment], one.completions) for one in examples]
+            [surface_features(by_name[example.judgment], example.completions) for example in examples]
         ),
-        count=np.array([len(one.answers) for one in examples]),
-        ranks=np.concatenate([one.ranks for one in examples]),
-        prompt=np.array([one.prompt for one in examples]),
+        count=np.array([len(example.answers) for example in examples]),
+        ranks=np.concatenate([example.ranks for example in examples]),
+        prompt=np.array([example.prompt for example in examples]),
     )
 
 
@@ -268,12 +275,12 @@ def _texts(
     rows: Sequence[SnapshotRow], examples: Sequence[Example]
 ) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     """Return the last message before each completion, and the completions."""
-    asked, texts = [], []
+    prompts, texts = [], []
     for row, example in zip(rows, examples, strict=True):
         by_id = {completion.id: completion.text for completion in row.completions}
-        asked += [row.messages[-1].content] * len(example.completions)
+        prompts += [row.messages[-1].content] * len(example.completions)
         texts += [by_id[name] for name in example.completions]
-    return np.array(asked), np.array(texts)
+    return np.array(prompts), np.array(texts)
 
 
 def main() -> None:

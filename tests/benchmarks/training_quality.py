@@ -77,9 +77,11 @@ def rows(file: Path) -> list[SnapshotRow]:
 
 def _row(name: str, item: dict[str, Any]) -> SnapshotRow:
     ranks = [1, 1, 1, 1]
-    for (first, second), said in zip(itertools.combinations(range(4), 2), item["preference"], strict=True):
-        if said:
-            ranks[second if said == 1 else first] += 1
+    for (first, second), preference in zip(
+        itertools.combinations(range(4), 2), item["preference"], strict=True
+    ):
+        if preference:
+            ranks[second if preference == 1 else first] += 1
     ids = [f"{name}.{number}" for number in range(1, 5)]
     texts = [item[f"prediction {number}"] for number in range(1, 5)]
     return SnapshotRow.from_json(
@@ -182,19 +184,19 @@ def interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     return f"{values.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def report(found: dict[str, list[Tested]]) -> None:
+def report(by_arm: dict[str, list[Tested]]) -> None:
     """One line per arm, then each arm against the first by the same questions."""
     print("| arm | log-loss of pairs | accuracy | −log p of the ranking | log-loss by seed | seconds |")
     print("|---|---|---|---|---|---|")
-    for arm, runs in found.items():
+    for arm, runs in by_arm.items():
         over_seeds = [np.mean([getattr(run, name) for run in runs], axis=0) for name in Tested._fields[:3]]
         by_seed = ", ".join(f"{run.log_loss.mean():.3f}" for run in runs)
         seconds = ", ".join(f"{run.seconds:.0f}" for run in runs)
         print(f"| {arm} | {' | '.join(map(interval, over_seeds))} | {by_seed} | {seconds} |")
-    base, *others = found
+    base, *others = by_arm
     for arm in others:
-        gained = np.mean([one.log_loss for one in found[base]], axis=0) - np.mean(
-            [one.log_loss for one in found[arm]], axis=0
+        gained = np.mean([run.log_loss for run in by_arm[base]], axis=0) - np.mean(
+            [run.log_loss for run in by_arm[arm]], axis=0
         )
         print(f"log-loss, {base} less {arm}, question by question: {interval(gained)}")
 
@@ -247,12 +249,12 @@ def compare(options: argparse.Namespace, work: Path) -> None:
         max_tokens=1536 if options.context else 512,
         context=options.context,
     ).train
-    found: dict[str, list[Tested]] = {arm: [] for arm in options.arms}
+    by_arm: dict[str, list[Tested]] = {arm: [] for arm in options.arms}
     for arm, folder, seconds in folders:
-        found[arm].append(tested(backbone, folder, examples, seconds))
-        print(f"{arm}: log-loss {found[arm][-1].log_loss.mean():.4f}", flush=True)
+        by_arm[arm].append(tested(backbone, folder, examples, seconds))
+        print(f"{arm}: log-loss {by_arm[arm][-1].log_loss.mean():.4f}", flush=True)
     print(f"{len(examples)} test rankings; {time.monotonic() - begun:.0f} s in all\n")
-    report(found)
+    report(by_arm)
 
 
 if __name__ == "__main__":

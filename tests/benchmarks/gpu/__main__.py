@@ -57,7 +57,7 @@ class OutOfMemoryError(Exception):
     """A measurement needed more memory than there is."""
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; --smoke sets device, sizes and rounds."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.gpu",
@@ -78,7 +78,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--names", type=Path, help="names.json of string reversal, else in shared data")
     parser.add_argument("--work", type=Path, help="where the random bases lie; else a temporary folder")
     parser.add_argument("--out", type=Path, default=ROOT / "var/gpu", metavar="FOLDER")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     options.device, options.dtype = "cuda", "bfloat16"
     if options.smoke:
         options.device, options.dtype = "cpu", "float32"
@@ -157,13 +157,13 @@ class Bench:
             self._skip("CUDA graphs on: they need an NVIDIA GPU; the fixed shapes ran without recording")
 
     def _has(self, title: str, package: str, python: str) -> bool:
-        wanted = any((part == "generation") == (title == "vLLM") for part in self._parts)
+        is_needed = any((part == "generation") == (title == "vLLM") for part in self._parts)
         code = f"import importlib.util as u, sys; sys.exit(not u.find_spec({package!r}))"
-        found = subprocess.run([python, "-c", code], cwd="/", check=False).returncode == 0
-        if wanted and not found:
+        is_installed = subprocess.run([python, "-c", code], cwd="/", check=False).returncode == 0
+        if is_needed and not is_installed:
             option = package
             self._skip(f"{title} is not installed in {python}; name another Python by --{option}")
-        return wanted and found
+        return is_needed and is_installed
 
     def _skip(self, reason: str) -> None:
         if reason not in self._report.skipped:
@@ -179,12 +179,12 @@ class Bench:
         script = [self._options.trl, str(HERE / "peer.py"), "--parts", *parts, "--answer", str(size.answer)]
         script += ["--row", str(size.prompt + size.answer), "--samples", str(size.samples)]
         script += ["--steps", str(size.steps), "--warm", str(size.warm)]
-        found = self._tried(script, TRL, parts)
-        for part, figures in found.items():
-            found[part] = {**figures, "note": f"TRL {figures['version']}, {figures['attention']}"}
+        results = self._tried(script, TRL, parts)
+        for part, figures in results.items():
+            results[part] = {**figures, "note": f"TRL {figures['version']}, {figures['attention']}"}
             if self._options.device == "cuda" and figures["attention"] == "sdpa":
                 self._skip(f"TRL on FlashAttention: flash-attn is not installed in {self._options.trl}")
-        return found
+        return results
 
     def _vllm(self) -> Figures:
         size = self._size
@@ -201,7 +201,7 @@ class Bench:
         for _ in range(_TRIES):
             print(f"{self._name}: {', '.join(parts)} by {who}, {tokens} tokens a pass", flush=True)
             try:
-                found = run([*command, *common, "--micro-batch-tokens", str(tokens)])
+                results = run([*command, *common, "--micro-batch-tokens", str(tokens)])
             except OutOfMemoryError:
                 tokens //= 2
                 continue
@@ -209,7 +209,7 @@ class Bench:
                 self._skip(
                     f"{who}, {self._name}, {', '.join(parts)}: memory sufficed for {tokens} tokens a pass"
                 )
-            return found
+            return results
         raise SystemExit(f"{who} runs out of memory on {self._name} with {tokens} tokens a pass")
 
 
@@ -220,8 +220,8 @@ def run(command: list[str]) -> dict[str, Any]:
         if "out of memory" in done.stderr.lower() or "outofmemory" in done.stderr.lower():
             raise OutOfMemoryError
         raise SystemExit(f"{shlex.join(command)}\n{done.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
 
 
 def reversal(options: argparse.Namespace, report: Report, scratch: Path) -> None:

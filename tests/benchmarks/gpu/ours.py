@@ -175,9 +175,9 @@ def generation(size: Size, options: argparse.Namespace) -> Figures:
     graphs = shapes_for(backbone, rows=size.streams, width=width)
     fixed = graphs or StaticShapes(backbone, rows=size.streams, width=width, record=as_it_is)
     plain = _drawn(backbone, prompts, size, options.device, None)
-    found = {**plain, "units": size.streams, "recorded": graphs is not None}
-    found["fixed"] = _drawn(backbone, prompts, size, options.device, fixed)
-    return found
+    figures = {**plain, "units": size.streams, "recorded": graphs is not None}
+    figures["fixed"] = _drawn(backbone, prompts, size, options.device, fixed)
+    return figures
 
 
 def _drawn(

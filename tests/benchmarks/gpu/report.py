@@ -77,10 +77,10 @@ class Goal:
         return "reached" if self.found >= self.wanted else "missed"
 
 
-def peak_operations(machine: Figures, given: float | None) -> tuple[float, str]:
-    """Return operations a second of the device, and where they are from. given: TFLOP/s."""
-    if given is not None:
-        return given * 1e12, "as given"
+def peak_operations(machine: Figures, teraflops: float | None) -> tuple[float, str]:
+    """Return operations a second of the device, and where they are from. teraflops: at peak."""
+    if teraflops is not None:
+        return teraflops * 1e12, "as given"
     if machine["dtype"] == "bfloat16":
         for gpu in GPUS.values():
             # "H100 80 GB" without its memory.
@@ -99,10 +99,10 @@ def lines_of(size: str, part: str, runs: Mapping[str, Sequence[Figures]], peak: 
         if not figures:
             continue
         need = need_of(SIZES[size], part, shared=who != TRL)
-        seconds = statistics.median(float(one["seconds"]) for one in figures)
-        peaks = [one["peak"] for one in figures if one.get("peak")]
+        seconds = statistics.median(float(run["seconds"]) for run in figures)
+        peaks = [run["peak"] for run in figures if run.get("peak")]
         pairs = zip(figures, mine, strict=True)
-        ratio = statistics.median(float(one["seconds"]) / float(own["seconds"]) for one, own in pairs)
+        ratio = statistics.median(float(theirs["seconds"]) / float(ours["seconds"]) for theirs, ours in pairs)
         yield Line(
             size=size,
             part=part,
@@ -124,17 +124,17 @@ def problems_of(
     odd = []
     need = expected_tokens(size, part)
     for who, figures in runs.items():
-        for one in figures:
-            seconds, tokens = float(one["seconds"]), one.get("tokens", need)
+        for run in figures:
+            seconds, tokens = float(run["seconds"]), run.get("tokens", need)
             if not (math.isfinite(seconds) and seconds > 0):
                 odd.append(f"{who}: a step took {seconds} seconds")
             if round(float(tokens)) != need:
                 odd.append(f"{who}: {tokens} tokens, the work has {need}")
-            if not math.isfinite(float(one.get("loss", 0.0))):
-                odd.append(f"{who}: the loss is {one['loss']}")
+            if not math.isfinite(float(run.get("loss", 0.0))):
+                odd.append(f"{who}: the loss is {run['loss']}")
             # Neither has learned anything yet: both answers are equally likely preferred.
-            if part == "dpo" and abs(float(one["loss"]) - math.log(2)) > 0.1:
-                odd.append(f"{who}: the loss is {one['loss']}, not about log 2")
+            if part == "dpo" and abs(float(run["loss"]) - math.log(2)) > 0.1:
+                odd.append(f"{who}: the loss is {run['loss']}, not about log 2")
     odd += [f"{line.who}: MFU of {line.mfu:.3g}" for line in lines if not 0 < line.mfu <= 1]
     weights = SIZES[size].shape.parameters * 2
     odd += [
@@ -172,8 +172,8 @@ def goals_of(report: Report) -> list[Goal]:
     generation = None
     for vllm in (line for line in report.lines if line.who == VLLM):
         # The faster of Rondo's two ways.
-        own = [one.units for one in report.lines if (one.size, one.part) == (vllm.size, vllm.part)]
-        generation = max(own[:-1]) / vllm.units
+        rates = [line.units for line in report.lines if (line.size, line.part) == (vllm.size, vllm.part)]
+        generation = max(rates[:-1]) / vllm.units
     return [
         Goal(name="ranking reward models, times TRL", wanted=3, found=ratio("reward", TRL)),
         Goal(name="DPO, samples a second, times TRL", wanted=1.5, found=ratio("dpo", TRL)),
@@ -185,14 +185,14 @@ def goals_of(report: Report) -> list[Goal]:
 
 def markdown(report: Report) -> str:
     """Return the report as a Markdown text."""
-    told = report.machine
+    machine = report.machine
     lines = [
-        f"Device: {told.get('device', 'none')}; driver {told.get('driver', '')}, "
-        f"CUDA {told.get('cuda', '')}; torch {told.get('torch', '')}, {told.get('dtype', '')}; "
+        f"Device: {machine.get('device', 'none')}; driver {machine.get('driver', '')}, "
+        f"CUDA {machine.get('cuda', '')}; torch {machine.get('torch', '')}, {machine.get('dtype', '')}; "
         f"{report.date}.",
         "",
-        f"Command: `{report.command}`. MFU of {told.get('peak', 0) / 1e12:.4g} TFLOP/s "
-        f"({told.get('peak_from', '')}).",
+        f"Command: `{report.command}`. MFU of {machine.get('peak', 0) / 1e12:.4g} TFLOP/s "
+        f"({machine.get('peak_from', '')}).",
         "",
         "| base | part | by | a second | tokens/s | MFU | peak, GB | estimate, GB | Rondo is faster | |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -206,9 +206,9 @@ def markdown(report: Report) -> str:
         )
     lines += ["", "| goal | wanted | found | |", "|---|---|---|---|"]
     for goal in goals_of(report):
-        found = "" if goal.found is None else f"{goal.found:.3g}"
+        value = "" if goal.found is None else f"{goal.found:.3g}"
         verdict = goal.verdict if report.on_gpu or goal.found is None else "no verdict: not a GPU"
-        lines.append(f"| {goal.name} | {goal.wanted:g} | {found} | {verdict} |")
+        lines.append(f"| {goal.name} | {goal.wanted:g} | {value} | {verdict} |")
     lines += ["", *(f"- Left out: {reason}" for reason in report.skipped)]
     lines += [f"- **Cannot be true**: {problem}" for problem in report.problems]
     return "\n".join(lines).rstrip() + "\n"

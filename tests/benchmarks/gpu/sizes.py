@@ -129,8 +129,8 @@ def _generated(size: Size, groups: int, answers: int, *, shared: bool, new: int)
 def _row(size: Size, answers: int, length: int, *, shared: bool) -> tuple[int, int]:
     """Return the tokens of a prompt with its answers, and the tokens that all of these see together."""
     prompts = 1 if shared else answers
-    own = answers * (length * size.prompt + length * (length + 1) // 2)
-    seen = prompts * size.prompt * (size.prompt + 1) // 2 + own
+    in_answers = answers * (length * size.prompt + length * (length + 1) // 2)
+    seen = prompts * size.prompt * (size.prompt + 1) // 2 + in_answers
     return prompts * size.prompt + answers * length, seen
 
 

@@ -28,11 +28,11 @@ def main() -> None:
         enable_prefix_caching=False,
         seed=0,
     )
-    wanted = vllm.SamplingParams(temperature=1.0, max_tokens=options.generated, ignore_eos=True)
-    prompts = [{"prompt_token_ids": one} for one in ids]
-    engine.generate(prompts, wanted, use_tqdm=False)
+    parameters = vllm.SamplingParams(temperature=1.0, max_tokens=options.generated, ignore_eos=True)
+    prompts = [{"prompt_token_ids": row} for row in ids]
+    engine.generate(prompts, parameters, use_tqdm=False)
     begun = time.perf_counter()
-    outputs = engine.generate(prompts, wanted, use_tqdm=False)
+    outputs = engine.generate(prompts, parameters, use_tqdm=False)
     seconds = time.perf_counter() - begun
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     print(json.dumps({"seconds": seconds, "tokens": tokens, "version": vllm.__version__}))

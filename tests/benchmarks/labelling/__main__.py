@@ -82,11 +82,11 @@ def measure(served: Served, *, seconds: float, think: float, warm_up: float) -> 
     until = began + seconds
     threads = [
         threading.Thread(
-            target=one.work,
+            target=person.work,
             args=(until,),
             kwargs={"think": think, "wait": think * place, "count_from": began + warm_up},
         )
-        for place, one in ((number / len(people), one) for number, one in enumerate(people))
+        for place, person in ((number / len(people), person) for number, person in enumerate(people))
     ]
     for thread in threads:
         thread.start()
@@ -107,7 +107,7 @@ def _report(
     computed: float,
     growth: list[Growth],
 ) -> dict[str, object]:
-    latencies = sorted(one for person in people for one in person.outcome.latencies)
+    latencies = sorted(latency for person in people for latency in person.outcome.latencies)
     acknowledged = [key for person in people for key in person.outcome.acknowledged]
     handed = collections.Counter(address for person in people for address in person.outcome.handed)
     errors = collections.Counter(error for person in people for error in person.outcome.errors)
@@ -124,7 +124,7 @@ def _report(
         "handed_twice": sum(count > 1 for count in handed.values()),
         "errors": dict(errors),
         "client_cores": round(client / wall, 2),
-        "memory": [{**asdict(one), "grows": one.grows} for one in growth],
+        "memory": [{**asdict(process), "grows": process.grows} for process in growth],
         "load": os.getloadavg()[0],
     }
 

@@ -53,8 +53,8 @@ class MemoryWatch(threading.Thread):
         """What was found, one entry for each process that was there for three samples at least."""
         self._enough.set()
         self.join()
-        found = {pid: samples[len(samples) // 3 :] for pid, samples in self._found.items()}
-        return [growth_of(pid, samples) for pid, samples in found.items() if len(samples) > 2]
+        samples_by_pid = {pid: samples[len(samples) // 3 :] for pid, samples in self._found.items()}
+        return [growth_of(pid, samples) for pid, samples in samples_by_pid.items() if len(samples) > 2]
 
 
 def growth_of(pid: int, samples: list[tuple[float, int]]) -> Growth:

@@ -151,8 +151,10 @@ class Stormy(Annotator):
         self.verdict.submitted_twice += 1
         twin = Annotator(self.port, self.session, 0)
         with ThreadPoolExecutor(2) as pool:
-            sent = [pool.submit(one._ask, "POST", address, urlencode(form)) for one in (self, twin)]
-        if any(one.result() for one in sent):
+            sent = [
+                pool.submit(annotator._ask, "POST", address, urlencode(form)) for annotator in (self, twin)
+            ]
+        if any(future.result() for future in sent):
             self.outcome.acknowledged.append(key)
         self.outcome.errors += twin.outcome.errors
 
@@ -168,7 +170,7 @@ def storm(served: Served, *, seconds: float, kills: bool = False) -> Verdict:
     """Let everyone work for so many seconds, then look at what is stored."""
     people = [Stormy(served.port, key, seed) for seed, key in enumerate(served.sessions)]
     enough = threading.Event()
-    threads = [threading.Thread(target=one.storm, args=(enough,)) for one in people]
+    threads = [threading.Thread(target=person.storm, args=(enough,)) for person in people]
     threads.append(threading.Thread(target=served.python, args=(AGE, str(max(1.0, seconds - 2)))))
     for thread in threads:
         thread.start()
@@ -197,18 +199,20 @@ def _kill(served: Served, pause: float) -> None:
 
 
 def _look(served: Served, people: list[Stormy]) -> Verdict:
-    found = json.loads(served.python(CHECK))
-    stored = found.pop("keys")
-    verdict = Verdict(**found)
-    acknowledged = [key for one in people for key in one.outcome.acknowledged]
+    figures = json.loads(served.python(CHECK))
+    stored = figures.pop("keys")
+    verdict = Verdict(**figures)
+    acknowledged = [key for annotator in people for key in annotator.outcome.acknowledged]
     verdict.acknowledged = len(set(acknowledged))
     verdict.lost = len(set(acknowledged) - set(stored))
     verdict.doubled = len(stored) - len(set(stored))
-    for one in people:
+    for person in people:
         for name in ("submitted_twice", "given_up", "late", "late_refused"):
-            setattr(verdict, name, getattr(verdict, name) + getattr(one.verdict, name))
-        verdict.server_errors += sum(bool(re.fullmatch(r"\w+ 5\d\d", error)) for error in one.outcome.errors)
-        verdict.notes += one.outcome.errors
+            setattr(verdict, name, getattr(verdict, name) + getattr(person.verdict, name))
+        verdict.server_errors += sum(
+            bool(re.fullmatch(r"\w+ 5\d\d", error)) for error in person.outcome.errors
+        )
+        verdict.notes += person.outcome.errors
     return verdict
 
 

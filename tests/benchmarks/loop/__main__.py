@@ -91,9 +91,11 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _tell(path: Path | None, size: Size, before: list[Course], course: Course, found: dict[str, Any]) -> None:
+def _tell(
+    path: Path | None, size: Size, before: list[Course], course: Course, figures: dict[str, Any]
+) -> None:
     """Print a round, and keep all that was measured so far."""
-    print(row_of(course, found), flush=True)
+    print(row_of(course, figures), flush=True)
     _write(path, [*before, course], size)
 
 

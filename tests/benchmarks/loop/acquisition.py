@@ -64,7 +64,7 @@ def written(scene: str, *, count: int, seed: int) -> Labelled:
     reward = weighted([(1, keywords), (1, list_format)]) if scene == "both" else SCENES[scene].truth(1)
     prompts: list[str] = []
     texts: list[tuple[str, str]] = []
-    said: list[bool] = []
+    choices: list[bool] = []
     truth: list[bool] = []
     while len(prompts) < count:
         first, second = random.sample(TOPICS, 2)
@@ -75,9 +75,9 @@ def written(scene: str, *, count: int, seed: int) -> Labelled:
             continue
         prompts.append(prompt)
         texts.append(pair)
-        said.append(random.random() < 1 / (1 + np.exp(-2 * lead)))
+        choices.append(random.random() < 1 / (1 + np.exp(-2 * lead)))
         truth.append(lead > 0)
-    return Labelled(prompts, texts, np.array(said), np.array(truth))
+    return Labelled(prompts, texts, np.array(choices), np.array(truth))
 
 
 def published(name: str) -> Labelled:
@@ -93,25 +93,25 @@ def published(name: str) -> Labelled:
 
 
 def _pairs(file: str) -> list[tuple[str, str, str]]:
-    found = []
+    pairs = []
     with gzip.open(DATA / file, "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             if row["label"] == "a":
-                found.append((row["prompt"], row["response_a"], row["response_b"]))
+                pairs.append((row["prompt"], row["response_a"], row["response_b"]))
             elif row["label"] == "b":
-                found.append((row["prompt"], row["response_b"], row["response_a"]))
-    return found
+                pairs.append((row["prompt"], row["response_b"], row["response_a"]))
+    return pairs
 
 
 def _hh_rlhf() -> list[tuple[str, str, str]]:
-    found = []
+    pairs = []
     with gzip.open(DATA / "hh_rlhf" / "harmless.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             chosen, rejected = (row[name].rsplit("\n\nAssistant:", 1) for name in ("chosen", "rejected"))
-            found.append((chosen[0], chosen[1].strip(), rejected[1].strip()))
-    return found
+            pairs.append((chosen[0], chosen[1].strip(), rejected[1].strip()))
+    return pairs
 
 
 _PUBLISHED: dict[str, Callable[[], list[tuple[str, str, str]]]] = {
@@ -156,14 +156,16 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
         ],
         axis=1,
     )
-    asked, texts = arrays["asked"], arrays["text"]
+    prompts, texts = arrays["asked"], arrays["text"]
     labelled = Labelled(
         [str(prompt) for prompt in pairs.prompts],
-        [(str(texts[one]), str(texts[other])) for one, other in rows],
+        [(str(texts[row]), str(texts[other])) for row, other in rows],
         first,
         first,
     )
-    of_texts = np.array([text_features.features_of(str(asked[row]), str(texts[row])) for row in rows.ravel()])
+    of_texts = np.array(
+        [text_features.features_of(str(prompts[row]), str(texts[row])) for row in rows.ravel()]
+    )
     features = {"text": standardised(of_texts)}
     for name, states in pairs.blocks.items():
         if name.startswith("mean-"):
@@ -287,10 +289,10 @@ def _print_figures(
     print("| strategy | accuracy at a third | at the end | labels to reach it | share of chance's |")
     print("|---|---|---|---|---|")
     figures = {}
-    for strategy, found in courses.items():
-        labels, mean = smooth(found)
+    for strategy, course in courses.items():
+        labels, mean = smooth(course)
         third = float(np.interp(options.labels / 3, labels, mean))
-        needed = labels_to_reach(found, goal)
+        needed = labels_to_reach(course, goal)
         share = f"{needed / options.labels:.0%}" if needed else "not reached"
         print(f"| {strategy} | {third:.3f} | {mean[-1]:.3f} | {needed or ''} | {share} |", flush=True)
         figures[strategy] = {"labels": labels.tolist(), "accuracy": mean.tolist(), "needed": needed}
@@ -313,12 +315,12 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     if options.states:
-        found = {file.stem: study_states(file, options) for file in options.states}
+        by_set = {file.stem: study_states(file, options) for file in options.states}
     else:
-        found = {name: study(name, options) for name in options.set}
+        by_set = {name: study(name, options) for name in options.set}
     if options.results:
         command = " ".join(["python -m tests.benchmarks.loop.acquisition", *sys.argv[1:]])
-        options.results.write_text(json.dumps({"command": command, "sets": found}))
+        options.results.write_text(json.dumps({"command": command, "sets": by_set}))
     print(f"\n{time.monotonic() - begun:.0f} s in all")
 
 

@@ -77,30 +77,30 @@ class World:
 
     def judged(self, count: int, size: int) -> list[Judged]:
         """Return the first `count` comparisons of `size` responses as the annotators judge them in turn."""
-        found = []
+        judgments = []
         for index in range(count):
             rows = tuple(range(4 * index, 4 * index + size))
-            one = self.people[index % len(self.people)]
+            annotator = self.people[index % len(self.people)]
             prompt = self.texts[rows[0]][0]
-            ranks = one.ranks(prompt, [self.texts[row][1] for row in rows], self.random)
-            found.append(Judged(rows, tuple(ranks)))
-        return found
+            ranks = annotator.ranks(prompt, [self.texts[row][1] for row in rows], self.random)
+            judgments.append(Judged(rows, tuple(ranks)))
+        return judgments
 
     def by_ai(self, first: int, count: int, accuracy: float) -> list[Judged]:
         """Return pairs as an AI annotator judges them that is right with this probability."""
-        found = []
+        judgments = []
         for index in range(first, first + count):
             rows = (4 * index, 4 * index + 1)
             is_first = self.truth[rows[0]] >= self.truth[rows[1]]
             right = self.random.random() < accuracy
-            found.append(Judged(rows, (1, 2) if is_first == right else (2, 1)))
-        return found
+            judgments.append(Judged(rows, (1, 2) if is_first == right else (2, 1)))
+        return judgments
 
     def accuracy(self, choices: Sequence[Weighed]) -> float:
         """Return the share of tested pairs, whose rewards differ, that a head on these choices orders."""
         if not choices:
             return 0.5
-        table = replace(table_of([one for one, _ in choices]), weight=np.array([w for _, w in choices]))
+        table = replace(table_of([choice for choice, _ in choices]), weight=np.array([w for _, w in choices]))
         scores = self.features @ fit(self.features, table).mean
         true = self.truth[self.tested] - self.truth[self.tested + 1]
         scored = scores[self.tested] - scores[self.tested + 1]
@@ -110,21 +110,21 @@ class World:
 def as_pairs(judged: Sequence[Judged], *, ties: bool = False) -> list[Weighed]:
     """Return decided pairs, those of a judgment sharing the weight of the independent ones, k − 1; with
     `ties` a tied pair counts a half each way."""
-    found: list[Weighed] = []
-    for one in judged:
-        pairs = list(combinations(zip(one.rows, one.ranks, strict=True), 2))
-        share = (len(one.rows) - 1) / len(pairs)
+    weighed: list[Weighed] = []
+    for judgment in judged:
+        pairs = list(combinations(zip(judgment.rows, judgment.ranks, strict=True), 2))
+        share = (len(judgment.rows) - 1) / len(pairs)
         for (row, rank), (other, of_other) in pairs:
             if rank != of_other:
-                found.append(((row, other) if rank < of_other else (other, row), share))
+                weighed.append(((row, other) if rank < of_other else (other, row), share))
             elif ties:
-                found += [((row, other), share / 2), ((other, row), share / 2)]
-    return found
+                weighed += [((row, other), share / 2), ((other, row), share / 2)]
+    return weighed
 
 
 def as_rankings(judged: Sequence[Judged]) -> list[Weighed]:
     """Return the choices of whole rankings (Plackett-Luce); those that tie are not chosen from each other."""
-    return [(choice, 1.0) for one in judged for choice in sets_of(one.rows, one.ranks)]
+    return [(choice, 1.0) for judgment in judged for choice in sets_of(judgment.rows, judgment.ranks)]
 
 
 def affordable(hours: float, size: int) -> int:
@@ -169,7 +169,9 @@ def ai_annotators(accuracy: float) -> Callable[[World, float], dict[str, float]]
         return {
             "people alone": world.accuracy(people),
             "with AI, weight 1": world.accuracy([*people, *ai]),
-            "with AI, weighed by agreement": world.accuracy([*people, *((one, weight) for one, _ in ai)])
+            "with AI, weighed by agreement": world.accuracy(
+                [*people, *((choice, weight) for choice, _ in ai)]
+            )
             if weight
             else world.accuracy(people),
         }
@@ -178,8 +180,8 @@ def ai_annotators(accuracy: float) -> Callable[[World, float], dict[str, float]]
 
 
 def _agreement(people: Sequence[Weighed], ai: Sequence[Weighed]) -> float:
-    said = {choice for choice, _ in ai}
-    return fmean(choice in said for choice, _ in people) if people else 0.5
+    ai_choices = {choice for choice, _ in ai}
+    return fmean(choice in ai_choices for choice, _ in people) if people else 0.5
 
 
 STUDIES: dict[str, tuple[str, Callable[[World, float], dict[str, float]]]] = {
@@ -216,24 +218,26 @@ def measured(
 ) -> dict[str, dict[str, list[list[float]]]]:
     """Return accuracies by study, arm, hours and seed."""
     most = (1 + _AI_PER_PERSON) * affordable(max(hours), 2)
-    found: dict[str, dict[str, list[list[float]]]] = {name: {} for name in names}
+    accuracies: dict[str, dict[str, list[list[float]]]] = {name: {} for name in names}
     for seed in seeds:
         for name in names:
             scene, compared = STUDIES[name]
             for place, some in enumerate(hours):
                 for arm, value in compared(World(scene, seed, comparisons=most), some).items():
-                    found[name].setdefault(arm, [[] for _ in hours])[place].append(value)
+                    accuracies[name].setdefault(arm, [[] for _ in hours])[place].append(value)
         print(f"seed {seed}: {time.process_time():.1f} s of processor time", flush=True)
-    return found
+    return accuracies
 
 
-def told(name: str, by_seed: Mapping[str, list[list[float]]], hours: Sequence[float]) -> dict[str, Any]:
+def print_study(
+    name: str, by_seed: Mapping[str, list[list[float]]], hours: Sequence[float]
+) -> dict[str, Any]:
     """Print the table of a study; return its figures."""
     arms = {arm: [interval(values) for values in by_hours] for arm, by_hours in by_seed.items()}
     first = next(iter(arms))
     goal = arms[first][-1][0]
     print(f"\n{name}: {first} ends at {goal:.3f}")
-    print(f"| arm | {' | '.join(f'{one:g} h' for one in hours)} | hours to reach it |")
+    print(f"| arm | {' | '.join(f'{hour:g} h' for hour in hours)} | hours to reach it |")
     print(f"|---|{'---|' * (len(hours) + 1)}")
     for arm, rows in arms.items():
         needed = hours_to_reach(hours, [mean for mean, _, _ in rows], goal)
@@ -255,10 +259,10 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     by_study = measured(options.study, options.seeds, options.hours)
-    found = {name: told(name, by_seed, options.hours) for name, by_seed in by_study.items()}
+    studies = {name: print_study(name, by_seed, options.hours) for name, by_seed in by_study.items()}
     if options.results:
         command = " ".join(["python -m tests.benchmarks.loop.arms", *sys.argv[1:]])
-        options.results.write_text(json.dumps({"command": command, "studies": found}))
+        options.results.write_text(json.dumps({"command": command, "studies": studies}))
     print(f"\n{time.monotonic() - begun:.0f} s in all, {time.process_time():.0f} s of processor time")
 
 

@@ -96,8 +96,8 @@ def _answer(link: socket.socket) -> int:
 
 def _run(module: str, arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
     """Do as `python -m module` does."""
-    for own, passed in zip(_STREAMS, streams, strict=True):
-        os.dup2(passed, own)
+    for descriptor, passed in zip(_STREAMS, streams, strict=True):
+        os.dup2(passed, descriptor)
         os.close(passed)
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(stream, mode, closefd=False) for stream, mode in zip(_STREAMS, "rww", strict=True)

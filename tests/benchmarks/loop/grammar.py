@@ -27,8 +27,8 @@ def prompt_about(first: str, second: str) -> str:
 def prompts(count: int, *, seed: int) -> list[str]:
     """Return different prompts; other seeds give other ones, though some may be the same."""
     pairs = [(first, second) for first in TOPICS for second in TOPICS if first != second]
-    wanted = Random(seed).sample(pairs, min(count, len(pairs)))
-    return [prompt_about(*pair) for pair in wanted]
+    sampled = Random(seed).sample(pairs, min(count, len(pairs)))
+    return [prompt_about(*pair) for pair in sampled]
 
 
 def response_to(first: str, second: str, random: Random) -> str:

@@ -88,8 +88,8 @@ def running_machine(*, threads: int, model: Path | None, writer_steps: int) -> I
     home = Path(tempfile.mkdtemp(prefix="rondo-loop-"))
     try:
         with forge.running_forge(home, threads=threads) as address:
-            with ThreadPoolExecutor(1) as beside:
-                laid_out = beside.submit(_lay_out_model, address, home, model, writer_steps)
+            with ThreadPoolExecutor(1) as pool:
+                laid_out = pool.submit(_lay_out_model, address, home, model, writer_steps)
                 transport = _application(home, address)
                 laid_out.result()
             with _model_server(home, address) as (url, key):
@@ -171,8 +171,8 @@ def _ready(process: subprocess.Popen[bytes], status: Path, log: Path, key: str) 
         if not status.is_file():
             continue
         url: str = json.loads(status.read_text())["url"]
-        asked = urllib.request.Request(f"{url}/health", headers={"Authorization": f"Bearer {key}"})
-        with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=30) as answer:
+        request = urllib.request.Request(f"{url}/health", headers={"Authorization": f"Bearer {key}"})
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
             if json.load(answer)["state"] == "ready":
                 return url
     raise SystemExit(f"The model server does not answer.\n{log.read_text()}")

@@ -148,11 +148,11 @@ def _fill(pairs: int, judgments: int):
         for person in people:
             add_member(project=project, user=person, role=Role.ANNOTATOR)
         source = CompletionSource.objects.create(name="load", kind=SourceKind.IMPORT)
-        asked = [[{"role": "user", "content": f"{number}: {text()}"}] for number in range(pairs // 10)]
+        chats = [[{"role": "user", "content": f"{number}: {text()}"}] for number in range(pairs // 10)]
         prompts = Prompt.objects.bulk_create(
             [
                 Prompt(project=project, messages=m, content_hash=content_hash(m), split=Split.TRAIN)
-                for m in asked
+                for m in chats
             ],
             batch_size=500,
         )
@@ -162,11 +162,11 @@ def _fill(pairs: int, judgments: int):
                 Completion(
                     prompt=prompts[index // 2 % len(prompts)],
                     source=source,
-                    text=one,
-                    text_hash=text_hash(one),
+                    text=response,
+                    text_hash=text_hash(response),
                     seed=index,
                 )
-                for index, one in enumerate(texts)
+                for index, response in enumerate(texts)
             ],
             batch_size=500,
         )
@@ -228,7 +228,9 @@ def _fill(pairs: int, judgments: int):
                 RankedCompletion(judgment=judgment, completion=completion, rank=rank)
                 for judgment, pair in zip(made, both, strict=False)
                 for completion, rank in zip(
-                    sorted(pair, key=lambda one: -len(one.text) * random.random()), (1, 2), strict=True
+                    sorted(pair, key=lambda candidate: -len(candidate.text) * random.random()),
+                    (1, 2),
+                    strict=True,
                 )
             ],
             batch_size=500,

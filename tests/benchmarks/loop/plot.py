@@ -126,23 +126,23 @@ _USUAL = {"acquisition": "age", "shape": "pairs"}
 
 def acquisition_lines(file: Path, name: str) -> list[Line]:
     """Return the held-out accuracy by labels, a line for each strategy."""
-    found = json.loads(file.read_text())["sets"][name]["strategies"]
+    strategies = json.loads(file.read_text())["sets"][name]["strategies"]
     return [
-        Line(strategy.replace("_", " "), list(zip(one["labels"], one["accuracy"], strict=True)))
-        for strategy, one in found.items()
+        Line(strategy.replace("_", " "), list(zip(course["labels"], course["accuracy"], strict=True)))
+        for strategy, course in strategies.items()
     ]
 
 
 def arm_lines(file: Path, name: str) -> list[Line]:
     """Return the accuracy by annotators' hours with its interval, a line for each arm."""
-    found = json.loads(file.read_text())["studies"][name]
+    study = json.loads(file.read_text())["studies"][name]
     return [
         Line(
             arm,
-            [(hours, mean) for hours, (mean, _, _) in zip(found["hours"], rows, strict=True)],
-            [(hours, low, high) for hours, (_, low, high) in zip(found["hours"], rows, strict=True)],
+            [(hours, mean) for hours, (mean, _, _) in zip(study["hours"], rows, strict=True)],
+            [(hours, low, high) for hours, (_, low, high) in zip(study["hours"], rows, strict=True)],
         )
-        for arm, rows in found["arms"].items()
+        for arm, rows in study["arms"].items()
     ]
 
 
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("results", nargs="+")
     options = parser.parse_args()
     if options.what == "loop":
-        lines = loop_lines([Path(one) for one in options.results])
+        lines = loop_lines([Path(path) for path in options.results])
         svg = drawn(lines, across="round", up="True win rate against the base", low=0.4, high=1.0, even=0.5)
     elif options.what == "arms":
         lines = arm_lines(Path(options.results[0]), options.results[1])

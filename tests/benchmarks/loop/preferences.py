@@ -42,8 +42,8 @@ def keywords(prompt: str, text: str) -> float:
     """Reward what was asked for: 1.5 for each topic that is named, 0.25 off for every word beyond 24."""
     named = set(words_in(text))
     topics = _TOPICS.search(prompt)
-    asked = topics.groups() if topics else ()
-    return 1.5 * sum(topic in named for topic in asked) - max(0, len(words_in(text)) - 24) / 4
+    requested = topics.groups() if topics else ()
+    return 1.5 * sum(topic in named for topic in requested) - max(0, len(words_in(text)) - 24) / 4
 
 
 _LIKED = frozenset(("warm", "useful", "bright", "simple", "calm", "light", "soft", "strong"))
@@ -57,7 +57,11 @@ def liked_qualities(prompt: str, text: str) -> float:
 
 def letters(prompt: str, text: str) -> float:
     """Reward the share of Latin letters and spaces: even a model with random weights can learn it."""
-    return 4 * sum(one.isascii() and (one.isalpha() or one == " ") for one in text) / max(1, len(text))
+    return (
+        4
+        * sum(character.isascii() and (character.isalpha() or character == " ") for character in text)
+        / max(1, len(text))
+    )
 
 
 def weighted(parts: Sequence[tuple[float, Reward]]) -> Reward:
@@ -147,7 +151,7 @@ def _drift() -> Scene:
         return weighted([(0.4 + 1.2 * late, keywords), (1.6 - 1.2 * late, list_format)])
 
     def people(number: int) -> list[Annotator]:
-        return [Annotator(name=f"annotator-{one}", reward=truth(number)) for one in (1, 2, 3, 4)]
+        return [Annotator(name=f"annotator-{index}", reward=truth(number)) for index in (1, 2, 3, 4)]
 
     return Scene(title="a taste that drifts from lists to coverage", truth=truth, annotators=people)
 

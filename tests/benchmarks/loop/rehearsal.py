@@ -85,7 +85,7 @@ class Writer:
             for name, value in self.trained.items():
                 value.copy_(state[name])
 
-    def _asked(self, prompt: str) -> list[int]:
+    def _prompt_ids(self, prompt: str) -> list[int]:
         chat = [{"role": "user", "content": prompt}]
         rendered = self.words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         ids: list[int] = self.words(rendered, add_special_tokens=False).input_ids
@@ -95,7 +95,7 @@ class Writer:
     def sample(self, prompts: list[str], seed: int) -> list[str]:
         """Return one response to each prompt, all prompts being of one length."""
         torch.manual_seed(seed)
-        ids = torch.tensor([self._asked(prompt) for prompt in prompts])
+        ids = torch.tensor([self._prompt_ids(prompt) for prompt in prompts])
         drawn = self.model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -113,10 +113,10 @@ class Writer:
         """Return ids and the mask of the responses' tokens, the end token among them."""
         rows, starts = [], []
         for prompt, text in zip(prompts, texts, strict=True):
-            asked = self._asked(prompt)
-            said = self.words(text, add_special_tokens=False).input_ids
-            rows.append([*asked, *said, self.words.eos_token_id])
-            starts.append(len(asked))
+            prompt_ids = self._prompt_ids(prompt)
+            text_ids = self.words(text, add_special_tokens=False).input_ids
+            rows.append([*prompt_ids, *text_ids, self.words.eos_token_id])
+            starts.append(len(prompt_ids))
         longest = max(map(len, rows))
         ids = torch.full((len(rows), longest), self.words.pad_token_id)
         mask = torch.zeros((len(rows), longest))
@@ -173,9 +173,9 @@ def train_dpo(writer: Writer, judged: Judged, size: Size, random: Random) -> Non
         with torch.no_grad():
             reference = _sums(*writer.logps(prompts, texts))
         writer.restore(present)
-        own = _sums(*writer.logps(prompts, texts))
+        policy = _sums(*writer.logps(prompts, texts))
         count = len(chosen)
-        loss = dpo(own[:count], own[count:], reference[:count], reference[count:], beta=size.beta)
+        loss = dpo(policy[:count], policy[count:], reference[:count], reference[count:], beta=size.beta)
         _step(writer, optimiser, loss, size, step)
 
 
@@ -183,13 +183,13 @@ def train_grpo(writer: Writer, head: FrozenHead, prompts: list[str], size: Size,
     """Train the policy for the head's reward: eight prompts with eight samples a step."""
     optimiser = torch.optim.AdamW(writer.trained.values(), lr=size.rate, weight_decay=0.0)
     for step in range(size.steps):
-        asked = [prompt for prompt in random.sample(prompts, 8) for _ in range(8)]
-        texts = writer.sample(asked, random.getrandbits(31))
-        rewards = torch.tensor(head.scores(writer.features(asked, texts))).reshape(8, 8)
+        batch = [prompt for prompt in random.sample(prompts, 8) for _ in range(8)]
+        texts = writer.sample(batch, random.getrandbits(31))
+        rewards = torch.tensor(head.scores(writer.features(batch, texts))).reshape(8, 8)
         advantages = group_relative(rewards).reshape(-1).float()
         with torch.no_grad(), writer.model.disable_adapter():
-            base, _ = writer.logps(asked, texts)
-        logps, mask = writer.logps(asked, texts)
+            base, _ = writer.logps(batch, texts)
+        logps, mask = writer.logps(batch, texts)
         each = advantages[:, None].expand_as(logps)
         loss, _ = policy_gradient(
             logps, logps.detach(), each, mask, clip_low=0.2, clip_high=0.2, aggregate="sequence"
@@ -240,14 +240,14 @@ class Course:
             else:
                 train_grpo(self.writer, head, self.train, self.size, self.random)
             after = self.writer.sample(self.held_out, 1000 + number)
-            found = self._decided(head, before, after)
+            figures = self._decided(head, before, after)
             texts = self.writer.sample(self.fresh, self.seed)
-            found |= self._truth(number, head, base, parent_texts, texts, found["acted"])
-            if found["acted"] == "reject":
+            figures |= self._truth(number, head, base, parent_texts, texts, figures["acted"])
+            if figures["acted"] == "reject":
                 self.writer.restore(parent)
             else:
                 parent_texts = texts
-            rounds.append({"round": number, "labels_in_all": self._labels(), **found})
+            rounds.append({"round": number, "labels_in_all": self._labels(), **figures})
             tell(rounds)
         return rounds
 
@@ -307,7 +307,7 @@ class Course:
         served = of[1] if acted == "reject" else of[2]
         proxies = [list(self._scores(head, self.fresh, some)) for some in (parent, texts)]
         with torch.no_grad():
-            own, mask = self.writer.logps(self.fresh, texts)
+            under_policy, mask = self.writer.logps(self.fresh, texts)
             with self.writer.model.disable_adapter():
                 under_base, _ = self.writer.logps(self.fresh, texts)
         gain, proxy_gain = fmean(of[2]) - fmean(of[1]), fmean(proxies[1]) - fmean(proxies[0])
@@ -319,7 +319,7 @@ class Course:
             "true_win_rate_base": win_rate(served, of[0]),
             "true_win_rate_parent": win_rate(of[2], of[1]),
             "reward_accuracy": accuracy([*of[2], *of[1]], [*proxies[1], *proxies[0]], pairs=len(texts)),
-            "kl": float(_sums(own - under_base, mask).mean()),
+            "kl": float(_sums(under_policy - under_base, mask).mean()),
         }
 
 
@@ -345,30 +345,30 @@ def main() -> None:
             steps = options.dpo_steps if policy == "dpo" else options.grpo_steps
             beta = 0.1 if policy == "dpo" else 0.02
             size = Size(options.rounds, options.pairs, steps, 1e-3 if policy == "dpo" else 2e-3, beta)
-            one: dict[str, Any] = {"arm": {"scene": options.scene, "policy": policy}, "seed": seed}
+            course: dict[str, Any] = {"arm": {"scene": options.scene, "policy": policy}, "seed": seed}
             begun = time.process_time()
 
-            def tell(rounds: list[dict[str, Any]], one: dict[str, Any] = one) -> None:
-                one["rounds"] = rounds
-                print(_row(one, rounds[-1]), flush=True)
+            def tell(rounds: list[dict[str, Any]], course: dict[str, Any] = course) -> None:
+                course["rounds"] = rounds
+                print(_row(course, rounds[-1]), flush=True)
                 if options.results:
                     command = " ".join(["python -m tests.benchmarks.loop.rehearsal", *sys.argv[1:]])
-                    found = {"command": command, "courses": [*courses, one]}
-                    options.results.write_text(json.dumps(found))
+                    results = {"command": command, "courses": [*courses, course]}
+                    options.results.write_text(json.dumps(results))
 
             Course(options.writer, options.scene, policy, size, seed).go(tell)
-            courses.append(one)
+            courses.append(course)
             print(f"{time.process_time() - begun:.0f} s of processor time", flush=True)
 
 
-def _row(one: dict[str, Any], found: dict[str, Any]) -> str:
-    agrees = decision_agrees(found["acted"], found["true_win_rate_parent"])
-    rates = [found[f"true_win_rate_{name}"] for name in ("base", "parent")]
+def _row(course: dict[str, Any], figures: dict[str, Any]) -> str:
+    agrees = decision_agrees(figures["acted"], figures["true_win_rate_parent"])
+    rates = [figures[f"true_win_rate_{name}"] for name in ("base", "parent")]
     shares = " | ".join(f"{rate['value']:.2f} [{rate['low']:.2f}, {rate['high']:.2f}]" for rate in rates)
-    numbers = f"{found['proxy_gain']:+.2f} | {found['reward_accuracy'] or 0:.2f} | {found['kl']:.1f}"
-    name = f"{one['arm']['scene']} {one['arm']['policy']} | {one['seed']} | {found['round']}"
-    labels = f"{found['labels_in_all']} | {found['true_reward']:.2f}"
-    return f"| {name} | {labels} | {shares} | {numbers} | {found['verdict']} | {agrees} |"
+    numbers = f"{figures['proxy_gain']:+.2f} | {figures['reward_accuracy'] or 0:.2f} | {figures['kl']:.1f}"
+    name = f"{course['arm']['scene']} {course['arm']['policy']} | {course['seed']} | {figures['round']}"
+    labels = f"{figures['labels_in_all']} | {figures['true_reward']:.2f}"
+    return f"| {name} | {labels} | {shares} | {numbers} | {figures['verdict']} | {agrees} |"
 
 
 if __name__ == "__main__":

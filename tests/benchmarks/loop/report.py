@@ -21,21 +21,21 @@ def table_head() -> str:
     return f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
-def row_of(course: Course, found: dict[str, Any]) -> str:
+def row_of(course: Course, figures: dict[str, Any]) -> str:
     """Return the line of one round."""
-    agrees = decision_agrees(found["verdict"], found["true_win_rate_parent"])
+    agrees = decision_agrees(figures["verdict"], figures["true_win_rate_parent"])
     cells = [
-        *(course.arm.name, course.seed, found["round"], found["labels_in_all"]),
-        f"{found['annotator_hours']:.2f}",
-        f"{found['true_reward']:.2f}",
-        _share(found["true_win_rate_base"]),
-        _share(found["true_win_rate_parent"]),
-        f"{found['proxy_gain']:+.2f}",
-        "" if found["reward_accuracy"] is None else f"{found['reward_accuracy']:.3f}",
-        "" if found["kl"] is None else f"{found['kl']:.2f}",
-        found["verdict"],
+        *(course.arm.name, course.seed, figures["round"], figures["labels_in_all"]),
+        f"{figures['annotator_hours']:.2f}",
+        f"{figures['true_reward']:.2f}",
+        _share(figures["true_win_rate_base"]),
+        _share(figures["true_win_rate_parent"]),
+        f"{figures['proxy_gain']:+.2f}",
+        "" if figures["reward_accuracy"] is None else f"{figures['reward_accuracy']:.3f}",
+        "" if figures["kl"] is None else f"{figures['kl']:.2f}",
+        figures["verdict"],
         {True: "yes", False: "no", None: "open"}[agrees],
-        f"{found['seconds']:.0f}",
+        f"{figures['seconds']:.0f}",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -46,14 +46,14 @@ def _share(rate: dict[str, float]) -> str:
 
 def summary_of(courses: Sequence[Course]) -> str:
     """Return how often decisions agree, and how many rounds raised the win rate against the base."""
-    rounds = [(course, found) for course in courses for found in course.rounds]
-    decided = [decision_agrees(found["verdict"], found["true_win_rate_parent"]) for _, found in rounds]
-    clear = [one for one in decided if one is not None]
+    rounds = [(course, figures) for course in courses for figures in course.rounds]
+    decided = [decision_agrees(figures["verdict"], figures["true_win_rate_parent"]) for _, figures in rounds]
+    clear = [agrees for agrees in decided if agrees is not None]
     acted = [
-        decision_agrees(found.get("acted", found["verdict"]), found["true_win_rate_parent"])
-        for _, found in rounds
+        decision_agrees(figures.get("acted", figures["verdict"]), figures["true_win_rate_parent"])
+        for _, figures in rounds
     ]
-    over = sum(found["over_optimised"] for _, found in rounds)
+    over = sum(figures["over_optimised"] for _, figures in rounds)
     last = [course.rounds[-1]["true_win_rate_base"]["value"] for course in courses if course.rounds]
     return (
         f"{len(rounds)} rounds: {len(clear)} decided by evidence, {sum(clear)} of them as the truth has it; "
@@ -68,16 +68,16 @@ def problems_of(courses: Sequence[Course], size: Size) -> list[str]:
     for course in courses:
         if len(course.rounds) != size.rounds:
             problems.append(f"{course.arm.name}: {len(course.rounds)} of {size.rounds} rounds were measured")
-        for found in course.rounds:
-            where = f"{course.arm.name}, seed {course.seed}, round {found['round']}"
-            if not found["labels"]:
+        for figures in course.rounds:
+            where = f"{course.arm.name}, seed {course.seed}, round {figures['round']}"
+            if not figures["labels"]:
                 problems.append(f"{where}: nothing was labelled")
             # Estimated from one response to each held-out prompt, it may come out below 0.
-            if found["kl"] is None or not math.isfinite(found["kl"]):
-                problems.append(f"{where}: the KL divergence is {found['kl']}")
-            accuracy = found["reward_accuracy"]
+            if figures["kl"] is None or not math.isfinite(figures["kl"]):
+                problems.append(f"{where}: the KL divergence is {figures['kl']}")
+            accuracy = figures["reward_accuracy"]
             # Later the responses of parent and new policy are so alike that little is left to tell apart.
-            if found["round"] == 1 and (accuracy is None or accuracy < 0.5):
+            if figures["round"] == 1 and (accuracy is None or accuracy < 0.5):
                 problems.append(f"{where}: the reward model's accuracy is {accuracy}, no better than chance")
         if course.rounds and course.rounds[-1]["true_win_rate_base"]["value"] < 0.5:
             problems.append(f"{course.arm.name}, seed {course.seed}: what is served is worse than the base")

@@ -95,7 +95,7 @@ class _Project:
         self.path = f"projects/{self.slug}"
         self.random = Random(f"{seed} {arm.scene}")
         self.manager = machine.person("manager", superuser=True)
-        names = [one.name for one in self.scene.annotators(1)]
+        names = [annotator.name for annotator in self.scene.annotators(1)]
         self.people = {name: machine.person(name) for name in names}
         self.spent = Spent()
         self.cost = CostModel()
@@ -118,14 +118,14 @@ class _Project:
             self._act(number, "start")
             self._work(number)
             clock.note("training")
-            found = self._settled(number)
-            found |= {"labels": labels, "labels_in_all": self.spent.labels}
-            found |= {"annotator_hours": self.spent.seconds / 3600, "parent": parent}
-            found |= self._measured(number, found)
+            figures = self._settled(number)
+            figures |= {"labels": labels, "labels_in_all": self.spent.labels}
+            figures |= {"annotator_hours": self.spent.seconds / 3600, "parent": parent}
+            figures |= self._measured(number, figures)
             clock.note("measuring")
-            found |= {"seconds": sum(clock.seconds.values()), "seconds_by_part": clock.seconds}
-            course.rounds.append(found)
-            self.tell(course, found)
+            figures |= {"seconds": sum(clock.seconds.values()), "seconds_by_part": clock.seconds}
+            course.rounds.append(figures)
+            self.tell(course, figures)
         return course
 
     def _set_up(self) -> None:
@@ -152,8 +152,8 @@ class _Project:
         manager("PUT", f"{self.path}/rounds/1/recipe/", {"recipe": recipe_of(self.arm, self.size, self.seed)})
 
     def _round(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.manager("GET", f"{self.path}/rounds/{number}/")
-        return found
+        round_: dict[str, Any] = self.manager("GET", f"{self.path}/rounds/{number}/")
+        return round_
 
     def _act(self, number: int, action: str, **body: Any) -> None:
         self.manager("POST", f"{self.path}/rounds/{number}/{action}/", body)
@@ -164,9 +164,9 @@ class _Project:
         from training.models import Round
 
         tasks.advance_round(Round.objects.get(project__slug=self.slug, number=number).pk)
-        found = self._round(number)
-        failed = [f"{step['kind']}: {step['error']}" for step in found["steps"] if step["error"]]
-        if failed or found["state"] == "failed":
+        round_ = self._round(number)
+        failed = [f"{step['kind']}: {step['error']}" for step in round_["steps"] if step["error"]]
+        if failed or round_["state"] == "failed":
             raise SystemExit(f"Round {number} failed: {'; '.join(failed)}")
 
     def _label(self, number: int) -> int:
@@ -176,9 +176,9 @@ class _Project:
         idle: set[str] = set()
         self._choose()
         while self.spent.seconds < until and len(idle) < len(people):
-            for one in people:
-                if one.name not in idle and not self._judge(self.people[one.name], one):
-                    idle.add(one.name)
+            for annotator in people:
+                if annotator.name not in idle and not self._judge(self.people[annotator.name], annotator):
+                    idle.add(annotator.name)
             self._choose()
         return self.spent.labels - before
 
@@ -215,13 +215,13 @@ class _Project:
 
     def _settled(self, number: int) -> dict[str, Any]:
         """Take the decision where the evidence leaves it open: a manager promotes what is not worse."""
-        found = self._round(number)
-        verdict = found["verdict"] or found["state"]
+        round_ = self._round(number)
+        verdict = round_["verdict"] or round_["state"]
         name = self._checkpoint(number)
         evaluation = self.manager("GET", f"checkpoints/{name}/")["evaluation"]
         figures = evaluation["figures"] if evaluation else {}
         acted = verdict
-        if found["state"] in ("not_enough_evidence", "deciding"):
+        if round_["state"] in ("not_enough_evidence", "deciding"):
             rate = (figures.get("win_rate") or {}).get("value", 0.5)
             acted = "promote" if rate >= 0.5 else "reject"
             self._act(number, acted, reason="The loop goes on.")
@@ -234,7 +234,7 @@ class _Project:
             "checkpoint": name,
             "kl": (figures.get("kl") or {}).get("value"),
             "reward_win_rate": (figures.get("win_rate") or {}).get("value"),
-            "reasons": found["reasons"],
+            "reasons": round_["reasons"],
         }
 
     def _checkpoint(self, number: int, kind: str = "policy") -> str:
@@ -243,13 +243,13 @@ class _Project:
         name: str = rows[-1]["name"]
         return name
 
-    def _measured(self, number: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _measured(self, number: int, figures: Mapping[str, Any]) -> dict[str, Any]:
         reward_model = self._checkpoint(number, "reward")
         return self.truth.measure(
             self.scene.truth(number),
-            checkpoint=found["checkpoint"],
-            parent=found["parent"],
-            served=found["served"],
+            checkpoint=figures["checkpoint"],
+            parent=figures["parent"],
+            served=figures["served"],
             reward_model=reward_model,
         )
 

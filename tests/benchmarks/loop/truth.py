@@ -95,7 +95,7 @@ def win_rate(new: Sequence[float], old: Sequence[float]) -> dict[str, float]:
     """Return the share of prompts on which the first is better, ties one half, with a 95 % interval."""
     outcomes = [1.0 if a > b else 0.0 if a < b else 0.5 for a, b in zip(new, old, strict=True)]
     mean = fmean(outcomes)
-    spread = math.sqrt(fmean((one - mean) ** 2 for one in outcomes) / len(outcomes))
+    spread = math.sqrt(fmean((outcome - mean) ** 2 for outcome in outcomes) / len(outcomes))
     return {"value": mean, "low": max(0.0, mean - 1.96 * spread), "high": min(1.0, mean + 1.96 * spread)}
 
 

@@ -96,11 +96,11 @@ def _batch(
         first, second = random.sample(TOPICS, 2)
         chat = [{"role": "user", "content": prompt_about(first, second)}]
         rendered = words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        asked = words(rendered, add_special_tokens=False).input_ids
-        said = words(response_to(first, second, random) + END, add_special_tokens=False).input_ids
-        whole = torch.tensor((asked + said)[:_LENGTH])
+        prompt_ids = words(rendered, add_special_tokens=False).input_ids
+        response_ids = words(response_to(first, second, random) + END, add_special_tokens=False).input_ids
+        whole = torch.tensor((prompt_ids + response_ids)[:_LENGTH])
         ids[row, : len(whole)] = whole
-        labels[row, len(asked) : len(whole)] = whole[len(asked) :]
+        labels[row, len(prompt_ids) : len(whole)] = whole[len(prompt_ids) :]
     longest = int((labels != -100).any(0).nonzero().max()) + 1
     return ids[:, :longest], labels[:, :longest]
 

@@ -73,7 +73,7 @@ def _tell(runs: dict[str, list[Figures]]) -> None:
         ratio = ""
         if who != "Rondo" and "Rondo" in runs:
             turns = zip(some, runs["Rondo"], strict=True)
-            ratio = f"{statistics.median(one['seconds'] / mine['seconds'] for one, mine in turns):.2f}×"
+            ratio = f"{statistics.median(run['seconds'] / mine['seconds'] for run, mine in turns):.2f}×"
         print(
             f"| {who} | {middle['seconds']:.1f} | {middle['generation']:.1f} | {middle['cpu']:.1f} "
             f"| {middle['peak']:.0f} | {ratio} |"

@@ -33,12 +33,12 @@ def main() -> None:
     loop = Loop(options.model)
     prompts = json.loads(options.prompts.read_text())
     loop.step(prompts[:2])
-    taken = []
+    timings = []
     for index in range(options.steps):
         begun = (time.perf_counter(), time.process_time())
         generation = loop.step(prompts[(index + 1) * options.batch :][: options.batch])
-        taken.append((time.perf_counter() - begun[0], time.process_time() - begun[1], generation))
-    seconds, cpu, generation = (sum(column) / len(taken) for column in zip(*taken, strict=True))
+        timings.append((time.perf_counter() - begun[0], time.process_time() - begun[1], generation))
+    seconds, cpu, generation = (sum(column) / len(timings) for column in zip(*timings, strict=True))
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
     print(json.dumps({"seconds": seconds, "generation": generation, "cpu": cpu, "peak": peak}))
 
@@ -55,10 +55,10 @@ class Loop:
     def step(self, prompts: list[str]) -> float:
         """Sample, then update three times; seconds of the sampling."""
         begun = time.perf_counter()
-        asked = self.tokenizer(prompts, return_tensors="pt", padding=True)
+        inputs = self.tokenizer(prompts, return_tensors="pt", padding=True)
         with torch.no_grad():
             rows = self.model.generate(
-                **asked,
+                **inputs,
                 do_sample=True,
                 top_k=50,
                 max_new_tokens=NEW,
@@ -66,11 +66,11 @@ class Loop:
                 pad_token_id=self.tokenizer.pad_token_id,
             )
         generation = time.perf_counter() - begun
-        width = asked["input_ids"].shape[1]
+        width = inputs["input_ids"].shape[1]
         answers = rows[:, width:]
         ended = (answers == self.tokenizer.eos_token_id).long().cumsum(-1)
         answered = (ended == 0) | ((ended == 1) & (answers == self.tokenizer.eos_token_id))
-        mask = torch.cat([asked["attention_mask"].repeat_interleave(SAMPLES, 0), answered.long()], 1)
+        mask = torch.cat([inputs["attention_mask"].repeat_interleave(SAMPLES, 0), answered.long()], 1)
         texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         rewards = torch.tensor([float(len(text)) for text in texts]).view(-1, SAMPLES)
         advantages = (rewards - rewards.mean(-1, keepdim=True)).flatten()
@@ -91,8 +91,8 @@ class Loop:
         """log π of every answer token: (rows, answer tokens)."""
         logits = self.model(input_ids=rows, attention_mask=mask).logits[:, :-1]
         every = logits.log_softmax(-1).gather(-1, rows[:, 1:, None])[..., 0]
-        found: Tensor = every[:, width - 1 :]
-        return found
+        of_answers: Tensor = every[:, width - 1 :]
+        return of_answers
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ class Timed(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
         begun = time.perf_counter()
-        found = super()._generate_single_turn(*arguments, **options)
+        outputs = super()._generate_single_turn(*arguments, **options)
         self.seconds.append(time.perf_counter() - begun)
-        return found
+        return outputs
 
 
 def length(completions: list[str], **_: Any) -> list[float]:

@@ -115,7 +115,7 @@ def compare(
         alone = measured(ask, workers=1)
         together = measured(ask, workers=len(TOPICS))
     rates = [sum(map(count, way.answers)) / way.seconds for way in (alone, together)]
-    same = sum(one == other for one, other in zip(alone.answers, together.answers, strict=True))
+    same = sum(answer == other for answer, other in zip(alone.answers, together.answers, strict=True))
     for label, way, rate in (("one by one", alone, rates[0]), ("together", together, rates[1])):
         written = sum(map(count, way.answers))
         print(
@@ -123,8 +123,10 @@ def compare(
             f"first text after {way.first:.2f} s",
             flush=True,
         )
-    told = f"{same} of {len(TOPICS)} answers the same as alone"
-    print(f"{name}: {rates[1] / rates[0]:.2f} times as many tokens per second together; {told}", flush=True)
+    summary = f"{same} of {len(TOPICS)} answers the same as alone"
+    print(
+        f"{name}: {rates[1] / rates[0]:.2f} times as many tokens per second together; {summary}", flush=True
+    )
     return rates[1]
 
 
@@ -132,9 +134,11 @@ def measured(ask: Callable[[int], tuple[str, float]], *, workers: int) -> Measur
     """All requests by so many clients."""
     begun = time.perf_counter()
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(ask, range(len(TOPICS))))
+        answers = list(pool.map(ask, range(len(TOPICS))))
     seconds = time.perf_counter() - begun
-    return Measured(seconds, sum(first for _, first in found) / len(found), tuple(text for text, _ in found))
+    return Measured(
+        seconds, sum(first for _, first in answers) / len(answers), tuple(text for text, _ in answers)
+    )
 
 
 def streamed(client: openai.OpenAI, model: str, topic: str, tokens: int) -> tuple[str, float]:

@@ -103,8 +103,8 @@ def measured(command: list[str]) -> Figures:
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
 
 
 def tell(
@@ -121,7 +121,7 @@ def tell(
     if reference is not None:
         turns = list(zip(runs, reference, strict=True))
         ratios = [
-            f"{statistics.median(one[key] * factor / mine[key] for one, mine in turns):.2f}×"
+            f"{statistics.median(run[key] * factor / mine[key] for run, mine in turns):.2f}×"
             for key in ("seconds", "cpu")
         ]
     print(f"| {name} | {1 / seconds:.3f} | {cpu:.2f} | {peak:.0f} | {ratios[0]} | {ratios[1]} |", flush=True)

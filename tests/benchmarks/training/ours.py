@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             raise SystemExit(code)
     first, second = steps
     return {
-        "pairs": sum(len(decided_pairs(one)) for one in rows),
+        "pairs": sum(len(decided_pairs(row)) for row in rows),
         "seconds": second["seconds"] / len(rows),
         "cpu": second["cpu"] / len(rows),
         "first_seconds": first["seconds"] / len(rows),

@@ -41,15 +41,15 @@ def one_pair_each(rows: list[SnapshotRow]) -> list[SnapshotRow]:
     for judged in rows:
         winner, loser = decided_pairs(judged)[0]
         values = json.loads(judged.to_json())
-        kept = [values["completions"][place] for place in (winner, loser)]
-        values |= {"completions": kept, "ranks": {kept[0]["id"]: 1, kept[1]["id"]: 2}}
+        completions = [values["completions"][place] for place in (winner, loser)]
+        values |= {"completions": completions, "ranks": {completions[0]["id"]: 1, completions[1]["id"]: 2}}
         pairs.append(SnapshotRow.from_json(values))
     return pairs
 
 
 def as_pairs(rows: list[SnapshotRow]) -> list[dict[str, Any]]:
     """Every decided pair as TRL reads it: chats, which its tokenizer renders with the model's template."""
-    found = []
+    pairs = []
     for judged in rows:
         chat = [
             {"role": message.role, "content": message.content}
@@ -58,5 +58,5 @@ def as_pairs(rows: list[SnapshotRow]) -> list[dict[str, Any]]:
         for winner, loser in decided_pairs(judged):
             texts = [judged.completions[place].text for place in (winner, loser)]
             chosen, rejected = ([{"role": "assistant", "content": text}] for text in texts)
-            found.append({"prompt": chat, "chosen": chosen, "rejected": rejected})
-    return found
+            pairs.append({"prompt": chat, "chosen": chosen, "rejected": rejected})
+    return pairs
