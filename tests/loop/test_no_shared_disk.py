@@ -70,8 +70,8 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     monkeypatch.setattr("django.conf.settings.RONDO_STARTER_MODEL_NAME", TINY)
     # Every look at the trainer is a heartbeat, so that it hears of the pause within a few steps.
     monkeypatch.setattr("django.conf.settings.RONDO_HEARTBEAT_SECONDS", 0)
-    one = machine("worker one")
-    tiny_model_folder(one / "models" / TINY)
+    first = machine("worker one")
+    tiny_model_folder(first / "models" / TINY)
     round_ = started(project, alice, carol)
 
     # The first machine is paused after some steps, as one is that is to be switched off.
@@ -88,8 +88,8 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     step = round_.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
     assert (step.state, step.error) == ("waiting", "")
     name = step.run.name
-    taken = len(read_metrics(one / "runs" / name))
-    assert 3 <= taken < STEPS
+    steps_done = len(read_metrics(first / "runs" / name))
+    assert 3 <= steps_done < STEPS
 
     # The second one has neither base model nor snapshot nor run. It does the rest of the training.
     two = machine("worker two")
@@ -102,12 +102,12 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
         # Not the whole round: nobody answers its prompts here.
         assert executor._carry_out(claim(RoundStep.objects.all(), step.pk))
     done = round_.steps.filter(kind__in=kinds)
-    assert [(one.state, one.error) for one in done] == [("finished", "")] * 3
+    assert [(done_step.state, done_step.error) for done_step in done] == [("finished", "")] * 3
     log = (two / "runs" / name / "log.txt").read_text()
-    assert [int(n) for n in re.findall(rf"Going on after step (\d+) of {STEPS}", log)] == [taken]
+    assert [int(n) for n in re.findall(rf"Going on after step (\d+) of {STEPS}", log)] == [steps_done]
     assert [row["step"] for row in read_metrics(two / "runs" / name)] == list(range(1, STEPS + 1))
     trained = Checkpoint.objects.get(run__method="preference")
-    assert not (one / "checkpoints").exists()
+    assert not (first / "checkpoints").exists()
 
     # A model server on a third one serves what was trained, from an empty disk.
     three = machine("model server")
@@ -115,7 +115,7 @@ def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(
     with running_model_server(three / "models", three / "checkpoints", arguments=arguments) as server:
         headers = {"Authorization": f"Bearer {server.key}"}
         listed = httpx.get(f"{server.url}/v1/models", headers=headers, trust_env=False).json()["data"]
-        assert {one["id"]: one["kind"] for one in listed} == {
+        assert {model["id"]: model["kind"] for model in listed} == {
             TINY: "starter",
             name: "reward",
             trained.name: "policy",

@@ -71,14 +71,14 @@ def test_what_the_benchmark_has_started_ends_when_it_is_killed(tmp_path: Path):
         start_new_session=True,
     )
     wait_for(address)
-    asked = subprocess.Popen(command(address, "asleep"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    assert asked.stdout.readline() == b"up\n"
+    client = subprocess.Popen(command(address, "asleep"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert client.stdout.readline() == b"up\n"
     # A process that is killed leaves its ends of pipes to the system, which closes them.
     forge.stdin.close()
     assert forge.wait(30) != 0
     # Its client is told, and the stream that the child held is let go.
-    assert asked.wait(30) != 0
-    assert asked.stdout.read() == b""
+    assert client.wait(30) != 0
+    assert client.stdout.read() == b""
 
 
 def test_true_rewards_are_as_reckoned_by_hand():
@@ -111,7 +111,7 @@ def test_the_mixture_means_what_its_annotators_mean_together():
     scene = SCENES["mixture"]
     people = scene.annotators(1)
     prompt, text = "write about tea and rain", "- tea is warm .\nrain is old ."
-    together = sum(one.reward(prompt, text) for one in people) / len(people)
+    together = sum(annotator.reward(prompt, text) for annotator in people) / len(people)
     assert together == pytest.approx(scene.truth(1)(prompt, text))
 
 
@@ -180,11 +180,11 @@ def test_more_pairs_teach_more_and_none_teach_nothing():
 
 def test_an_ai_annotator_is_right_as_often_as_stated():
     world = World("format", 0, comparisons=120)
-    judged = [one for _ in range(20) for one in world.by_ai(0, 120, 0.8)]
+    judged = [judgment for _ in range(20) for judgment in world.by_ai(0, 120, 0.8)]
     right = [
-        (world.truth[one.rows[0]] > world.truth[one.rows[1]]) == (one.ranks[0] == 1)
-        for one in judged
-        if world.truth[one.rows[0]] != world.truth[one.rows[1]]
+        (world.truth[judgment.rows[0]] > world.truth[judgment.rows[1]]) == (judgment.ranks[0] == 1)
+        for judgment in judged
+        if world.truth[judgment.rows[0]] != world.truth[judgment.rows[1]]
     ]
     # More than 1,000 draws: a standard error is below 0.013.
     assert len(right) > 1_000

@@ -82,8 +82,8 @@ def trained(
 
 def add_second_base(home: Path, admin: User) -> BaseModel:
     """The Qwen2, added as an administrator adds it."""
-    wanted = Wanted(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
-    addition = request_base_model(new_base=wanted, requested_by=admin)
+    source = Wanted(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
+    addition = request_base_model(new_base=source, requested_by=admin)
     do_addition(addition.pk)
     addition.refresh_from_db()
     assert addition.error == ""
@@ -127,9 +127,9 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
     )
     write_answers(shown=shown)
     responses = responses_of(shown)
-    assert {one.name for one in responses} == {policy.name for policy in policies.values()}
-    assert all(one.written for one in responses)
-    assert [one.kl_sum for one in responses] == [None, None]
+    assert {response.name for response in responses} == {policy.name for policy in policies.values()}
+    assert all(response.written for response in responses)
+    assert [response.kl_sum for response in responses] == [None, None]
 
     # Both through /v1, from one address and within the memory that was given.
     token = create_token(user=carol, name="program", scopes=["read", "generate"]).secret
@@ -142,9 +142,9 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
         )
         assert answer.status_code == 200, answer.content
         assert answer.json()["model"] == policy.name
-    states = {one["name"]: one for one in server.health()["bases"]}
-    assert {name: one["state"] for name, one in states.items()} == {TINY: "ready", QWEN: "ready"}
-    assert 0 < sum(one["memory_bytes"] for one in states.values()) < MEMORY_BYTES
+    states = {entry["name"]: entry for entry in server.health()["bases"]}
+    assert {name: entry["state"] for name, entry in states.items()} == {TINY: "ready", QWEN: "ready"}
+    assert 0 < sum(entry["memory_bytes"] for entry in states.values()) < MEMORY_BYTES
 
 
 @pytest.mark.slow
@@ -172,8 +172,8 @@ def test_a_policy_is_trained_for_a_reward_model_on_another_base_whose_scores_com
 
     reward = Checkpoint.objects.get(project=project, kind=CheckpointKind.REWARD)
     assert (policy.base_model, reward.base) == (TINY, qwen)
-    manifests = [read_manifest(one.path, verify=True) for one in (policy, reward)]
-    assert [one.base_model for one in manifests] == [TINY, QWEN]
+    manifests = [read_manifest(checkpoint.path, verify=True) for checkpoint in (policy, reward)]
+    assert [manifest.base_model for manifest in manifests] == [TINY, QWEN]
     assert policy.run is not None
     [part] = policy.run.spec["settings"]["rewards"]
     assert (part["kind"], part["checkpoint"], part["checkpoint_digest"]) == (
@@ -184,19 +184,19 @@ def test_a_policy_is_trained_for_a_reward_model_on_another_base_whose_scores_com
     assert server.key not in json.dumps(policy.run.spec)
 
     # What the samples earned is what the model server says of the same texts.
-    samples = [one for step in (1, 2) for one in read_samples(policy.run.path, step)]
-    scored = [one for one in samples if one.parts["people"] is not None]
+    samples = [row for step in (1, 2) for row in read_samples(policy.run.path, step)]
+    scored = [row for row in samples if row.parts["people"] is not None]
     assert len(scored) >= 2
-    prompts = {str(one.pk): one for one in Prompt.objects.filter(project=project)}
+    prompts = {str(prompt.pk): prompt for prompt in Prompt.objects.filter(project=project)}
     with Engine() as engine:
-        for one in scored[:3]:
+        for sample in scored[:3]:
             [score] = engine.score(
-                model=reward.name, messages=chat_of(prompts[one.prompt]), completions=[one.text]
+                model=reward.name, messages=chat_of(prompts[sample.prompt]), completions=[sample.text]
             )
-            assert one.parts["people"] == pytest.approx(score, abs=1e-4)
-    assert {one.get("reward") for one in read_metrics(policy.run.path)} != {None}
+            assert sample.parts["people"] == pytest.approx(score, abs=1e-4)
+    assert {row.get("reward") for row in read_metrics(policy.run.path)} != {None}
     # The evaluation asked the same reward model about the held-out responses of both policies.
     evaluation = Evaluation.objects.get(checkpoint=policy)
     assert evaluation.reward_model == reward
-    states = {one["name"]: one["state"] for one in server.health()["bases"]}
+    states = {entry["name"]: entry["state"] for entry in server.health()["bases"]}
     assert states == {TINY: "ready", QWEN: "ready"}

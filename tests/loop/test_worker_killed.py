@@ -31,10 +31,10 @@ class Workshop:
         self.run = home / "runs" / "tea-round-1-reward"
         self.log = home / "worker.log"
         (home / "models").symlink_to(models)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
-        kept.pop("DATABASE_URL", None)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
+        inherited.pop("DATABASE_URL", None)
         self.environment = {
-            **kept,
+            **inherited,
             "DJANGO_SETTINGS_MODULE": "webapp.settings",
             "RONDO_HOME": str(home),
             "RONDO_BROKER_URL": broker,
@@ -65,8 +65,8 @@ class Workshop:
     def step(self, kind: str) -> dict[str, object]:
         with closing(sqlite3.connect(self.home / "rondo.sqlite3", timeout=20)) as database:
             database.row_factory = sqlite3.Row
-            found = database.execute("SELECT * FROM training_roundstep WHERE kind = ?", [kind])
-            return dict(found.fetchone())
+            cursor = database.execute("SELECT * FROM training_roundstep WHERE kind = ?", [kind])
+            return dict(cursor.fetchone())
 
     def steps_taken(self) -> int:
         return len(read_metrics(self.run))
