@@ -63,8 +63,8 @@ class Ground:
     @property
     def environment(self) -> dict[str, str]:
         """The whole of it, for a program that is started by itself."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
-        return {**kept, **self.variables, "DJANGO_SETTINGS_MODULE": "webapp.settings"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
+        return {**inherited, **self.variables, "DJANGO_SETTINGS_MODULE": "webapp.settings"}
 
     def prepare(self, **scene: int) -> None:
         """Tables, a project, people, an open round."""
@@ -87,22 +87,22 @@ class Ground:
 
     def processes(self, words: str = "") -> list[psutil.Process]:
         """This installation's, as the environment tells, the oldest first; with these words on the line."""
-        found = []
+        matches = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 ours = process.environ().get("RONDO_HOME") == str(self.home) or str(self.home) in " ".join(
                     process.cmdline()
                 )
                 if ours and process.pid != os.getpid() and words in f"{' '.join(process.cmdline())} ":
-                    found.append(process)
-        return sorted(found, key=lambda one: one.create_time())
+                    matches.append(process)
+        return sorted(matches, key=lambda match: match.create_time())
 
     # ── Looking ───────────────────────────────────────────────────────────────────────
 
     def look(self) -> dict[str, Any]:
         """What stands in the database, by `tests.faults.scene`."""
-        found: dict[str, Any] = json.loads(self._scene("look"))
-        return found
+        state: dict[str, Any] = json.loads(self._scene("look"))
+        return state
 
     def value(self, query: str) -> Any:
         """The first column of the first row that a query finds; None where there is none, or no server."""
@@ -138,8 +138,8 @@ class Ground:
 
     def left_over(self) -> list[str]:
         """Names of drafts that nobody writes any more."""
-        found = {path for pattern in _DRAFTS for path in self.home.glob(pattern)}
-        return sorted(str(path.relative_to(self.home)) for path in found)
+        drafts = {path for pattern in _DRAFTS for path in self.home.glob(pattern)}
+        return sorted(str(path.relative_to(self.home)) for path in drafts)
 
     def close(self) -> None:
         """Whatever still runs is ended, and the servers with it."""
@@ -152,9 +152,9 @@ class Ground:
         self.ledger.close()
         os.rmdir(self.servers_folder)
 
-    def _scene(self, what: str, given: dict[str, int] | None = None) -> str:
+    def _scene(self, what: str, arguments: dict[str, int] | None = None) -> str:
         words = [sys.executable, "-m", "tests.faults.scene", what]
-        return self._run([*words, json.dumps(given)] if given else words)
+        return self._run([*words, json.dumps(arguments)] if arguments else words)
 
     def _run(self, command: list[str]) -> str:
         done = subprocess.run(

@@ -62,15 +62,15 @@ class Host:
 
     def family(self, words: str = "") -> list[psutil.Process]:
         """The processes that were started here, and theirs; with these words on the line."""
-        found = []
+        matches = []
         for started in self.processes:
             with suppress(psutil.Error):
                 root = psutil.Process(started.pid)
-                for one in [root, *root.children(recursive=True)]:
+                for process in [root, *root.children(recursive=True)]:
                     with suppress(psutil.Error):
-                        if words in f"{' '.join(one.cmdline())} ":
-                            found.append(one)
-        return found
+                        if words in f"{' '.join(process.cmdline())} ":
+                            matches.append(process)
+        return matches
 
     def holds(self, worker: str) -> bool:
         """Whether the worker that a claim names (host:process:draw) is here."""

@@ -38,9 +38,9 @@ class Installation(Ground):
 
     def start(self) -> None:
         """Start everything and wait until pages answer."""
-        own = {**self.variables, "RONDO_MODEL_SERVER_PORT": str(free_port())}
-        own.pop("RONDO_HOME")
-        self.up = RunningUp(self.home, self.port, "--no-first-project", **own)
+        variables = {**self.variables, "RONDO_MODEL_SERVER_PORT": str(free_port())}
+        variables.pop("RONDO_HOME")
+        self.up = RunningUp(self.home, self.port, "--no-first-project", **variables)
         self.up.wait_for("Rondo is at")
 
     def kill(self, victim: str, chance: random.Random) -> int | None:

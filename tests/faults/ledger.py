@@ -38,19 +38,19 @@ class Ledger:
         self.acknowledged = 0
         self.tries = 0
 
-    def sent(self, said: Said) -> None:
+    def sent(self, judgment: Said) -> None:
         """Before it leaves the first time."""
-        self._write({"what": "sent", **asdict(said)})
+        self._write({"what": "sent", **asdict(judgment)})
 
-    def stored(self, said: Said, *, tries: int) -> None:
+    def stored(self, judgment: Said, *, tries: int) -> None:
         """The server has answered that it stored it."""
-        self._write({"what": "acknowledged", "tries": tries, **asdict(said)})
+        self._write({"what": "acknowledged", "tries": tries, **asdict(judgment)})
         self.acknowledged += 1
         self.tries += tries
 
-    def refused(self, said: Said, *, status: int) -> None:
+    def refused(self, judgment: Said, *, status: int) -> None:
         """The server has answered that it did not store it."""
-        self._write({"what": "refused", "status": status, **asdict(said)})
+        self._write({"what": "refused", "status": status, **asdict(judgment)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._lock:
@@ -72,8 +72,8 @@ def faults_in(ledger: Path, stored: Sequence[Mapping[str, Any]]) -> dict[str, li
     rows = {row["key"]: row for row in stored}
     places = Counter((row["annotator"], row["comparison"]) for row in stored)
     keys = Counter(row["key"] for row in stored)
-    said = [name for name in Said.__slots__ if name != "key"]
-    found = {
+    fields = [name for name in Said.__slots__ if name != "key"]
+    faults = {
         "lost": [line["key"] for line in lines if line["what"] == "acknowledged" and line["key"] not in rows],
         "refused, yet stored": [
             line["key"] for line in lines if line["what"] == "refused" and line["key"] in rows
@@ -81,7 +81,7 @@ def faults_in(ledger: Path, stored: Sequence[Mapping[str, Any]]) -> dict[str, li
         "stored with another content": [
             line["key"]
             for line in lines
-            if line["key"] in rows and any(rows[line["key"]][name] != line[name] for name in said)
+            if line["key"] in rows and any(rows[line["key"]][name] != line[name] for name in fields)
         ],
         "stored twice": [key for key, times in keys.items() if times > 1],
         "said twice by one person": [
@@ -89,4 +89,4 @@ def faults_in(ledger: Path, stored: Sequence[Mapping[str, Any]]) -> dict[str, li
         ],
         "never sent": sorted(set(rows) - {line["key"] for line in lines}),
     }
-    return {kind: which for kind, which in found.items() if which}
+    return {kind: which for kind, which in faults.items() if which}

@@ -50,7 +50,7 @@ class Person(Annotator):
     def _judge(self, page: str) -> str:
         address = ACTION.search(page)[1]
         self.turn += 1
-        said = Said(
+        judgment = Said(
             key=KEY.search(page)[1],
             assignment=int(re.search(r"/(\d+)/submit/$", address)[1]),
             choice=self.chance.choice(CHOICE.findall(page)),
@@ -58,23 +58,23 @@ class Person(Annotator):
         )
         form = {
             "csrfmiddlewaretoken": TOKEN.search(page)[1],
-            "idempotency_key": said.key,
+            "idempotency_key": judgment.key,
             "guideline": "1",
             "active_seconds": "1",
             "span_flags": "[]",
-            "choice": said.choice,
-            "comment": said.comment,
+            "choice": judgment.choice,
+            "comment": judgment.comment,
         }
-        self.ledger.sent(said)
+        self.ledger.sent(judgment)
         tries = 0
         while True:
             tries += 1
             answer = self._try("POST", address, urlencode(form))
             if self.status == 200:
-                self.ledger.stored(said, tries=tries)
+                self.ledger.stored(judgment, tries=tries)
                 return answer
             if 300 <= self.status < 500:
-                self.ledger.refused(said, status=self.status)
+                self.ledger.refused(judgment, status=self.status)
                 return ""
 
     def _try(self, method: str, path: str, body: str | None = None) -> str:

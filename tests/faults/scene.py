@@ -80,7 +80,7 @@ def look() -> dict[str, Any]:
         "answered_twice": Completion.objects.count()
         - Completion.objects.values("prompt", "source", "seed").distinct().count(),
         "prompts": Prompt.objects.count(),
-        "judgments": [_said(judgment) for judgment in Judgment.objects.select_related("assignment")],
+        "judgments": [_form_values(judgment) for judgment in Judgment.objects.select_related("assignment")],
     }
 
 
@@ -91,7 +91,7 @@ def _learned_from_twice() -> int:
     return len(pairs) - len(set(pairs))
 
 
-def _said(judgment: Judgment) -> dict[str, Any]:
+def _form_values(judgment: Judgment) -> dict[str, Any]:
     """A judgment in the words of the form that it came in."""
     assignment: Assignment = judgment.assignment
     best = judgment.ranks.get(rank=1).completion_id
@@ -108,5 +108,5 @@ def _said(judgment: Judgment) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
-    json.dump(prepare(**given) if sys.argv[1] == "prepare" else look(), sys.stdout)
+    arguments = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    json.dump(prepare(**arguments) if sys.argv[1] == "prepare" else look(), sys.stdout)

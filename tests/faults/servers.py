@@ -217,9 +217,9 @@ def _kill_all(process: subprocess.Popen[bytes] | None) -> None:
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(process.pid)
         family = [root, *root.children(recursive=True)]
-        for one in family:
+        for member in family:
             with suppress(psutil.NoSuchProcess):
-                one.send_signal(signal.SIGKILL)
+                member.send_signal(signal.SIGKILL)
         psutil.wait_procs(family[1:], timeout=30)
     process.wait()
 
@@ -234,6 +234,6 @@ def _as_owner() -> tuple[str, ...]:
 
 
 def _program(name: str) -> str:
-    found = program_of_postgresql(name)
-    assert found, f"needs PostgreSQL's {name} (Debian: apt install postgresql)"
-    return found
+    path = program_of_postgresql(name)
+    assert path, f"needs PostgreSQL's {name} (Debian: apt install postgresql)"
+    return path

@@ -42,16 +42,16 @@ class Talker(Annotator):
     def talk(self) -> None:
         """Talk until the conversation is over."""
         there = self.begin()
-        said = 0
+        message_count = 0
         while not self.done.is_set():
             page = self._ask("GET", there)
             if self.status != 200:
                 time.sleep(_PAUSE)
             elif ACTION.search(page):
                 self.judge(page)
-            elif 'name="text"' in page and said < self.turns:
-                self._ask("POST", f"{there}say/", urlencode({"text": f"Question {said + 1}?"}))
-                said += self.status == 200
+            elif 'name="text"' in page and message_count < self.turns:
+                self._ask("POST", f"{there}say/", urlencode({"text": f"Question {message_count + 1}?"}))
+                message_count += self.status == 200
             elif "data-write" in page:
                 self._ask("POST", f"{there}write/", "")
             elif "has ended" in page:
@@ -62,8 +62,8 @@ class Talker(Annotator):
     def begin(self) -> str:
         """Begin, unless the server did so before it died."""
         while True:
-            if found := _LINK.search(self._ask("GET", self.list)):
-                return found[0]
+            if link := _LINK.search(self._ask("GET", self.list)):
+                return link[0]
             if self.status == 200:
                 self._ask("POST", f"{self.list}begin/", "task=")
             time.sleep(_PAUSE)
@@ -107,13 +107,13 @@ class _Models(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         for number in range(10):
-            self._event({"index": 0, "delta": {"content": f"{asked['seed']}-{number} "}})
+            self._event({"index": 0, "delta": {"content": f"{request['seed']}-{number} "}})
             time.sleep(_BETWEEN_WORDS)
         self._event({"index": 0, "delta": {}, "finish_reason": "stop", "token_count": 10})
         self.wfile.write(b"data: [DONE]\n\n")
@@ -163,14 +163,18 @@ def look() -> list[dict[str, Any]]:
                     "messages": turn.prompt.messages,
                     "went_on": turn.continued_with.text if turn.continued_with else None,
                     "responses": [
-                        (one.seed, one.text, one.completion.text if one.completion else None)
-                        for one in turn.responses.order_by("position").select_related("completion")
+                        (
+                            response.seed,
+                            response.text,
+                            response.completion.text if response.completion else None,
+                        )
+                        for response in turn.responses.order_by("position").select_related("completion")
                     ],
-                    "keys": [str(one.idempotency_key) for one in turn.comparison.judgments.all()],
+                    "keys": [str(judgment.idempotency_key) for judgment in turn.comparison.judgments.all()],
                     "best": [
                         row.completion.text
-                        for one in turn.comparison.judgments.all()
-                        for row in one.ranks.filter(rank=1)
+                        for judgment in turn.comparison.judgments.all()
+                        for row in judgment.ranks.filter(rank=1)
                     ],
                     "assignments": turn.comparison.assignments.count(),
                 }

@@ -87,13 +87,13 @@ class Team(Ground):
     def _model_server(self) -> programs.Program:
         program = programs.model_server()
         words = list(program.command)
-        own = {
+        options = {
             "--host": self.store.address,
             "--port": str(_MODEL_PORT),
             "--models": str(self.home / "models"),
             "--checkpoints": str(self.home / "checkpoints"),
             "--base": self.variables["RONDO_STARTER_MODEL_NAME"],
         }
-        for option, value in own.items():
+        for option, value in options.items():
             words[words.index(option) + 1] = value
         return replace(program, command=tuple(words))

@@ -26,16 +26,16 @@ def team(tmp_path: Path) -> Iterator[Team]:
 
 def answers_come(team: Team, number: int, when: str) -> None:
     """So many further answers are acknowledged."""
-    wanted = team.ledger.acknowledged + number
-    team.wait(lambda: team.ledger.acknowledged >= wanted, f"an answer {when}")
+    target = team.ledger.acknowledged + number
+    team.wait(lambda: team.ledger.acknowledged >= target, f"an answer {when}")
 
 
 def is_training(team: Team, kind: str, method: str) -> Host:
     """The host that trains, once it has taken some steps."""
     team.wait(lambda: team.steps_taken(method) > 2 and team.who_does(kind), f"a step of the {method}")
-    found = team.who_does(kind)
-    assert found is not None
-    return found
+    host = team.who_does(kind)
+    assert host is not None
+    return host
 
 
 @pytest.mark.fault

@@ -71,15 +71,15 @@ def test_one_kill_of_each_kind_loses_no_answer_trains_nothing_twice_and_leaves_n
 
 def test_the_ledger_finds_what_is_lost_doubled_or_changed(tmp_path: Path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    said = [
+    judgments = [
         Said(key=str(number), assignment=number, choice="win:a", comment=f"answer {number}")
         for number in range(5)
     ]
-    for one in said:
-        ledger.sent(one)
-    for one in said[:4]:
-        ledger.stored(one, tries=1)
-    ledger.refused(said[4], status=422)
+    for judgment in judgments:
+        ledger.sent(judgment)
+    for judgment in judgments[:4]:
+        ledger.stored(judgment, tries=1)
+    ledger.refused(judgments[4], status=422)
     ledger.close()
 
     def row(number: int, **other: object) -> dict[str, object]:

@@ -69,7 +69,7 @@ def house(tmp_path: Path) -> Iterator[Talks]:
 def test_conversations_survive_the_death_of_the_model_server_and_of_web_processes(house: Talks):
     chance = random.Random(1)
     house._run([sys.executable, "manage.py", "migrate", "--skip-checks", "--verbosity", "0"])
-    sessions = [str(one) for one in house.scene("prepare")]
+    sessions = [str(session) for session in house.scene("prepare")]
     house.start_models()
     house.start()
     people = [Talker(house.port, session, seed, TURNS) for seed, session in enumerate(sessions)]
@@ -96,14 +96,14 @@ def test_conversations_survive_the_death_of_the_model_server_and_of_web_processe
 
     seen: list[dict] = house.scene("look")  # type: ignore[assignment, type-arg]
     house.stop()
-    assert sorted(one["annotator"] for one in seen) == list(PEOPLE)
-    taken = {key for person in people for key in person.keys}
-    assert {key for one in seen for turn in one["turns"] for key in turn["keys"]} == taken
-    assert len(taken) == len(PEOPLE) * TURNS
-    for one in seen:
-        assert one["ended"]
-        assert [turn["index"] for turn in one["turns"]] == list(range(1, TURNS + 1))
-        for turn, following in zip(one["turns"], [*one["turns"][1:], None], strict=True):
+    assert sorted(conversation["annotator"] for conversation in seen) == list(PEOPLE)
+    keys = {key for person in people for key in person.keys}
+    assert {key for conversation in seen for turn in conversation["turns"] for key in turn["keys"]} == keys
+    assert len(keys) == len(PEOPLE) * TURNS
+    for talk in seen:
+        assert talk["ended"]
+        assert [turn["index"] for turn in talk["turns"]] == list(range(1, TURNS + 1))
+        for turn, following in zip(talk["turns"], [*talk["turns"][1:], None], strict=True):
             assert (len(turn["keys"]), turn["assignments"]) == (1, 1)
             # Whole, and as the seed gives it, however often the stream broke off.
             for seed, text, stored in turn["responses"]:
