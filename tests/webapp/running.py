@@ -69,8 +69,8 @@ class RunningUp:
     def wait_for(self, pattern: str) -> re.Match[str]:
         """The first line, already printed or yet to come, in which `pattern` is found."""
         for line in self.lines:
-            if found := re.search(pattern, line):
-                return found
+            if match := re.search(pattern, line):
+                return match
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
@@ -80,8 +80,8 @@ class RunningUp:
             if line_or_end is None:
                 break
             self.lines.append(line_or_end)
-            if found := re.search(pattern, line_or_end):
-                return found
+            if match := re.search(pattern, line_or_end):
+                return match
         raise AssertionError(f"No line matched {pattern!r} in:\n{self.output}")
 
     def family(self) -> list[psutil.Process]:
@@ -119,4 +119,6 @@ class RunningUp:
 
 def still_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that have not ended."""
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [
+        process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]

@@ -56,8 +56,8 @@ def is_in(client: Client) -> bool:
 def test_open_sessions_are_listed_with_device_and_address(alice: User):
     signed_in("alice", "A phone", "203.0.113.4")
     page = signed_in("alice", "A laptop").get(reverse("account")).content.decode()
-    for said in ("A phone", "203.0.113.4", "A laptop", "198.51.100.1"):
-        assert said in page
+    for text in ("A phone", "203.0.113.4", "A laptop", "198.51.100.1"):
+        assert text in page
     assert page.count("this one") == 1
 
 
@@ -73,7 +73,7 @@ def test_one_session_is_ended_and_the_others_stay(alice: User):
 def test_all_others_are_ended_at_once(alice: User, bob: User):
     here, there, elsewhere, bobs = (signed_in(name) for name in ("alice", "alice", "alice", "bob"))
     here.post(reverse("sessions-end-others"))
-    assert [is_in(one) for one in (here, there, elsewhere, bobs)] == [True, False, False, True]
+    assert [is_in(client) for client in (here, there, elsewhere, bobs)] == [True, False, False, True]
 
 
 def test_nobody_ends_the_session_of_another(alice: User, bob: User):
@@ -182,11 +182,11 @@ def every_text(table: str) -> Iterator[str]:
 def where_named(*names: str) -> set[str]:
     """The tables in which one of these names stands, escaped or not."""
     written = [form for name in names for form in (name, name.encode("ascii", "backslashreplace").decode())]
-    found = set()
+    tables = set()
     for table in connection.introspection.table_names():
         if any(form.lower() in text.lower() for text in every_text(table) for form in written):
-            found.add(table)
-    return found
+            tables.add(table)
+    return tables
 
 
 def test_no_name_remains_anywhere_in_the_database(zyx: User):

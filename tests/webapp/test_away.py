@@ -66,12 +66,12 @@ def test_a_judgment_that_was_sent_meanwhile_is_kept_on_the_page_and_stored_once_
     with away():
         refused = browser.post(address, form)
     assert refused.status_code == 503
-    kept = refused.content.decode()
-    assert "<script" not in kept
-    assert re.search(r'<form method="post" action="([^"]+)"', kept)[1] == address
+    html = refused.content.decode()
+    assert "<script" not in html
+    assert re.search(r'<form method="post" action="([^"]+)"', html)[1] == address
     again = {
         unescape(name): unescape(value)
-        for name, value in re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', kept)
+        for name, value in re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', html)
     }
     assert again == form
     for _ in range(2):

@@ -35,9 +35,9 @@ class Rondo:
         self.home = home
         self.database_url = database_url
         home.mkdir()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
         self.environment = {
-            **kept,
+            **inherited,
             "DJANGO_SETTINGS_MODULE": "webapp.settings",
             "RONDO_HOME": str(home),
             "DATABASE_URL": database_url,
@@ -88,8 +88,12 @@ class Rondo:
         import psycopg
 
         with psycopg.connect(self.database_url) as server:
-            found = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-            return {n: sorted(map(repr, server.execute(f'SELECT * FROM "{n}"').fetchall())) for (n,) in found}
+            table_rows = server.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchall()
+            return {
+                n: sorted(map(repr, server.execute(f'SELECT * FROM "{n}"').fetchall())) for (n,) in table_rows
+            }
 
     def files(self) -> dict[str, bytes]:
         return {
@@ -100,8 +104,8 @@ class Rondo:
         }
 
 
-def new_megabytes(told: str) -> float:
-    return float(told.rpartition("of it new ")[2].split(" ")[0])
+def new_megabytes(output: str) -> float:
+    return float(output.rpartition("of it new ")[2].split(" ")[0])
 
 
 def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
@@ -112,9 +116,9 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
 
     # While people work: what comes back is of one moment, and nothing of it is made up.
     with first.being_worked_on():
-        told = first.manage("backup", target)
+        output = first.manage("backup", target)
     # Megabytes of files: 5.0 + 4.2 + 0.2; and the database.
-    assert new_megabytes(told) > 9.3
+    assert new_megabytes(output) > 9.3
     second = Rondo(folder / "second", database("second"))
     second.manage("restore", target)
     there, back = first.rows(), second.rows()
@@ -128,8 +132,8 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     assert second.files().keys() >= {"checkpoints/tea-1/adapter.safetensors", "imports/0a1b.csv"}
 
     # At rest: every row, every byte; and the second back-up is small.
-    told = first.manage("backup", target)
-    assert new_megabytes(told) < 4
+    output = first.manage("backup", target)
+    assert new_megabytes(output) < 4
     stamp = json.loads((first.home / "backups.json").read_text())
     assert stamp["rows"] == sum(map(len, first.rows().values()))
     assert stamp["files"] == len(first.files())
@@ -146,7 +150,7 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     assert refused.returncode == 1
     assert "The database is in use" in refused.stderr
 
-    piece = max((folder / "backups of Rondo" / "pieces").rglob("*"), key=lambda one: one.stat().st_size)
+    piece = max((folder / "backups of Rondo" / "pieces").rglob("*"), key=lambda path: path.stat().st_size)
     piece.write_bytes(b"X" + piece.read_bytes()[1:])
     fourth = Rondo(folder / "fourth", database("fourth"))
     damaged = fourth.run("manage.py", "restore", target)
@@ -258,7 +262,7 @@ def test_links_and_marks_between_processes_are_left_out_and_the_key_unless_it_is
     (rondo_home / "runs" / "one" / "link").symlink_to(tmp_path / "outside" / "secret")
     (rondo_home / "runs" / "two").symlink_to(tmp_path / "outside")
     made = make_backup(target, models=False).manifest
-    assert {key: list(one.files) for key, one in made.folders.items()} == {"runs/one": ["log.txt"]}
+    assert {key: list(folder.files) for key, folder in made.folders.items()} == {"runs/one": ["log.txt"]}
     assert b"sesame" not in b"".join(p.read_bytes() for p in (tmp_path / "target").rglob("*") if p.is_file())
 
     make_backup(target, secrets=True)

@@ -81,21 +81,21 @@ def test_a_desk_writes_the_rows_that_the_services_write(alice: User, bob: User, 
     for _item in range(2):
         factories.make_gold_item(project)
     project.refresh_from_db()
-    one = rows_of_a_day(project, (alice, bob), lambda clock: Services(project))
+    by_services = rows_of_a_day(project, (alice, bob), lambda clock: Services(project))
     other = rows_of_a_day(project, (alice, bob), lambda clock: Desk(project, clock))
     # The day has something of everything.
-    assignments = one["annotation.Assignment"]
+    assignments = by_services["annotation.Assignment"]
     assert {row["state"] for row in assignments} == {AssignmentState.SUBMITTED, AssignmentState.SKIPPED}
     assert any(row["retest_of"] for row in assignments)
     assert any(row["slot"] is None and not row["retest_of"] for row in assignments)
     for name in ("Judgment", "SpanFlag", "MissingInfo", "Review", "Comment"):
-        assert one[f"annotation.{name}"], name
+        assert by_services[f"annotation.{name}"], name
     differing = {
         name: (
             [row for row in rows if row not in other[name]],
             [row for row in other[name] if row not in rows],
         )
-        for name, rows in one.items()
+        for name, rows in by_services.items()
         if other[name] != rows
     }
     assert differing == {}

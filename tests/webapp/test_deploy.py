@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / ".deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: one for name, one in SERVICES.items() if one["image"].startswith("rondo:")}
-THEIRS = {name: one for name, one in SERVICES.items() if name not in OURS}
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("rondo:")}
+THEIRS = {name: service for name, service in SERVICES.items() if name not in OURS}
 
 
 def test_it_is_what_the_compose_specification_asks_for():
     schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
-    found = json.loads(schema.read_text(encoding="utf-8"))
-    validator = jsonschema.validators.validator_for(found)(found)
+    specification = json.loads(schema.read_text(encoding="utf-8"))
+    validator = jsonschema.validators.validator_for(specification)(specification)
     assert [error.message for error in validator.iter_errors(COMPOSE)] == []
     # The schema is one: it refuses a word that it does not know.
     assert list(validator.iter_errors({"services": {"web": {"imagination": "x"}}}))
@@ -46,8 +46,8 @@ def test_every_variable_is_one_that_something_reads():
         assert set(service["environment"]) - foreign <= read, name
     # What a person is told to write down is what is asked for, and no more is.
     text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
-    told = set(re.findall(r"^#          (\w+)=", text, flags=re.M))
-    assert set(re.findall(r"\$\{(\w+):\?", text)) == told
+    documented = set(re.findall(r"^#          (\w+)=", text, flags=re.M))
+    assert set(re.findall(r"\$\{(\w+):\?", text)) == documented
     caddy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
     assert set(re.findall(r"\{\$(\w+)\}", caddy)) <= set(SERVICES["proxy"]["environment"])
 
@@ -68,27 +68,27 @@ def test_ours_run_as_nobody_special_and_write_only_where_they_must(name: str):
 
 
 def test_images_are_pinned_and_volumes_named():
-    assert all(re.search(r":\d+\.\d+(\.\d+)?(-\w+)?$", one["image"]) for one in THEIRS.values())
+    assert all(re.search(r":\d+\.\d+(\.\d+)?(-\w+)?$", service["image"]) for service in THEIRS.values())
     assert re.search(r"^FROM python:3\.\d+\.\d+-", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
-    used = {volume.split(":")[0] for one in SERVICES.values() for volume in one.get("volumes", [])}
-    assert {one for one in used if not one.startswith(".")} == set(COMPOSE["volumes"])
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert {volume for volume in used if not volume.startswith(".")} == set(COMPOSE["volumes"])
     assert (DEPLOY / "Caddyfile").is_file()
 
 
 def test_nothing_but_the_proxy_is_reached_from_outside():
-    assert [name for name, one in SERVICES.items() if "ports" in one] == ["proxy"]
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
 
 
 def test_health_is_asked_at_addresses_that_exist():
-    asked = {
-        name: re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", " ".join(one["healthcheck"]["test"]))
-        for name, one in OURS.items()
-        if "healthcheck" in one
+    health_checks = {
+        name: re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", " ".join(service["healthcheck"]["test"]))
+        for name, service in OURS.items()
+        if "healthcheck" in service
     }
-    ((web_port, web_path),) = asked["web"]
+    ((web_port, web_path),) = health_checks["web"]
     assert resolve(web_path).url_name == "health-ready"
     assert f"--bind=0.0.0.0:{web_port}" in SERVICES["web"]["command"]
-    ((model_port, model_path),) = asked["model-server"]
+    ((model_port, model_path),) = health_checks["model-server"]
     assert f'Route("{model_path}"' in (ROOT / "training" / "serving" / "app.py").read_text(encoding="utf-8")
     assert f"--port={model_port}" in SERVICES["model-server"]["command"]
     caddy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
@@ -109,17 +109,17 @@ def test_the_commands_are_those_of_this_checkout():
 
 def options(command: Iterable[str]) -> dict[str, str]:
     """Of a command line, however it separates names and values."""
-    found, name = {}, ""
-    for word in (part for one in command for part in one.split("=", 1)):
+    values, name = {}, ""
+    for word in (part for argument in command for part in argument.split("=", 1)):
         if word.startswith("--"):
-            found[name := word] = ""
+            values[name := word] = ""
         elif name:
-            found[name] = word
-    return found
+            values[name] = word
+    return values
 
 
 def test_the_services_are_told_what_the_programs_of_one_machine_are_told():
-    own = {
+    exempt = {
         "--bind",
         "--workers",
         "--worker-tmp-dir",
@@ -135,14 +135,14 @@ def test_the_services_are_told_what_the_programs_of_one_machine_are_told():
         "model-server": programs.model_server(),
     }.items():
         here, there = options(program.command), options(SERVICES[name]["command"])
-        assert {n: v for n, v in there.items() if n not in own} == {
-            n: v for n, v in here.items() if n not in own
+        assert {n: v for n, v in there.items() if n not in exempt} == {
+            n: v for n, v in here.items() if n not in exempt
         }
         assert here.keys() <= there.keys()
 
 
 def test_exactly_one_worker_has_the_scheduler_and_the_other_takes_the_queue_of_rounds(settings: Settings):
-    with_beat = [name for name, one in OURS.items() if "--beat-thread" in one["command"]]
+    with_beat = [name for name, service in OURS.items() if "--beat-thread" in service["command"]]
     assert with_beat == ["worker"]
     assert "--queues=gpu" in SERVICES["gpu-worker"]["command"]
     assert settings.CELERY_TASK_ROUTES == {"training.tasks.advance_round": {"queue": "celery"}}

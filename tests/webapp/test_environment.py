@@ -94,8 +94,8 @@ def test_every_setting_that_the_code_reads_is_declared():
     pattern = re.compile(r'environ(?:\.get\(|\[)"(RONDO_\w+)"|= "(RONDO_[A-Z_]+[A-Z])"$', re.MULTILINE)
     for package in ("annotation", "training", "webapp"):
         for path in (ROOT / package).rglob("*.py"):
-            for found in pattern.findall(path.read_text(encoding="utf-8")):
-                assert (found[0] or found[1]) in declared | elsewhere, path
+            for groups in pattern.findall(path.read_text(encoding="utf-8")):
+                assert (groups[0] or groups[1]) in declared | elsewhere, path
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,13 @@ def test_every_setting_that_the_code_reads_is_declared():
     ids=["up", "check", "worker", "web"],
 )
 def test_no_program_starts_with_wrong_settings_nor_shows_a_traceback_of_them(words, tmp_path: Path):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RONDO_", "DJANGO_"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RONDO_", "DJANGO_"))
+    }
     done = subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,
-        env={**kept, **OF_THE_ISSUE, "RONDO_HOME": str(tmp_path), "RONDO_LOG_FORMAT": "xml"},
+        env={**inherited, **OF_THE_ISSUE, "RONDO_HOME": str(tmp_path), "RONDO_LOG_FORMAT": "xml"},
         capture_output=True,
         text=True,
         check=False,

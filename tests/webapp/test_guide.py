@@ -137,7 +137,7 @@ def test_labels_of_the_app_are_spelled_as_in_the_app():
     """Words in *italics* are labels of pages; titles of data that comes with Rondo are no messages."""
     with (ROOT / "webapp" / "locale" / "de" / "LC_MESSAGES" / "django.mo").open("rb") as stream:
         catalogue = GNUTranslations(stream)._catalog  # type: ignore[attr-defined]
-    both = [(one[0] if isinstance(one, tuple) else one, german) for one, german in catalogue.items()]
+    both = [(key[0] if isinstance(key, tuple) else key, german) for key, german in catalogue.items()]
     messages = {text.lower() for pair in both for text in pair}
     messages = {message.rpartition("\x04")[2] for message in messages} | {"first project"}
     unknown = [
@@ -188,15 +188,15 @@ def test_the_static_site_is_built_without_a_warning(tmp_path: Path):
 
 def commands() -> set[str]:
     """Every line of code of the guide and the README that runs make, manage.py or a module."""
-    found = set()
+    command_lines = set()
     for path in [*FILES, ROOT / "README.md"]:
         for line in path.read_text(encoding="utf-8").splitlines():
             code = re.sub(r"\s+#.*", "", line.strip())
             if line.startswith("    ") and re.match(
                 r"(\S+=\S+ )*(make |\.venv/bin/python |python -m )", code
             ):
-                found.add(re.sub(r"^(\S+=\S+ )+", "", code))
-    return found
+                command_lines.add(re.sub(r"^(\S+=\S+ )+", "", code))
+    return command_lines
 
 
 @cache
@@ -212,8 +212,8 @@ def options_of(command: str) -> frozenset[str]:
         source,
         *(path for path in (module / "options.py", module.parent / "options.py") if path.is_file()),
     ]
-    found = (re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8")) for path in sources)
-    return frozenset(chain.from_iterable(found))
+    options = (re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8")) for path in sources)
+    return frozenset(chain.from_iterable(options))
 
 
 def test_there_are_commands():
@@ -305,8 +305,8 @@ def test_a_heading_has_the_anchor_of_the_repository():
 
 
 def test_a_search_finds_sections_by_all_words(reader: Client):
-    found = [(hit.page.name, hit.section.title) for hit in search("vllm adapter")]
-    assert found[0][0] == "sample-on-a-server"
+    sections = [(hit.page.name, hit.section.title) for hit in search("vllm adapter")]
+    assert sections[0][0] == "sample-on-a-server"
     assert search("vllm zebra") == []
     assert search(" ") == []
     response = reader.get("/guide/", {"q": "BACK up"})

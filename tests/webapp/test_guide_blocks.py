@@ -223,8 +223,8 @@ def read_requests(block: Block) -> None:
         (address,) = [word for word in words if word.startswith("https://HOST")]
         resolve(address.removeprefix("https://HOST").partition("?")[0])
         if "-d" in words:
-            asked = NewBaseModelSerializer(data=json.loads(words[words.index("-d") + 1]))
-            assert asked.is_valid(), asked.errors
+            serializer = NewBaseModelSerializer(data=json.loads(words[words.index("-d") + 1]))
+            assert serializer.is_valid(), serializer.errors
 
 
 def read_program(block: Block) -> None:
@@ -260,13 +260,13 @@ CHECKS: dict[str, Callable[[Block], None]] = {
 }
 
 
-@pytest.mark.parametrize("block", [one for one in blocks() if kind_of(one) != "prompt"], ids=str)
+@pytest.mark.parametrize("block", [block for block in blocks() if kind_of(block) != "prompt"], ids=str)
 def test_every_block_is_what_the_page_says(block: Block):
     CHECKS[kind_of(block)](block)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("block", [one for one in blocks() if kind_of(one) == "prompt"], ids=str)
+@pytest.mark.parametrize("block", [block for block in blocks() if kind_of(block) == "prompt"], ids=str)
 def test_prompts_of_the_guide_are_imported(block: Block, project: Project, tmp_path: Path):
     import_prompt(block, project, tmp_path)
 
@@ -279,11 +279,11 @@ def test_blocks_of_all_kinds_are_found():
 
 def test_every_program_is_named_once_with_a_test_that_is_there():
     for page, begins in PROGRAMS:
-        assert len([one for one in blocks() if one.page == page and one.text.startswith(begins)]) == 1
+        assert len([block for block in blocks() if block.page == page and block.text.startswith(begins)]) == 1
     for path, name in {*PROGRAMS.values(), *RUN_BY.values()}:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-        names = [one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-        assert [one for one in names if one.startswith(name)], (path, name)
+        names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        assert [test_name for test_name in names if test_name.startswith(name)], (path, name)
 
 
 @pytest.mark.django_db
@@ -297,6 +297,6 @@ def test_an_administrator_is_created(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.django_db
 def test_models_and_migrations_agree():
-    told = StringIO()
-    call_command("makemigrations", "annotation", check=True, dry_run=True, stdout=told)
-    assert "No changes detected in app 'annotation'" in told.getvalue()
+    output = StringIO()
+    call_command("makemigrations", "annotation", check=True, dry_run=True, stdout=output)
+    assert "No changes detected in app 'annotation'" in output.getvalue()

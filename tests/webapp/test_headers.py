@@ -69,8 +69,8 @@ def test_a_production_set_up_passes_every_check(tmp_path: Path):
 
 def test_in_production_cookies_and_requests_go_over_tls_alone(tmp_path: Path):
     names = ("SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE", "SECURE_SSL_REDIRECT", "SECURE_HSTS_SECONDS")
-    asked = f"from webapp import settings; print(*[getattr(settings, n) for n in {names}])"
-    done = production("-c", asked, home=tmp_path)
+    code = f"from webapp import settings; print(*[getattr(settings, n) for n in {names}])"
+    done = production("-c", code, home=tmp_path)
     assert done.stdout.split() == ["True", "True", "True", str(30 * 24 * 3600)], done.stderr
 
 

@@ -102,7 +102,7 @@ def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def found(migrations: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def faults(migrations: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The faults of all these apps, asked for at once."""
     folder = tmp_path_factory.mktemp("apps")
     apps = {f"unsafe_{code.lower()}": operations for code, operations in UNSAFE.items()}
@@ -112,10 +112,10 @@ def found(migrations: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> l
     sys.path.insert(0, str(folder))
     try:
         with override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, *apps]):
-            told: list[str] = migrations.faults({}, tuple(apps))
+            messages: list[str] = migrations.faults({}, tuple(apps))
     finally:
         sys.path.remove(str(folder))
-    return told
+    return messages
 
 
 def test_every_new_migration_can_be_applied_while_the_previous_release_serves(migrations: ModuleType):
@@ -124,18 +124,18 @@ def test_every_new_migration_can_be_applied_while_the_previous_release_serves(mi
 
 
 @pytest.mark.parametrize("code", UNSAFE)
-def test_each_way_to_stop_it_is_found_with_its_remedy(migrations: ModuleType, found: list[str], code: str):
+def test_each_way_to_stop_it_is_found_with_its_remedy(migrations: ModuleType, faults: list[str], code: str):
     app = f"unsafe_{code.lower()}"
-    told = [one for one in found if one.startswith(f"{app}.0002_second: {code}: ")]
-    assert len(told) == 1
-    assert migrations._REMEDIES[code] in told[0]
+    messages = [fault for fault in faults if fault.startswith(f"{app}.0002_second: {code}: ")]
+    assert len(messages) == 1
+    assert migrations._REMEDIES[code] in messages[0]
     # What makes a table is safe: nobody asks for it yet.
-    assert not any(one.startswith(f"{app}.0001_initial") for one in found)
+    assert not any(fault.startswith(f"{app}.0001_initial") for fault in faults)
 
 
 @pytest.mark.parametrize("number", range(len(SAFE)))
-def test_what_hurts_nobody_passes(found: list[str], number: int):
-    assert [one for one in found if one.startswith(f"safe_{number}.")] == []
+def test_what_hurts_nobody_passes(faults: list[str], number: int):
+    assert [fault for fault in faults if fault.startswith(f"safe_{number}.")] == []
 
 
 def test_an_acceptance_of_no_migration_is_found(migrations: ModuleType):

@@ -94,10 +94,10 @@ def provider(site: str, settings) -> type[Provider]:
 def there_and_back(client: Client, login: str, process: str) -> tuple[dict[str, list[str]], str]:
     """What the other site was asked on the way there, and where the way back leads."""
     away = client.post(f"{login}?process={process}")
-    asked = parse_qs(urlsplit(away["Location"]).query)
-    assert asked["code_challenge_method"] == ["S256"]
-    back = client.get(f"{login}callback/", {"code": "x", "state": asked["state"][0]})
-    return asked, back["Location"] if back.status_code == 302 else back.content.decode()
+    query = parse_qs(urlsplit(away["Location"]).query)
+    assert query["code_challenge_method"] == ["S256"]
+    back = client.get(f"{login}callback/", {"code": "x", "state": query["state"][0]})
+    return query, back["Location"] if back.status_code == 302 else back.content.decode()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def come_back(provider: type[Provider]) -> Callable[..., str]:
 
     def go(client: Client, process: str = "login", **who: object) -> str:
         provider.who = who
-        _asked, led_to = there_and_back(client, LOGIN, process)
+        _query, led_to = there_and_back(client, LOGIN, process)
         return led_to
 
     return go
@@ -209,13 +209,13 @@ class Elsewhere:
         else:
             Provider.beside = as_told_by_google(google(person))
         login = f"/login/with/{self.name}/"
-        asked, led_to = there_and_back(client, login, process)
-        assert asked["client_id"] == ["rondo"]
-        assert asked["redirect_uri"] == [f"http://testserver{login}callback/"]
+        query, led_to = there_and_back(client, login, process)
+        assert query["client_id"] == ["rondo"]
+        assert query["redirect_uri"] == [f"http://testserver{login}callback/"]
         (exchanged,) = Provider.exchanged
         assert (exchanged["code"], exchanged["client_id"]) == ("x", "rondo")
         verified = hashlib.sha256(exchanged["code_verifier"].encode()).digest()
-        assert base64.urlsafe_b64encode(verified).rstrip(b"=").decode() == asked["code_challenge"][0]
+        assert base64.urlsafe_b64encode(verified).rstrip(b"=").decode() == query["code_challenge"][0]
         return led_to
 
 

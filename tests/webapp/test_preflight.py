@@ -64,9 +64,9 @@ def test_a_starter_folder_without_a_model_is_told(tmp_path: Path):
 def test_a_free_port_passes_and_a_taken_one_is_named():
     port = free_port()
     preflight.check_port("127.0.0.1", port, variable="RONDO_PORT", purpose="the web server")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
         with pytest.raises(UpError, match=rf"Port {port} .* web server.* taken.*RONDO_PORT=\d+ make run"):
             preflight.check_port("127.0.0.1", port, variable="RONDO_PORT", purpose="the web server")
 
@@ -85,8 +85,8 @@ def test_a_port_beyond_65535_is_told():
 def test_two_cannot_hold_one_folder(tmp_path: Path):
     with only_one(tmp_path):
         holder = [sys.executable, "-c", _TAKE_THE_FOLDER, str(tmp_path)]
-        taken = subprocess.run(holder, capture_output=True, text=True, check=False)
-        assert "started on" in taken.stdout
+        completed = subprocess.run(holder, capture_output=True, text=True, check=False)
+        assert "started on" in completed.stdout
     # Let go of at the end, whatever is left in the file.
     with only_one(tmp_path):
         pass

@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(home: Path, *words: str) -> None:
     """Run a command of manage.py as somebody with the usual umask does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
-    kept.pop("DATABASE_URL", None)
-    kept["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RONDO_")}
+    inherited.pop("DATABASE_URL", None)
+    inherited["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
     done = subprocess.run(
         [sys.executable, "manage.py", *words],
         cwd=ROOT,
-        env={**kept, "RONDO_HOME": str(home)},
+        env={**inherited, "RONDO_HOME": str(home)},
         capture_output=True,
         text=True,
         check=False,

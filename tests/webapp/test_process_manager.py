@@ -24,7 +24,7 @@ def test_it_starts_where_the_folder_of_temporary_files_has_a_long_name(
     try:
         manager.start()
         deadline = time.monotonic() + 60
-        while (states := [one.state for one in manager.states()]) != ["RUNNING"]:
+        while (states := [state.state for state in manager.states()]) != ["RUNNING"]:
             assert time.monotonic() < deadline, states
             time.sleep(0.2)
     finally:

@@ -203,7 +203,7 @@ def test_nothing_that_protects_an_account_changes_without_the_password_again(cli
 
 
 def test_without_an_invitation_there_is_no_account(client: Client, db: None):
-    said = {"username": "mallory", "password1": PASSWORD, "password2": PASSWORD}
-    answer = client.post(reverse("account_signup"), said)
+    form = {"username": "mallory", "password1": PASSWORD, "password2": PASSWORD}
+    answer = client.post(reverse("account_signup"), form)
     assert "by invitation" in answer.content.decode()
     assert not User.objects.filter(username="mallory").exists()

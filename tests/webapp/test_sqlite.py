@@ -73,9 +73,9 @@ def file(tmp_path: Path) -> Path:
 
 def written(file: Path) -> list[str]:
     process = Process(file, "say(','.join(who for who, in run('select who from line order by rowid')))")
-    said = process.hear()
+    line = process.hear()
     process.process.wait(timeout=60)
-    return said.split(",") if said else []
+    return line.split(",") if line else []
 
 
 def test_who_comes_second_writes_second(file: Path):

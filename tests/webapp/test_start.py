@@ -99,7 +99,7 @@ def test_a_worker_records_each_step(sent: list[str], monkeypatch: pytest.MonkeyP
     starting.start_demo()
     demo_that_says(monkeypatch, ["project, prompts and people", "round 1: responses"])
     starting.write_demo()
-    assert [(one.state, one.step, one.message) for one in seen] == [
+    assert [(entry.state, entry.step, entry.message) for entry in seen] == [
         (State.WAITING, 0, ""),
         (State.RUNNING, 1, "project, prompts and people"),
         (State.RUNNING, 2, "round 1: responses"),

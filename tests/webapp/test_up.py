@@ -90,9 +90,9 @@ def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refus
     # The watch knows a program by the process that it saw first.
     time.sleep(1.5)
     os.kill(worker.pid, signal.SIGKILL)
-    found = up.wait_for(r"worker +process (\d+) died; started again as process (\d+)")
-    assert int(found[1]) == worker.pid
-    assert int(found[2]) != worker.pid
+    match = up.wait_for(r"worker +process (\d+) died; started again as process (\d+)")
+    assert int(match[1]) == worker.pid
+    assert int(match[2]) != worker.pid
 
     second = start("--no-model-server", port=free_port())
     assert second.wait() == 1
@@ -119,10 +119,10 @@ def test_after_a_sigkill_of_up_the_next_one_ends_what_was_left_and_starts(start)
 
 
 def test_a_taken_port_is_named_with_the_variable_that_changes_it(start):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         up = start("--no-model-server", port=port)
         assert up.wait() == 1
     assert f"Port {port} on 127.0.0.1, wanted for the web server, is taken" in up.output
@@ -193,8 +193,8 @@ def test_the_model_server_is_watched_too_and_whatever_it_started_ends_with_it(st
     up.wait_for(r"model +tiny is ready")
     server = up.find("training.serving")
     os.kill(server.pid, signal.SIGKILL)
-    found = up.wait_for(r"model server +process (\d+) died; started again as process (\d+)")
-    assert int(found[1]) == server.pid
+    match = up.wait_for(r"model server +process (\d+) died; started again as process (\d+)")
+    assert int(match[1]) == server.pid
     family = up.family()
     assert up.stop() == 0
     assert still_alive(family) == []
