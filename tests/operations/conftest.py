@@ -26,8 +26,14 @@ def make_worker(db: None) -> MakeWorker:
 
     def make(name: str = "box:1:abc", *, silent: float = 0, **fields: Any) -> Worker:
         heard = timezone.now() - timedelta(seconds=silent)
-        said = {"queues": ["celery"], "concurrency": 4, "started_at": heard, "heartbeat_at": heard, **fields}
-        return Worker.objects.create(name=name, **said)
+        values = {
+            "queues": ["celery"],
+            "concurrency": 4,
+            "started_at": heard,
+            "heartbeat_at": heard,
+            **fields,
+        }
+        return Worker.objects.create(name=name, **values)
 
     return make
 

@@ -24,12 +24,14 @@ def run(project: Project) -> Run:
     return Run.objects.create(name="tea-reward", method="reward", snapshot=snapshot, spec={}, folder="runs/x")
 
 
-def said(findings: list[Any]) -> list[tuple[str, Level]]:
-    return [(str(one.says), one.level) for one in findings]
+def texts_and_levels(findings: list[Any]) -> list[tuple[str, Level]]:
+    return [(str(finding.says), finding.level) for finding in findings]
 
 
 def test_local_alone_asks_nobody():
-    assert said(launchers.launchers()) == [("Runs train where recipes say: local by default.", Level.FINE)]
+    assert texts_and_levels(launchers.launchers()) == [
+        ("Runs train where recipes say: local by default.", Level.FINE)
+    ]
 
 
 def test_a_cluster_that_answers_tells_what_it_has(settings: Settings, monkeypatch: pytest.MonkeyPatch):
@@ -40,7 +42,7 @@ def test_a_cluster_that_answers_tells_what_it_has(settings: Settings, monkeypatc
             return ["partition h100 (up): 5 nodes, 3 busy, 1 idle, 1 unavailable"]
 
     monkeypatch.setattr(launchers, "cluster", lambda name: Answers())
-    assert said(launchers.launchers()) == [
+    assert texts_and_levels(launchers.launchers()) == [
         ("Runs train where recipes say: slurm by default, local.", Level.FINE),
         ("slurm: partition h100 (up): 5 nodes, 3 busy, 1 idle, 1 unavailable", Level.FINE),
     ]
@@ -67,19 +69,19 @@ def test_jobs_that_wait_run_or_were_lost_are_listed(run: Run):
     Launch.objects.create(name="a", state="lost", ended_at=timezone.now(), **common)
     Launch.objects.create(name="b", state="ended", ended_at=timezone.now(), **common)
     waits = Launch.objects.create(name="c", handle="17", state="waiting", reason="Priority", **common)
-    first, second = said(launchers.cluster_jobs())
+    first, second = texts_and_levels(launchers.cluster_jobs())
     assert first[0].startswith("tea-reward waits as job 17 of slurm for")
     assert first[0].endswith(": Priority.")
     assert second == ("1 job of a cluster was lost or refused in the last 24 hours.", Level.ATTENTION)
     Launch.objects.filter(pk=waits.pk).update(state="running", nodes="n[1-2]", started_at=timezone.now())
-    assert "runs as job 17 of slurm on n[1-2] for" in said(launchers.cluster_jobs())[0][0]
+    assert "runs as job 17 of slurm on n[1-2] for" in texts_and_levels(launchers.cluster_jobs())[0][0]
 
 
 def test_gpus_are_listed_with_what_trains_on_them(run: Run, make_worker: MakeWorker):
     make_worker("box:1:abc", machine={"gpus": [{"index": 0}, {"index": 1}]})
-    assert said(launchers.gpus()) == [("box has 2 GPUs: none is leased.", Level.FINE)]
+    assert texts_and_levels(launchers.gpus()) == [("box has 2 GPUs: none is leased.", Level.FINE)]
     GpuLease.objects.create(host="box", gpu=1, run=run, worker="box:1:abc", heartbeat_at=timezone.now())
-    assert said(launchers.gpus()) == [("box has 2 GPUs: 1: tea-reward.", Level.FINE)]
+    assert texts_and_levels(launchers.gpus()) == [("box has 2 GPUs: 1: tea-reward.", Level.FINE)]
 
 
 def test_a_lease_of_a_host_without_a_worker_wants_a_look(run: Run):

@@ -101,7 +101,7 @@ def test_values_that_are_known_to_be_secret_go_wherever_they_stand():
 
 
 def test_the_environment_tells_which_values_are_secret():
-    found = log_lines.secrets_of_environment(
+    values = log_lines.secrets_of_environment(
         {
             "RONDO_SERVER_KEY_ACME": "acme-key",
             "RONDO_METRICS_TOKEN": "metrics",
@@ -113,7 +113,7 @@ def test_the_environment_tells_which_values_are_secret():
             "HOME": "/root",
         }
     )
-    assert sorted(found) == ["acme-key", "first-key", "github", "metrics", "pass@word", "second-key"]
+    assert sorted(values) == ["acme-key", "first-key", "github", "metrics", "pass@word", "second-key"]
 
 
 def test_a_json_line_is_one_object_with_what_it_belongs_to(written):

@@ -78,7 +78,7 @@ def test_without_a_token_this_machine_alone_reads(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("authorization", "status"),
     [
         ("Bearer opensesame", 200),
         ("bearer opensesame", 200),
@@ -89,10 +89,14 @@ def test_without_a_token_this_machine_alone_reads(
     ],
 )
 def test_with_the_token_a_program_reads_from_anywhere(
-    client: Client, settings: Settings, said: str, status: int
+    client: Client, settings: Settings, authorization: str, status: int
 ):
     settings.RONDO_METRICS_TOKEN = "opensesame"
-    headers = {"Authorization": said, "Host": "10.1.2.3:8000"} if status == 200 else {"Authorization": said}
+    headers = (
+        {"Authorization": authorization, "Host": "10.1.2.3:8000"}
+        if status == 200
+        else {"Authorization": authorization}
+    )
     answer = client.get("/metrics", headers=headers, REMOTE_ADDR="203.0.113.9")
     assert answer.status_code == status
 
@@ -130,34 +134,34 @@ def test_requests_are_counted_by_route_method_and_status_and_never_by_path(
     browser.get("/")
     browser.get("/nowhere/at/all/")
     browser.generic("BREW", "/")
-    found = scrape(browser)
+    samples = scrape(browser)
     requests = {
         dict(labels)["route"]: value
-        for (name, labels), value in found.items()
+        for (name, labels), value in samples.items()
         if name.endswith("requests_total") and dict(labels)["method"] == "GET"
     }
     assert requests == {"project": 3, "projects": 1, "none": 1}
     assert (
-        found["rondo_web_requests_total", (("method", "other"), ("route", "projects"), ("status", "405"))]
+        samples["rondo_web_requests_total", (("method", "other"), ("route", "projects"), ("status", "405"))]
         == 1
     )
-    assert "with-a-secret" not in str(found)
+    assert "with-a-secret" not in str(samples)
 
 
 def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, client: Client):
     # 19 of 0.02 s and one of 0.4 s: the 95th percentile is at the end of the bucket to 0.025 s.
     for seconds in [0.02] * 19 + [0.4]:
         request_counts.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
-    found = scrape(client)
+    samples = scrape(client)
     labels = (("method", "GET"), ("route", "label"))
     buckets = {
         dict(of)["le"]: value
-        for (name, of), value in found.items()
+        for (name, of), value in samples.items()
         if name == "rondo_web_request_seconds_bucket" and dict(of)["route"] == "label"
     }
     assert (buckets["0.025"], buckets["0.5"], buckets["+Inf"]) == (19, 20, 20)
-    assert found["rondo_web_request_seconds_count", labels] == 20
-    assert found["rondo_web_request_seconds_sum", labels] == pytest.approx(19 * 0.02 + 0.4)
+    assert samples["rondo_web_request_seconds_count", labels] == 20
+    assert samples["rondo_web_request_seconds_sum", labels] == pytest.approx(19 * 0.02 + 0.4)
 
 
 _COUNT = """
@@ -212,7 +216,7 @@ def test_a_file_that_is_full_takes_no_new_series_and_counts_on_with_the_old(tmp_
         counts.add(key, 1.0)
     (metric,) = request_counts.collect(tmp_path)
     assert 100 < len(metric.samples) < 2000
-    assert next(one.value for one in metric.samples if one.labels["number"] == "0") == 2
+    assert next(sample.value for sample in metric.samples if sample.labels["number"] == "0") == 2
     counts.close()
 
 
@@ -236,21 +240,21 @@ def test_jobs_leases_queues_and_workers_are_told(
     bob.assignments.update(leased_at=now - timedelta(hours=1), lease_expires_at=now - timedelta(minutes=1))
     gpu = {"index": 0, "name": "H100", "utilisation": 0.5, "memory_bytes": 10, "memory_total_bytes": 80}
     make_worker("box", silent=5, machine={"gpus": [gpu]})
-    found = scrape(client)
-    assert found["rondo_jobs", (("kind", "import"), ("state", "waiting"))] == 1
-    assert found["rondo_jobs", (("kind", "import"), ("state", "failed"))] == 0
-    assert 600 <= found["rondo_job_oldest_waiting_seconds", (("kind", "import"),)] < 700
-    assert (found["rondo_leases", ()], found["rondo_leases_overdue", ()]) == (1, 1)
-    assert 3600 <= found["rondo_lease_oldest_seconds", ()] < 3700
-    assert found["rondo_judgments_total", ()] == 1
-    assert found["rondo_queue_messages", (("queue", "celery"),)] == 3
-    assert 5 <= found["rondo_worker_silent_seconds", (("worker", "box"),)] < 60
+    samples = scrape(client)
+    assert samples["rondo_jobs", (("kind", "import"), ("state", "waiting"))] == 1
+    assert samples["rondo_jobs", (("kind", "import"), ("state", "failed"))] == 0
+    assert 600 <= samples["rondo_job_oldest_waiting_seconds", (("kind", "import"),)] < 700
+    assert (samples["rondo_leases", ()], samples["rondo_leases_overdue", ()]) == (1, 1)
+    assert 3600 <= samples["rondo_lease_oldest_seconds", ()] < 3700
+    assert samples["rondo_judgments_total", ()] == 1
+    assert samples["rondo_queue_messages", (("queue", "celery"),)] == 3
+    assert 5 <= samples["rondo_worker_silent_seconds", (("worker", "box"),)] < 60
     of_gpu = (("gpu", "0"), ("name", "H100"), ("worker", "box"))
-    assert found["rondo_gpu_utilisation_ratio", of_gpu] == 0.5
-    assert found["rondo_gpu_memory_bytes", of_gpu] == 10
-    assert found["rondo_rounds", (("state", "labelling"),)] == 0
-    assert found["rondo_disk_free_bytes", ()] > 0
-    ups = {dict(labels)["part"]: value for (name, labels), value in found.items() if name == "rondo_up"}
+    assert samples["rondo_gpu_utilisation_ratio", of_gpu] == 0.5
+    assert samples["rondo_gpu_memory_bytes", of_gpu] == 10
+    assert samples["rondo_rounds", (("state", "labelling"),)] == 0
+    assert samples["rondo_disk_free_bytes", ()] > 0
+    ups = {dict(labels)["part"]: value for (name, labels), value in samples.items() if name == "rondo_up"}
     assert ups == {"database": 1, "broker": 1, "model_server": 0}
 
 
@@ -269,15 +273,15 @@ def test_a_run_tells_its_pace(project: Project, client: Client, monkeypatch: pyt
         gpu_memory_bytes=7,
     )
     monkeypatch.setattr(metrics_page, "machine_of", lambda run: use)
-    found = scrape(client)
+    samples = scrape(client)
     of_run = (("run", "policy-1"),)
-    assert found["rondo_training_tokens_per_second", of_run] == 512.5
-    assert found["rondo_training_step", of_run] == 12
-    assert found["rondo_training_gpu_memory_bytes", of_run] == 7
+    assert samples["rondo_training_tokens_per_second", of_run] == 512.5
+    assert samples["rondo_training_step", of_run] == 12
+    assert samples["rondo_training_gpu_memory_bytes", of_run] == 7
 
 
 def test_without_the_database_the_rest_is_told(db: None, client: Client, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reach, "database", lambda: wrong("database", "away", "start it"))
-    found = scrape(client)
-    assert found["rondo_up", (("part", "database"),)] == 0
-    assert ("rondo_leases", ()) not in found
+    samples = scrape(client)
+    assert samples["rondo_up", (("part", "database"),)] == 0
+    assert ("rondo_leases", ()) not in samples

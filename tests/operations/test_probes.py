@@ -134,21 +134,21 @@ def test_a_broker_that_is_away_is_told_with_its_remedy_and_without_its_password(
     before = current_app.conf.broker_url, current_app.conf.broker_transport, current_app.conf.broker_read_url
     current_app.conf.update(broker_url=url, broker_read_url=url, broker_transport=None)
     try:
-        found = reach.broker()
+        finding = reach.broker()
     finally:
         keys = ("broker_url", "broker_transport", "broker_read_url")
         current_app.conf.update(dict(zip(keys, before, strict=True)))
-    assert found.is_wrong
-    assert "refused" in str(found.says)
-    assert "RONDO_BROKER_URL" in str(found.remedy)
-    assert "hunter2secret" not in str(found)
+    assert finding.is_wrong
+    assert "refused" in str(finding.says)
+    assert "RONDO_BROKER_URL" in str(finding.remedy)
+    assert "hunter2secret" not in str(finding)
 
 
 def test_a_model_server_that_is_away_is_told(settings: Settings):
     settings.RONDO_MODEL_SERVER_URL = "http://127.0.0.1:1"
-    found = reach.model_server()
-    assert found.is_wrong
-    assert "RONDO_MODEL_SERVER_URL" in str(found.remedy)
+    finding = reach.model_server()
+    assert finding.is_wrong
+    assert "RONDO_MODEL_SERVER_URL" in str(finding.remedy)
 
 
 def test_a_home_that_is_gone_is_told(settings: Settings, tmp_path: Path):

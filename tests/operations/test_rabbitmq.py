@@ -47,17 +47,17 @@ def rabbitmq(settings) -> Iterator[RabbitMQ]:
 
 def send(number: int) -> None:
     with current_app.connection_for_write() as connection:
-        for one in range(number):
-            current_app.send_task("nobody.does", args=[one], connection=connection)
+        for index in range(number):
+            current_app.send_task("nobody.does", args=[index], connection=connection)
 
 
-def counted(wanted: int) -> int:
+def counted(expected: int) -> int:
     """How many wait, once there are so many: nobody waits for the broker's word that it has put a message
     into its queue."""
     deadline = time.monotonic() + WAIT
-    while (found := depths({"celery"}, seconds=WAIT)["celery"]) != wanted and time.monotonic() < deadline:
+    while (count := depths({"celery"}, seconds=WAIT)["celery"]) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return count
 
 
 def test_what_waits_is_counted_and_a_broker_that_was_killed_and_came_back_is_well_again(rabbitmq: RabbitMQ):
@@ -67,10 +67,10 @@ def test_what_waits_is_counted_and_a_broker_that_was_killed_and_came_back_is_wel
     assert counted(3) == 3
 
     rabbitmq.kill()
-    found = reach.broker()
-    assert found.is_wrong
-    assert "RONDO_BROKER_URL" in str(found.remedy)
-    assert "guest:guest" not in str(found)
+    finding = reach.broker()
+    assert finding.is_wrong
+    assert "RONDO_BROKER_URL" in str(finding.remedy)
+    assert "guest:guest" not in str(finding)
 
     # What it had not yet written is lost, as is the way of brokers: the database knows what there is to do.
     rabbitmq.start()

@@ -72,7 +72,7 @@ def test_a_line_names_request_person_and_route_and_no_name(
 ):
     answer = client_of(oscar).get("/projects/tea/", headers={"X-Request-ID": "from-the-proxy-1"})
     assert answer.status_code == 404
-    line = next(one for one in lines.found if one["logger"] == "django.request")
+    line = next(entry for entry in lines.found if entry["logger"] == "django.request")
     assert (line["request_id"], line["user"], line["route"]) == ("from-the-proxy-1", oscar.pk, "project")
     assert "oscar" not in json.dumps(line)
 
@@ -90,17 +90,17 @@ def test_a_line_is_no_reason_to_look_up_who_asks(lines: Lines):
         logging.getLogger("tests").warning("late")
         return HttpResponse()
 
-    asked: list[int] = []
+    line_counts: list[int] = []
 
     def look_up() -> User:
-        asked.append(len(lines.found))
+        line_counts.append(len(lines.found))
         return User(pk=7)
 
     request = RequestFactory().get("/")
     request.user = cast(User, SimpleLazyObject(look_up))
     RequestLine(answer)(request)
     # Who it is was looked up after the first line, and not for it.
-    assert asked == [1]
+    assert line_counts == [1]
     assert ["user" in line for line in lines.found] == [False, True]
 
 
@@ -205,7 +205,7 @@ def test_the_id_goes_through_a_real_broker_into_a_real_workers_log(tmp_path: Pat
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    told = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
-    at_work = next(line for line in told if line["message"] == "at work")
+    entries = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
+    at_work = next(line for line in entries if line["message"] == "at work")
     assert at_work["request_id"] == "through-the-broker"
     assert at_work["task"] == "training.tasks.advance_round_of_a_test"

@@ -29,8 +29,8 @@ from webapp.operations.state import look
 pytestmark = pytest.mark.django_db
 
 
-def said(found) -> list[str]:
-    return [str(one.says) for one in (found if isinstance(found, list) else [found])]
+def texts(findings) -> list[str]:
+    return [str(finding.says) for finding in (findings if isinstance(findings, list) else [findings])]
 
 
 # ── Workers and queues ────────────────────────────────────────────────────────────────
@@ -44,14 +44,14 @@ def test_without_a_worker_something_is_wrong():
 
 def test_a_worker_that_lives_says_what_it_takes(make_worker: MakeWorker):
     make_worker("box:1:abc", queues=["celery", "gpu"])
-    assert said(health.workers()) == ["Worker box:1:abc does 4 jobs at once from celery, gpu."]
+    assert texts(health.workers()) == ["Worker box:1:abc does 4 jobs at once from celery, gpu."]
 
 
 def test_a_silent_worker_is_told_and_counts_for_nothing(make_worker: MakeWorker):
     make_worker(silent=125)
-    found = health.workers()
-    assert [one.level for one in found] == [Level.WRONG, Level.ATTENTION]
-    assert "last heard of 12" in said(found)[1]
+    findings = health.workers()
+    assert [finding.level for finding in findings] == [Level.WRONG, Level.ATTENTION]
+    assert "last heard of 12" in texts(findings)[1]
 
 
 def test_a_queue_in_which_messages_wait_for_nobody_is_wrong(
@@ -72,21 +72,21 @@ def test_a_broker_that_fails_leaves_the_rest_of_the_page(monkeypatch: pytest.Mon
         raise ConnectionRefusedError
 
     monkeypatch.setattr(queues, "depths", refuse)
-    assert [one.level for one in health.waiting_messages()] == [Level.ATTENTION]
+    assert [finding.level for finding in health.waiting_messages()] == [Level.ATTENTION]
 
 
 def test_a_worker_of_another_commit_is_told(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "_commit", lambda: "a" * 40)
     make_worker("old:1:abc", version="b" * 40)
     make_worker("new:1:abc", version="a" * 40)
-    assert said(health.other_versions()) == ["Worker old:1:abc runs Rondo bbbbbbbbbbbb."]
+    assert texts(health.other_versions()) == ["Worker old:1:abc runs Rondo bbbbbbbbbbbb."]
 
 
 # ── Jobs and leases ───────────────────────────────────────────────────────────────────
 
 
 def test_jobs_that_failed_wait_or_fell_silent_are_told_with_their_list(project: Project):
-    assert said(health.jobs()) == ["No job failed in the last 24 hours, and none waits for long."]
+    assert texts(health.jobs()) == ["No job failed in the last 24 hours, and none waits for long."]
     now = timezone.now()
     drift = DriftMeasurement.objects.create(project=project)
     DriftMeasurement.objects.update(created_at=now - timedelta(hours=1))
@@ -95,24 +95,24 @@ def test_jobs_that_failed_wait_or_fell_silent_are_told_with_their_list(project: 
     assert waits.link == "/admin/training/driftmeasurement/?state__exact=waiting"
 
     DriftMeasurement.objects.update(state=JobState.RUNNING, heartbeat_at=now - timedelta(minutes=5))
-    assert said(health.jobs()) == [
+    assert texts(health.jobs()) == [
         "Measurements of drift: 1 run by their row, but their worker has fallen silent."
     ]
     DriftMeasurement.objects.filter(pk=drift.pk).update(state=JobState.FAILED, finished_at=now)
-    assert said(health.jobs()) == ["Measurements of drift: 1 failed in the last 24 hours."]
+    assert texts(health.jobs()) == ["Measurements of drift: 1 failed in the last 24 hours."]
     DriftMeasurement.objects.update(finished_at=now - timedelta(hours=25))
-    assert [one.level for one in health.jobs()] == [Level.FINE]
+    assert [finding.level for finding in health.jobs()] == [Level.FINE]
 
 
 def test_every_list_that_a_finding_leads_to_opens(
     project: Project, admin: User, client_of: Callable[[User], Client]
 ):
     browser = client_of(admin)
-    for one in work.jobs():
+    for job in work.jobs():
         for query in ("running", "waiting", "failed"):
-            answer = browser.get(f"{one.link}?state__exact={query}")
+            answer = browser.get(f"{job.link}?state__exact={query}")
             # The admin answers what it does not know with a redirect to the whole list.
-            assert answer.status_code == 200, one.kind
+            assert answer.status_code == 200, job.kind
 
 
 def test_a_step_waits_since_the_one_before_it_ended(project: Project, monkeypatch: pytest.MonkeyPatch):
@@ -126,28 +126,28 @@ def test_a_step_waits_since_the_one_before_it_ended(project: Project, monkeypatc
     )
     waiting = RoundStep.objects.create(round=round_, kind="train_policy", position=2)
     RoundStep.objects.create(round=round_, kind="evaluate", position=3)
-    by_kind = {one.kind: one for one in work.jobs()}
+    by_kind = {job.kind: job for job in work.jobs()}
     assert by_kind["step"].oldest_waiting == ended
     assert by_kind["step"].states["waiting"] == 2
     # The third waits for the second, not for a worker.
     waiting.state, waiting.worker, waiting.heartbeat_at = StepState.RUNNING, "w", timezone.now()
     waiting.save()
-    assert {one.kind: one for one in work.jobs()}["step"].oldest_waiting is None
+    assert {job.kind: job for job in work.jobs()}["step"].oldest_waiting is None
 
 
 def test_leases_are_counted_and_those_that_ran_out_told(project: Project, alice: User, bob: User):
     for user in (alice, bob):
         factories.lease_to(factories.make_comparison(project), user)
-    assert said(health.leases()) == ["Annotators hold 2 items."]
+    assert texts(health.leases()) == ["Annotators hold 2 items."]
     alice.assignments.update(lease_expires_at=timezone.now() - timedelta(hours=1))
     assert work.leases().overdue == 1
     assert 3590 < work.leases().oldest_overdue_seconds < 3700
-    assert "1 lease has run out" in said(health.leases())[0]
+    assert "1 lease has run out" in texts(health.leases())[0]
 
 
 def test_an_import_that_waits_is_a_job(project: Project):
     FileImport.objects.create(project=project, name="tea.jsonl", digest="0" * 64, state="waiting")
-    assert {one.kind: one.states["waiting"] for one in work.jobs()}["import"] == 1
+    assert {job.kind: job.states["waiting"] for job in work.jobs()}["import"] == 1
 
 
 # ── Clocks, settings, back-ups ────────────────────────────────────────────────────────
@@ -158,12 +158,14 @@ def test_an_import_that_waits_is_a_job(project: Project):
 )
 def test_clocks_that_part_are_told(ahead: float, level: Level, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "clock_ahead", lambda: ahead)
-    assert [one.level for one in health.clock()] == [level]
+    assert [finding.level for finding in health.clock()] == [level]
 
 
 def test_a_workers_clock_is_looked_at_too(make_worker: MakeWorker):
     make_worker(clock_ahead=-12.25)
-    assert said(health.clock()) == ["The clock of worker box:1:abc is 12.2 seconds off that of the database."]
+    assert texts(health.clock()) == [
+        "The clock of worker box:1:abc is 12.2 seconds off that of the database."
+    ]
 
 
 def test_what_the_deployment_checks_complain_of_stands_there_once_others_reach_it(
@@ -171,23 +173,25 @@ def test_what_the_deployment_checks_complain_of_stands_there_once_others_reach_i
 ):
     # Tests in a browser set it for their process; Django complains of it without a hint.
     monkeypatch.delenv("DJANGO_ALLOW_ASYNC_UNSAFE", raising=False)
-    assert [one.level for one in health.deployment()] == [Level.FINE]
+    assert [finding.level for finding in health.deployment()] == [Level.FINE]
     settings.ALLOWED_HOSTS = ["rondo.example.org"]
     # A process looks once.
     health._complaints.cache_clear()
-    told = health.deployment()
+    findings = health.deployment()
     health._complaints.cache_clear()
-    assert any(one.is_wrong and "cross the network in the clear" in str(one.says) for one in told)
-    assert all(one.remedy for one in told if one.is_wrong)
+    assert any(
+        finding.is_wrong and "cross the network in the clear" in str(finding.says) for finding in findings
+    )
+    assert all(finding.remedy for finding in findings if finding.is_wrong)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
 def test_the_age_of_the_last_backup_is_told(rondo_home: Path, as_list: bool):
-    assert "No back-up was ever made" in said(health.backups())[0]
+    assert "No back-up was ever made" in texts(health.backups())[0]
     stamp = rondo_home / "backups.json"
     for age, level in ((timedelta(hours=3), Level.FINE), (timedelta(days=3), Level.ATTENTION)):
-        one = {"time": (timezone.now() - age).isoformat(), "files": 3}
-        stamp.write_text(json.dumps([{"time": "2020-01-01T00:00:00+00:00"}, one] if as_list else one))
+        backup = {"time": (timezone.now() - age).isoformat(), "files": 3}
+        stamp.write_text(json.dumps([{"time": "2020-01-01T00:00:00+00:00"}, backup] if as_list else backup))
         assert health.backups().level is level
     stamp.write_text("no JSON")
     assert health.backups().level is Level.ATTENTION
@@ -249,11 +253,11 @@ def doctor(*arguments: str) -> tuple[str, int]:
 
 
 def test_the_doctor_says_the_same_and_ends_with_1_where_something_is_wrong(model_server_answers: None):
-    told, status = doctor()
+    output, status = doctor()
     assert status == 1
-    assert told.startswith("WRONG No worker is at work")
-    assert "      Start one: celery" in told
-    assert all(str(one.says) in told for one in look().findings)
+    assert output.startswith("WRONG No worker is at work")
+    assert "      Start one: celery" in output
+    assert all(str(finding.says) in output for finding in look().findings)
 
 
 def test_the_doctor_ends_with_0_where_nothing_is_wrong(
@@ -261,10 +265,10 @@ def test_the_doctor_ends_with_0_where_nothing_is_wrong(
 ):
     monkeypatch.setattr(reach, "DISK_WRONG_BYTES", 0)
     make_worker()
-    told, status = doctor("--quiet")
+    output, status = doctor("--quiet")
     assert status == 0
-    assert "WRONG" not in told
-    assert "\nok" not in told
+    assert "WRONG" not in output
+    assert "\nok" not in output
 
 
 def test_without_the_database_the_rest_is_still_told(
@@ -274,12 +278,12 @@ def test_without_the_database_the_rest_is_still_told(
         raise DatabaseError("connection refused; password=hunter2secret")
 
     monkeypatch.setattr(reach, "_asked_of_database", refuse)
-    told, status = doctor()
+    output, status = doctor()
     assert status == 1
-    assert "The database is unavailable: connection refused" in told
-    assert "hunter2secret" not in told
-    assert "Workers, jobs and leases cannot be looked at." in told
-    assert "No back-up was ever made" in told
+    assert "The database is unavailable: connection refused" in output
+    assert "hunter2secret" not in output
+    assert "Workers, jobs and leases cannot be looked at." in output
+    assert "No back-up was ever made" in output
 
 
 def test_a_check_that_the_database_fails_in_is_a_finding(
@@ -289,20 +293,20 @@ def test_a_check_that_the_database_fails_in_is_a_finding(
         raise DatabaseError("relation is gone")
 
     monkeypatch.setattr(state, "_NEEDS_THE_DATABASE", (leases,))
-    assert any("asked about leases" in str(one.says) for one in look().findings)
+    assert any("asked about leases" in str(finding.says) for finding in look().findings)
 
 
 @pytest.mark.postgres
 def test_a_database_that_hangs_is_told_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reach, "SECONDS", 1)
 
-    def sleep(own):
-        with own.cursor() as cursor:
+    def sleep(database_connection):
+        with database_connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
     monkeypatch.setattr(reach, "_version_and_size", sleep)
-    found = reach.database()
-    assert found.is_wrong
+    finding = reach.database()
+    assert finding.is_wrong
     assert connection.vendor == "postgresql"
 
 

@@ -56,8 +56,8 @@ def test_a_heartbeat_is_written_until_it_is_stopped_and_its_row_goes(
     written = note_worker
     often_enough = Event()
 
-    def counted(**said: Any) -> None:
-        written(**said)
+    def counted(**fields: Any) -> None:
+        written(**fields)
         beats.append(Worker.objects.get().heartbeat_at)
         if len(beats) == 3:
             often_enough.set()
@@ -86,9 +86,9 @@ def test_a_clock_that_is_behind_is_measured(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_machine_is_told_in_cores_and_bytes():
-    told = machine_use()
-    assert told["memory_total_bytes"] > told["memory_bytes"] > 0
-    assert told["cpu_cores"] >= 0
+    machine = machine_use()
+    assert machine["memory_total_bytes"] > machine["memory_bytes"] > 0
+    assert machine["cpu_cores"] >= 0
 
 
 @pytest.fixture
