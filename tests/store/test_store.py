@@ -306,26 +306,26 @@ def test_what_is_removed_is_gone_with_its_pieces(store: Store, tmp_path: Path):
     store.remove("runs/run")
 
 
-def _fetch_it(url: str, into: str, start: object, told: "multiprocessing.Queue[str]") -> None:
+def _fetch_it(url: str, into: str, start: object, results: "multiprocessing.Queue[str]") -> None:
     start.wait()  # type: ignore[attr-defined]
     try:
-        found = Store(url).fetch("checkpoints/kept", Path(into))
-        told.put(",".join(sorted(path.name for path in found.iterdir())))
+        folder = Store(url).fetch("checkpoints/kept", Path(into))
+        results.put(",".join(sorted(path.name for path in folder.iterdir())))
     except Exception as error:
-        told.put(repr(error))
+        results.put(repr(error))
 
 
 def test_several_processes_that_fetch_one_folder_at_once_all_get_it_whole(tmp_path: Path):
     url = f"file://{tmp_path / 'store'}"
     Store(url).publish("checkpoints/kept", written(tmp_path / "one" / "kept", a_txt="a", b_txt="b" * 99_999))
     context = multiprocessing.get_context("spawn")
-    start, told = context.Event(), context.Queue()
+    start, results = context.Event(), context.Queue()
     into = str(tmp_path / "two" / "kept")
-    processes = [context.Process(target=_fetch_it, args=(url, into, start, told)) for _ in range(3)]
+    processes = [context.Process(target=_fetch_it, args=(url, into, start, results)) for _ in range(3)]
     for process in processes:
         process.start()
     start.set()
-    assert [told.get(timeout=120) for _ in processes] == ["a.txt,b.txt"] * 3
+    assert [results.get(timeout=120) for _ in processes] == ["a.txt,b.txt"] * 3
     for process in processes:
         process.join()
 
