@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.tokens.example import Example
@@ -47,16 +46,28 @@ class Choices:
 
     def costs(self, scores: Floats) -> Floats:
         """Return −log p of each choice, (C,). scores: (rows,)."""
-        return np.asarray(logsumexp(self._placed(scores), axis=1) - scores[self.table[:, 0]])
+        return self._costs_and_shares(scores)[0]
 
-    def slopes(self, scores: Floats) -> Floats:
-        """Return the derivative of the weighted sum of costs by each score, (rows,)."""
-        placed = self._placed(scores)
-        shares = np.exp(placed - logsumexp(placed, axis=1, keepdims=True))
-        shares[:, 0] -= 1
-        there = self.table != _NOBODY
-        weighted = (self.weight[:, None] * shares)[there]
-        return np.bincount(self.table[there], weighted, minlength=len(scores)).astype(np.float64)
+    def mean_cost(self, scores: Floats) -> tuple[float, Floats]:
+        """Return the weighted mean of costs and its derivative by each score, (rows,). scores: (rows,)."""
+        costs, slopes = self._costs_and_shares(scores)
+        slopes[:, 0] -= 1
+        slopes *= self.weight[:, None] / self.weight.sum()
+        # A completion that is missing has a slope of 0, wherever it is added.
+        rows = np.maximum(self.table, 0)
+        by_row = np.bincount(rows.ravel(), slopes.ravel(), minlength=len(scores))
+        return self.mean(costs), by_row.astype(np.float64)
+
+    def _costs_and_shares(self, scores: Floats) -> tuple[Floats, Floats]:
+        """Return −log p of each choice, (C,), and p of each of its completions, (C, M).
+
+        By hand, as SciPy's logsumexp and softmax take many times as long for the few numbers of a choice.
+        """
+        placed = np.where(self.table == _NOBODY, -np.inf, scores[self.table])
+        highest = placed.max(1, keepdims=True)
+        shares = np.exp(placed - highest)
+        total = shares.sum(1, keepdims=True)
+        return (np.log(total) + highest - placed[:, :1])[:, 0], shares / total
 
     def standard_error(self, costs: Floats) -> float:
         """Return the standard error of the weighted mean of costs over prompts."""
@@ -66,9 +77,6 @@ class Choices:
     def mean(self, costs: Floats) -> float:
         """Return the weighted mean of costs."""
         return float(self.weight @ costs / self.weight.sum())
-
-    def _placed(self, scores: Floats) -> Floats:
-        return np.where(self.table == _NOBODY, -np.inf, scores[self.table])
 
 
 def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
@@ -173,12 +181,9 @@ def fit_ridge(features: Floats, choices: Choices, strength: float, *, start: Flo
     """Return the θ that minimises mean cost + ½ · strength · ‖θ‖²; convex, so there is one."""
     from scipy.optimize import minimize
 
-    total = choices.weight.sum()
-
     def cost(theta: Floats) -> tuple[float, Floats]:
-        scores = features @ theta
-        value = float(choices.weight @ choices.costs(scores)) / total + strength / 2 * float(theta @ theta)
-        return value, features.T @ (choices.slopes(scores) / total) + strength * theta
+        mean, slopes = choices.mean_cost(features @ theta)
+        return mean + strength / 2 * float(theta @ theta), slopes @ features + strength * theta
 
     minimum = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200, "gtol": 1e-6})
     return np.asarray(minimum.x)

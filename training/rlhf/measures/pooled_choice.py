@@ -283,12 +283,11 @@ def _fit_groups(table: _Table, choices: Choices, strength: float, penalty: float
     def cost(vector: Floats) -> tuple[float, Floats]:
         fit = fit_at(vector)
         scores = fit.scores(table)
-        slopes = choices.slopes(scores) / total
+        mean, slopes = choices.mean_cost(scores)
         weight = np.concatenate([np.full(width, strength), [precision], np.full(count * parts, penalty)])
-        gradient = [table.features.T @ slopes, [table.people.place @ slopes]]
+        gradient = [table.features.T @ slopes, np.array([table.people.place @ slopes])]
         if count:
             gradient.append((table.by_group @ (table.components * slopes[:, None])).ravel())
-        mean = float(choices.weight @ choices.costs(scores)) / total
         return mean + float(weight @ vector**2) / 2, np.concatenate(gradient) + weight * vector
 
     weights = count * parts
@@ -315,7 +314,7 @@ def _fit_annotators(table: _Table, choices: Choices, begun: _Fit, penalty: float
     def cost(vector: Floats) -> tuple[float, Floats]:
         fit = fit_at(vector)
         scores = fit.scores(table)
-        slopes = choices.slopes(scores) / total
+        mean, slopes = choices.mean_cost(scores)
         weight = np.concatenate([np.full(people, precision), np.full(len(vector) - people, penalty)])
         weight = np.where(np.isfinite(weight), weight, 0.0)
         by_annotator = table.by_annotator @ (table.components * slopes[:, None])
@@ -324,7 +323,6 @@ def _fit_annotators(table: _Table, choices: Choices, begun: _Fit, penalty: float
             (by_annotator @ fit.directions.T).ravel(),
             (fit.coordinates.T @ by_annotator).ravel(),
         ]
-        mean = float(choices.weight @ choices.costs(scores)) / total
         return mean + float(weight @ vector**2) / 2, np.concatenate(gradient) + weight * vector
 
     start = np.zeros(people)
@@ -338,15 +336,14 @@ def _begun_directions(
     table: _Table, choices: Choices, begun: _Fit, penalty: float, rank: int
 ) -> tuple[Floats, Floats]:
     """Return where u and v begin: at the largest singular vectors of annotators' own deviations by ridge."""
-    total, shape = choices.weight.sum(), (table.by_annotator.shape[0], table.components.shape[1])
+    shape = (table.by_annotator.shape[0], table.components.shape[1])
     common = begun.scores(table)
 
     def cost(vector: Floats) -> tuple[float, Floats]:
         offsets = np.vstack([vector.reshape(shape), np.zeros((1, shape[1]))])[table.people.annotator]
         scores = common + (table.components * offsets).sum(1)
-        slopes = choices.slopes(scores) / total
+        mean, slopes = choices.mean_cost(scores)
         gradient = (table.by_annotator @ (table.components * slopes[:, None])).ravel()
-        mean = float(choices.weight @ choices.costs(scores)) / total
         return mean + penalty / 2 * float(vector @ vector), gradient + penalty * vector
 
     deviations = _minimise(cost, np.zeros(shape[0] * shape[1])).reshape(shape)
