@@ -31,7 +31,7 @@ test: install-dev ## Run the whole test suite
 test-fast: install-dev ## Run the tests without browser and training, on SQLite
 	@$(BIN)/python .ci/test.py --fast
 
-test-faults: install-dev ## Run the long tests that kill processes and cut networks
+test-faults: install-dev ## Run the long tests: kills, cut networks, whole examples and installations
 	@$(BIN)/python .ci/test.py --faults
 
 test-processes: install-dev ## Run every training method in two processes against one

@@ -3,8 +3,8 @@
 `tests/shares.py` says which tests run on one of them alone, where both are there, and `tests/order.py` which
 come first.
 
-    .ci/test.py            all but the long fault tests: what `make test` runs
-    .ci/test.py --faults   the long fault tests: `make test-faults`
+    .ci/test.py            all but the long tests: what `make test` runs
+    .ci/test.py --faults   the long tests: `make test-faults`
     .ci/test.py --fast     no browser, no training, SQLite alone: `make test-fast`
 
 Other arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
@@ -62,15 +62,15 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--fast", "--faults")]
     if "--fast" in sys.argv:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
-        wanted = "not postgres and not slow and not fault and not browser and not starter and not servers"
+        wanted = "not postgres and not slow and not long and not browser and not starter and not servers"
         sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
     elsewhere = "not vllm and not quantised and not trl"
-    faults = f"{'fault' if '--faults' in sys.argv else 'not fault'} and {elsewhere}"
+    selected = f"{'long' if '--faults' in sys.argv else 'not long'} and {elsewhere}"
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
-    codes = [_pytest("SQLite", ["-m", f"not postgres and {faults}", *share, *arguments], {})]
+    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], {})]
     if not why_not:
-        on_postgres = ["-m", faults, "--share", "postgresql", *arguments]
+        on_postgres = ["-m", selected, "--share", "postgresql", *arguments]
         codes.append(_pytest("PostgreSQL", on_postgres, {"DATABASE_URL": POSTGRES}))
     else:
         print(

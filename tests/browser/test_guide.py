@@ -55,6 +55,7 @@ def test_the_question_mark_at_a_setting_leads_to_its_row_by_keyboard(
     assert page.url.endswith("/guide/reference/project-settings/#assignment-overlap")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_script_takes_every_picture_of_the_guide_anew_in_both_themes(tmp_path: Path):

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.models import Project, User
 from tests.api.scene import make_scene
-from tests.browser.conftest import Open, until
+from tests.browser.conftest import Open, until, until_loaded
 from tests.browser.content import make_items
 from tests.browser.test_navigation import PAGES
 from tests.browser.test_run_page import write_steps
@@ -30,9 +30,8 @@ new PerformanceObserver((list) => {
 def shifts_of(page: Page, path: str) -> tuple[float, list[object]]:
     """Open a page and return the sum of its shifts, with what moved."""
     page.goto("/".join(page.url.split("/")[:3]) + path)
-    page.wait_for_load_state("networkidle")
     # The observer hears of a frame after it was drawn.
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    until_loaded(page)
     shifts = page.evaluate("window.shifts")
     return sum(shift["value"] for shift in shifts), [shift["moved"] for shift in shifts]
 

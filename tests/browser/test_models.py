@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from annotation.choices import Split
 from annotation.models import Project, User
 from tests import factories
-from tests.browser.conftest import Axe, Open
+from tests.browser.conftest import Axe, Open, until_loaded
 from tests.browser.test_run_page import policy, write_steps
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
@@ -154,7 +154,7 @@ def test_pages_of_runs_have_no_barrier_and_fit(
     }
     for name, address in addresses.items():
         page.goto(origin + (re.sub(r"sets/1/", _first_set(), address) if name == "set" else address))
-        page.wait_for_load_state("networkidle")
+        until_loaded(page)
         if name in ("compare-runs", "run"):
             expect(page.locator('[data-metric="loss"] canvas')).to_be_visible()
         for summary in page.locator("main details.disclosure > summary").all():

@@ -4,7 +4,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.models import Project, User
 from tests.api.scene import make_scene
-from tests.browser.conftest import Axe, Open
+from tests.browser.conftest import Axe, Open, until_loaded
 
 PAGES = (
     *("/", "/projects/tea/", "/projects/tea/rounds/", "/projects/tea/runs/", "/search/?q=tea&project=tea"),
@@ -22,7 +22,7 @@ PAGES = (
 
 def go(page: Page, path: str) -> None:
     page.goto("/".join(page.url.split("/")[:3]) + path)
-    page.wait_for_load_state("networkidle")
+    until_loaded(page)
 
 
 def test_home_overview_and_lists_have_no_barrier(

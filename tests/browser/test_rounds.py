@@ -45,7 +45,7 @@ def rondo(tmp_path: Path, base: Path) -> Iterator[Rondo]:
     running.stop()
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_round_ends_as_it_should_though_web_worker_and_model_server_are_killed_on_the_way(
     rondo: Rondo, browser: Browser

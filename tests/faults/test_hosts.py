@@ -38,7 +38,7 @@ def is_training(team: Team, kind: str, method: str) -> Host:
     return host
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.servers
 @pytest.mark.namespaces
 @pytest.mark.timeout(900)

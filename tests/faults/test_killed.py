@@ -27,7 +27,7 @@ def house(tmp_path: Path) -> Iterator[Installation]:
     installation.close()
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.servers
 @pytest.mark.timeout(900)
 def test_one_kill_of_each_kind_loses_no_answer_trains_nothing_twice_and_leaves_nothing_behind(

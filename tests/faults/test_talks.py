@@ -63,7 +63,7 @@ def house(tmp_path: Path) -> Iterator[Talks]:
     installation.close()
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.servers
 @pytest.mark.timeout(600)
 def test_conversations_survive_the_death_of_the_model_server_and_of_web_processes(house: Talks):

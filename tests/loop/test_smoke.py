@@ -34,6 +34,7 @@ from tests.benchmarks.loop.rounds import judgment_of, off_topic_spans
 from tests.benchmarks.loop.truth import accuracy, decision_agrees, win_rate
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_rounds_with_simulated_annotators_end_with_sane_figures():
     done = subprocess.run(

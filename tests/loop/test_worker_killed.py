@@ -85,7 +85,7 @@ class Workshop:
 
 
 @pytest.fixture(
-    params=["filesystem", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.fault])]
+    params=["filesystem", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.long])]
 )
 def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) -> Iterator[Workshop]:
     """With Redis the tests of faults do the same."""

@@ -13,7 +13,7 @@ from tests.faults.servers import RabbitMQ
 from webapp.operations import reach
 from webapp.operations.queues import depths
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.fault]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.long]
 WAIT = 30.0
 
 

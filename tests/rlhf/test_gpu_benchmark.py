@@ -106,6 +106,7 @@ def test_goals_are_told_beside_the_figures_and_figures_that_cannot_be_are_found(
     assert [problem.split(", ", 2)[2].split(":")[0] for problem in problems] == [RONDO] * 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_of_it_runs_on_a_processor_with_figures_that_can_be_true(tmp_path: Path):
     # String reversal has tests of its own.

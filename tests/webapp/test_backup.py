@@ -159,6 +159,7 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     assert fourth.files() == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sqlite_comes_back_as_it_was(tmp_path: Path):
     check_there_and_back(tmp_path, lambda name: "")

@@ -83,6 +83,7 @@ def test_a_first_start_shows_passwords_that_work_and_a_second_one_keeps_everythi
         assert (home / name).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refused(start, home):
     up = start("--no-model-server", "--no-first-project")
     up.wait_for("Rondo is at")
@@ -99,7 +100,7 @@ def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refus
     assert f"already runs on {home}: {up.address} (process {up.process.pid})" in second.output
 
 
-@pytest.mark.fault
+@pytest.mark.long
 def test_after_a_sigkill_of_up_the_next_one_ends_what_was_left_and_starts(start):
     port = free_port()
     up = start("--no-model-server", "--no-first-project", port=port)
@@ -181,7 +182,7 @@ def test_a_fetch_that_still_runs_ends_with_up(
     assert programs.fetch_starter() is None
 
 
-@pytest.mark.fault
+@pytest.mark.long
 def test_the_model_server_is_watched_too_and_whatever_it_started_ends_with_it(start, home):
     tiny_model_folder(home / "models" / "tiny")
     up = start(

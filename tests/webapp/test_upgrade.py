@@ -62,6 +62,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_annotations_of_0_1_are_there_after_an_upgrade(upgraded: Path):
     assert manage(upgraded, "migrate", "--check").returncode == 0
     seen = manage(upgraded, "shell", "--verbosity", "0", "-c", _LOOK)
@@ -80,6 +81,7 @@ def schema(rows: list[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: sorted(re.split(r",\s*", sql.partition("(")[2].removesuffix(")"))) for name, sql in rows}
 
 
+@pytest.mark.long
 @pytest.mark.django_db
 def test_an_upgraded_database_has_the_tables_of_a_new_one(upgraded: Path):
     # A new one is made by one migration an app, which replaces all before.
@@ -93,6 +95,7 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(upgraded: Path):
     assert before == now
 
 
+@pytest.mark.long
 def test_a_database_between_old_migrations_is_refused_with_the_way_out(tmp_path: Path):
     home = old_home(tmp_path)
     with sqlite3.connect(home / "rondo.sqlite3") as connection:

@@ -81,6 +81,7 @@ def run(environment: Path, home: Path, *words: str, cwd: Path) -> subprocess.Com
     )
 
 
+@pytest.mark.long
 def test_rondo_starts_and_its_commands_work_outside_the_checkout(environment: Path, tmp_path: Path):
     def rondo(*words: str) -> str:
         done = run(environment, tmp_path, *words, cwd=tmp_path)
@@ -115,6 +116,7 @@ def test_rondo_starts_and_its_commands_work_outside_the_checkout(environment: Pa
     assert not (site / "var").exists()
 
 
+@pytest.mark.long
 def test_an_unknown_command_is_refused_with_the_list(environment: Path, tmp_path: Path):
     done = run(environment, tmp_path, "fly", cwd=tmp_path)
     assert done.returncode == 1

@@ -427,6 +427,7 @@ def test_processes_on_one_sqlite_file_judge_everything_exactly_as_often_as_asked
     in_processes(tmp_path, "make_scene", "work_through", "check_invariants", 20, 2, 4)
 
 
+@pytest.mark.long
 def test_eight_processes_that_skip_give_back_and_come_late_leave_everything_right(tmp_path: Path):
     in_processes(tmp_path, "make_muddle", "muddle_through", "finish_and_check_muddle", 30, 2, 8)
 

@@ -34,7 +34,7 @@ def check(folder: Path, *, database_url: str, annotators: int, workers: int) -> 
     assert verdict.given_up
 
 
-@pytest.mark.fault
+@pytest.mark.long
 def test_sqlite_loses_and_doubles_nothing_when_all_web_processes_are_killed(tmp_path: Path):
     check(tmp_path, database_url="", annotators=8, workers=2)
 

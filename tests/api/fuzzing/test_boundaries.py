@@ -11,6 +11,7 @@ from tests.api.fuzzing.test_people import OF_MEMBERS
 from tests.api.scene import Scene
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_a_superuser_meets_each_boundary_where_the_document_names_it(

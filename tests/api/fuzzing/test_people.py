@@ -14,6 +14,7 @@ OF_MEMBERS = {"account", "labelling"}
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 
+@pytest.mark.long
 def test_a_member_meets_each_boundary_of_labelling_where_the_document_names_it(
     scene: Scene, people: dict[str, User], tmp_path: Path
 ):

@@ -50,7 +50,7 @@ def odd_judgments() -> list[SnapshotRow]:
     return [*judgments(), row("odd", ["good answer", "bad"], [1, 2])]
 
 
-@pytest.fixture(scope="module", params=["reward", "preference"])
+@pytest.fixture(scope="module", params=["reward", pytest.param("preference", marks=pytest.mark.long)])
 def cut(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose base was cut over two processes, with few tokens a pass, so that one has more of them."""
     folder = make_run(
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_a_cut_base_scores_the_same_in_one_process(cut: Path, ba
     assert float(torch.stack(costs).mean()) == pytest.approx(manifest.metrics["held_out_loss"], abs=1e-5)
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.parametrize("cut", ["preference"], indirect=True)
 def test_two_processes_killed_and_resumed_end_byte_for_byte_like_two_never_killed(
     cut: Path, tmp_path: Path
@@ -138,6 +138,7 @@ def test_two_processes_killed_and_resumed_end_byte_for_byte_like_two_never_kille
     assert files_of(folder / "checkpoint") == files_of(cut / "checkpoint")
 
 
+@pytest.mark.long
 def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: Path) -> None:
     runs = [
         make_run(
@@ -158,7 +159,11 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("method", "adapter"),
-    [("reward", "lora"), ("preference", "lora"), pytest.param("preference", "none", marks=pytest.mark.fault)],
+    [
+        ("reward", "lora"),
+        pytest.param("preference", "lora", marks=pytest.mark.long),
+        pytest.param("preference", "none", marks=pytest.mark.long),
+    ],
 )
 def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_one(
     method: Method, adapter: str, base: Path, tmp_path: Path
@@ -192,7 +197,11 @@ def test_machines_with_different_numbers_of_processes_share_no_base(base: Path, 
 
 
 @pytest.mark.parametrize(
-    ("method", "more"), [("sft", {"sources": ["preferred"]}), ("kto", {"sources": ["ranks"]})]
+    ("method", "more"),
+    [
+        ("sft", {"sources": ["preferred"]}),
+        pytest.param("kto", {"sources": ["ranks"]}, marks=pytest.mark.long),
+    ],
 )
 def test_two_processes_draw_the_loss_curve_of_one(
     base: Path, tmp_path: Path, method: Method, more: dict[str, object]
@@ -211,6 +220,7 @@ def test_two_processes_draw_the_loss_curve_of_one(
     assert losses_of(two) == pytest.approx(losses_of(single), abs=1e-5)
 
 
+@pytest.mark.long
 def test_accelerate_starts_a_run_unchanged_and_fewer_judgments_than_processes_are_told(
     base: Path, tmp_path: Path
 ) -> None:

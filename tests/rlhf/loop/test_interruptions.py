@@ -43,7 +43,7 @@ def endless(folder: Path, base: Path) -> Path:
     return make_run(folder, base, optimiser={"epochs": 100_000, "save_every": 100_000, "evaluate_every": 0})
 
 
-@pytest.fixture(scope="module", params=["reward", "preference"])
+@pytest.fixture(scope="module", params=["reward", pytest.param("preference", marks=pytest.mark.long)])
 def uninterrupted(
     request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -107,6 +107,7 @@ def test_a_resumed_run_ends_byte_for_byte_the_same_with_all_kinds_of_heads(
     assert (folder / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()
 
 
+@pytest.mark.long
 def test_two_processes_draw_the_curve_of_one_also_where_a_head_is_rarely_spoken_of(
     base: Path, tmp_path: Path
 ) -> None:

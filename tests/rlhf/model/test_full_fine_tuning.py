@@ -225,7 +225,10 @@ def test_an_export_of_a_whole_model_says_that_its_folder_is_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["reward", "sft", "preference", "kto"])
+@pytest.mark.parametrize(
+    "method",
+    ["reward", *(pytest.param(name, marks=pytest.mark.long) for name in ("sft", "preference", "kto"))],
+)
 def test_weights_cut_over_two_processes_end_where_whole_ones_do(
     method: Method, base: Path, tmp_path: Path
 ) -> None:

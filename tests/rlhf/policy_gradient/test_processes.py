@@ -55,7 +55,14 @@ def assert_same_run(
     )
 
 
-@pytest.mark.parametrize("method", [GRPO, PPO, NORMALISED], ids=["grpo", "ppo", "normalised"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(GRPO, id="grpo"),
+        pytest.param(PPO, id="ppo", marks=pytest.mark.long),
+        pytest.param(NORMALISED, id="normalised", marks=pytest.mark.long),
+    ],
+)
 def test_two_processes_end_where_one_does(base: Path, tmp_path: Path, method: dict[str, Any]):
     # Batches of 3 of 5 prompts: the processes have 2 and 1, and at the end of an epoch 1 and 1.
     single = make_sampled_run(
@@ -69,6 +76,7 @@ def test_two_processes_end_where_one_does(base: Path, tmp_path: Path, method: di
     assert len(samples[0]) == len(samples[1]) > 0
 
 
+@pytest.mark.long
 def test_a_process_without_a_prompt_of_a_step_takes_part(base: Path, tmp_path: Path):
     single = make_sampled_run(tmp_path / "one", base, REINFORCE, optimiser={"batch_size": 1, "epochs": 1})
     two = same_run(single, tmp_path / "two")
@@ -77,7 +85,9 @@ def test_a_process_without_a_prompt_of_a_step_takes_part(base: Path, tmp_path: P
     assert_same_run(two, single)
 
 
-@pytest.mark.parametrize(("sharding", "processes"), [("full", 2), ("node", 4)])
+@pytest.mark.parametrize(
+    ("sharding", "processes"), [("full", 2), pytest.param("node", 4, marks=pytest.mark.long)]
+)
 def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
     base: Path, tmp_path: Path, sharding: str, processes: int
 ):
@@ -90,7 +100,7 @@ def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
 
 
 @pytest.mark.parametrize(
-    ("sharding", "processes"), [("full", 2), pytest.param("node", 4, marks=pytest.mark.fault)]
+    ("sharding", "processes"), [("full", 2), pytest.param("node", 4, marks=pytest.mark.long)]
 )
 def test_all_weights_cut_over_processes_end_where_whole_ones_do(
     base: Path, tmp_path: Path, sharding: str, processes: int
@@ -105,7 +115,7 @@ def test_all_weights_cut_over_processes_end_where_whole_ones_do(
     assert_same_run(cut, whole, file="model.safetensors")
 
 
-@pytest.mark.fault
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_all_weights_cut_over_processes_killed_and_resumed_end_byte_for_byte(
     base: Path, tmp_path: Path, dtype: str
@@ -129,6 +139,7 @@ def test_all_weights_cut_over_processes_killed_and_resumed_end_byte_for_byte(
     assert files_of(killed / "checkpoint") == files_of(whole / "checkpoint")
 
 
+@pytest.mark.long
 def test_the_survivor_of_two_processes_ends_as_one_that_can_go_on(base: Path, tmp_path: Path):
     whole = make_sampled_run(
         tmp_path / "whole", base, GRPO, optimiser={"batch_size": 3, "epochs": 8, "save_every": 2}

@@ -48,6 +48,7 @@ def reverse(
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_command_trains_both_runs_and_writes_results_and_curve(
     reverse: Callable[..., str], tmp_path: Path
@@ -80,6 +81,7 @@ def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_courses_own_setting_trains_a_chat_model_for_a_few_steps(
     reverse: Callable[..., str], base: Path, tmp_path: Path

@@ -53,7 +53,7 @@ def test_sandwich_intervals_hold_the_truth_in_95_of_100(tie: float):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tie", [0, TIE], ids=["decided", "with ties"])
+@pytest.mark.parametrize("tie", [0, pytest.param(TIE, marks=pytest.mark.long)], ids=["decided", "with ties"])
 def test_bootstrap_intervals_hold_the_truth_in_95_of_100(tie: float):
     held = share_held(
         1000, lambda wins, ties: bradley_terry_ratings(wins, ties if tie else None, bootstrap=300), tie=tie

@@ -76,7 +76,7 @@ def test_two_processes_train_a_run_to_its_end(folder: Path):
     assert trainers() == []
 
 
-@pytest.mark.fault
+@pytest.mark.long
 def test_a_run_whose_process_was_killed_is_started_again_and_goes_on(folder: Path):
     kill = at_step(5, lambda: trainers()[1].send_signal(signal.SIGKILL))
     ending = run_trainer(folder, watch=kill)
@@ -88,6 +88,7 @@ def test_a_run_whose_process_was_killed_is_started_again_and_goes_on(folder: Pat
     assert steps == list(range(1, len(steps) + 1))
 
 
+@pytest.mark.long
 def test_a_cancel_reaches_both(folder: Path):
     ending = run_trainer(folder, watch=lambda status: bool(status and status.step >= 3))
     assert ending.code == EXIT_STOPPED
@@ -111,7 +112,7 @@ def test_what_is_wrong_is_said_as_of_one_process(folder: Path, monkeypatch: pyte
     assert ending.message == "tiny is missing"
 
 
-@pytest.mark.fault
+@pytest.mark.long
 def test_processes_that_hang_are_ended_with_torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launcher, "_LEAVE_AFTER_CANCEL_SECONDS", 1.0)
     hang = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
