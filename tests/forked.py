@@ -1,4 +1,4 @@
-"""Trainers and model servers as processes of their own, forked from one that has imported torch already.
+"""Trainers, model servers and inspections as processes, forked from one that has imported torch already.
 
 They are processes like any other: they have their own memory, get signals, are killed. What each is spared is
 the seconds of importing. That `python -m training.rlhf`, torchrun and `python -m training.serving` start the
@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 import training.rlhf.__main__
+import training.rlhf.model.inspection
 import training.rlhf.train
 import training.serving.__main__  # noqa: F401 - what all of them share
 
@@ -27,13 +28,22 @@ CONTEXT.set_forkserver_preload(["tests.forked"])
 
 
 class Forked:
-    """`python -m MODULE ARGUMENTS`, started at once; the module has a `main`. Its output goes to a file."""
+    """`python -m MODULE ARGUMENTS`, started at once; the module has a `main`. Its output goes to a file.
+
+    errors: the file for what it writes to stderr; without it, that of the output.
+    """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
+        self,
+        module: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        output: Path,
+        errors: Path | None = None,
     ) -> None:
+        files = (str(output), str(errors or output))
         self._process = CONTEXT.Process(
-            target=_run, args=(module, list(arguments), dict(variables), str(output)), daemon=True
+            target=_run, args=(module, list(arguments), dict(variables), files), daemon=True
         )
         self._process.start()
 
@@ -64,11 +74,15 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(module: str, arguments: list[str], variables: dict[str, str], output: str) -> None:
-    with open(output, "ab", buffering=0) as file:
-        for standard in (1, 2):
+def _run(module: str, arguments: list[str], variables: dict[str, str], files: tuple[str, str]) -> None:
+    for standard, path in enumerate(files, start=1):
+        with open(path, "ab", buffering=0) as file:
             os.dup2(file.fileno(), standard)
     os.environ.update(variables)
     torch.set_num_threads(1)
     sys.argv = [f"python -m {module}", *arguments]
-    sys.exit(importlib.import_module(f"{module}.__main__").main())
+    imported = importlib.import_module(module)
+    # A package is started by its `__main__`.
+    if hasattr(imported, "__path__"):
+        imported = importlib.import_module(f"{module}.__main__")
+    sys.exit(imported.main())

@@ -84,9 +84,7 @@ class Workshop:
             process.wait()
 
 
-@pytest.fixture(
-    params=["filesystem", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.long])]
-)
+@pytest.fixture(params=["filesystem", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) -> Iterator[Workshop]:
     """With Redis the tests of faults do the same."""
     rabbitmq = RabbitMQ(tmp_path) if request.param == "rabbitmq" else None
@@ -100,6 +98,7 @@ def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_goes_on_from_the_last_saved_step_after_the_worker_was_killed(workshop: Workshop):
     workshop.prepare()
     first = workshop.start_worker()

@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ from training.choices import BaseOrigin, CheckpointKind
 from training.engine import Engine
 from training.files.hub.__main__ import download
 from training.models import BaseModel, BaseModelAddition, Checkpoint, ProjectBase
-from training.services.registry import base_adding
+from training.services.registry import base_adding, processes
 from training.services.registry.base_adding import do_addition, sweep_additions
 from training.services.registry.base_estimates import CACHE_TOKENS, estimates_of
 from training.services.registry.base_models import (
@@ -41,9 +41,30 @@ from training.services.registry.base_models import (
 from training.services.registry.checkpoints import register_starter
 from training.services.runs.memory import PROCESS_BYTES
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("forked_inspections")]
 
 MEBIBYTE = 1024**2
+
+
+@pytest.fixture
+def forked_inspections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fork inspections from a process that has imported torch: each is spared seconds."""
+    from tests.forked import Forked
+
+    def run(
+        command: Sequence[str], *, environment: Mapping[str, str], beat: Callable[[], object]
+    ) -> processes.Ended:
+        if tuple(command[:3]) != base_adding.INSPECT_COMMAND:
+            return processes.run_process(command, environment=environment, beat=beat)
+        beat()
+        output, errors = tmp_path / "inspection-output", tmp_path / "inspection-errors"
+        for file in (output, errors):
+            file.write_text("")
+        code = Forked(command[2], command[3:], environment, output, errors).wait()
+        lines = errors.read_text().strip().splitlines() or [""]
+        return processes.Ended(code=code, output=output.read_text(), last_line=lines[-1].strip())
+
+    monkeypatch.setattr(base_adding, "run_process", run)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +118,10 @@ def leftovers(settings: Settings) -> list[str]:
 
 @pytest.mark.slow
 def test_a_folder_becomes_a_base_model_with_its_facts_and_the_digest_of_every_file(
-    server_folder: Path, admin: User, settings: Settings
+    server_folder: Path, admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
+    # The command itself, as workers run it.
+    monkeypatch.setattr(base_adding, "run_process", processes.run_process)
     addition = added(of_folder(server_folder), admin)
     assert (addition.state, addition.error) == (JobState.FINISHED, "")
     base = BaseModel.objects.get(name="tiny-llama")
