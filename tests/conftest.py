@@ -6,6 +6,7 @@ All sign in with the password `PASSWORD`.
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,10 +52,18 @@ def nothing_kept() -> None:
     cache.clear()
 
 
+@pytest.fixture(scope="session")
+def new_homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders; pytest's own `mktemp` reads through all that are there, thousands in the end."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in count(1))
+
+
 @pytest.fixture(autouse=True)
-def rondo_home(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rondo_home(settings: Settings, new_homes: Iterator[Path]) -> Path:
     """Files that the code under test writes go to a folder of this test's own, never to var/."""
-    home = tmp_path_factory.mktemp("rondo")
+    home = next(new_homes)
+    home.mkdir()
     settings.RONDO_HOME = home
     for name in ("models", "snapshots", "runs", "checkpoints"):
         setattr(settings, f"RONDO_{name.upper()}", home / name)
