@@ -76,6 +76,13 @@ SERVICES_ON_SQLITE_ALONE = (
 )
 """Rules, files, figures, jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
 
+ON_POSTGRESQL_ALONE = (
+    "tests/api/test_who_may.py",
+    "tests/training/rounds/test_promotion.py",
+    "tests/training/rounds/test_rounds_",
+)
+"""Long on either. On SQLite run test_rounds.py, and by hand a whole round: tests/browser/test_journey.py."""
+
 ON_BOTH = (
     "tests/api/",
     "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
@@ -123,6 +130,8 @@ def belongs_to(share: str, item: pytest.Item) -> bool:
     if not reaches_database(item):
         return share == "sqlite"
     if item.get_closest_marker("postgres"):
+        return share == "postgresql"
+    if item.nodeid.startswith(ON_POSTGRESQL_ALONE):
         return share == "postgresql"
     if item.nodeid.startswith(ON_BOTH) and not item.get_closest_marker("slow"):
         return True

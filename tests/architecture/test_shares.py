@@ -48,6 +48,11 @@ class Test:
         (Test("tests/training/feedback/test_recording.py::test_a", ("db",)), {"sqlite", "postgresql"}),
         (Test("tests/training/launchers/test_cluster_runs.py::test_a", ("db",), ("slow",)), {"postgresql"}),
         (Test("tests/annotation/people/test_tokens.py::test_a", ("client", "db")), {"sqlite", "postgresql"}),
+        (Test("tests/training/rounds/test_rounds_held.py::test_a", ("db",)), {"postgresql"}),
+        (
+            Test("tests/training/rounds/test_rounds.py::test_a", ("transactional_db",)),
+            {"sqlite", "postgresql"},
+        ),
         (Test("tests/loop/test_once_around.py::test_a", marks=("django_db", "slow")), {"postgresql"}),
         (Test("tests/browser/test_drafts.py::test_a", ("live_server",)), {"postgresql"}),
         (Test("tests/browser/test_journey.py::test_a", ("browser",), ("slow",)), {"sqlite"}),

@@ -64,6 +64,7 @@ def tied(model: Any) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_end_with_the_weights_of_one_that_read_the_whole(tmp_path: Path) -> None:
     folders = {kind: family_folder(tmp_path / kind, kind) for kind in FAMILIES}
     by_rank = in_processes(weights_of, 2, [str(folder) for folder in folders.values()])

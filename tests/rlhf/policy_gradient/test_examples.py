@@ -51,7 +51,13 @@ def test_both_methods_find_the_best_way_through_the_grid_world(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [cart_pole.REINFORCE, cart_pole.PPO], ids=["REINFORCE", "PPO"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(cart_pole.REINFORCE, id="REINFORCE"),
+        pytest.param(cart_pole.PPO, id="PPO", marks=pytest.mark.long),
+    ],
+)
 def test_both_methods_solve_cart_pole(method):
     history, last = cart_pole.run(method)
     assert history[0]["return"] < 100

@@ -41,7 +41,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def build(backbone: Backbone, cache: Path | None, *, digest: str = "d", **more: Any) -> Examples:
     tokens = cache and TokenCache(cache, snapshot_digest=digest, tokenizer=backbone.tokenizer)
-    settings = {"max_tokens": 60, "context": False, "wanted": EVERYTHING, **more}
+    settings = {"max_tokens": 60, "context": False, "labels": EVERYTHING, **more}
     return build_examples(judgments(), backbone.tokenizer, **settings, cache=tokens or None)
 
 
