@@ -2,7 +2,7 @@
 
 from annotation.api.projects import SettingsSerializer
 from annotation.forms.projects import ABOUT, ASSIGNMENT, QUALITY, QUESTIONS
-from tests.architecture.test_addresses import TABLE
+from tests.architecture.address_table import TABLE
 from webapp.api.views import document
 
 CEREMONY = (

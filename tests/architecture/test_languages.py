@@ -22,14 +22,14 @@ from django.views import defaults
 
 from annotation.models import User
 from annotation.statistics.plots import Dot, Line, scatter
-from tests.architecture.test_addresses import ROLES, TABLE, everybody, home_of_scene, parts, scene  # noqa: F401 - fixtures
+from tests.architecture.address_table import ROLES, TABLE
 from tests.architecture.test_house import ROOT, tracked
 
 GERMAN = ROOT / "webapp" / "locale" / "de" / "LC_MESSAGES"
 
 
 @pytest.fixture
-def alice(scene, db: None) -> User:  # noqa: F811
+def alice(scene, db: None) -> User:
     """Alice of the scene, whom the database of this module holds already."""
     return User.objects.get(username="alice")
 
@@ -114,7 +114,7 @@ def assert_german(answer: HttpResponse) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", TABLE)
-def test_every_page_answers_in_german(name: str, parts, everybody):  # noqa: F811
+def test_every_page_answers_in_german(name: str, parts, everybody):
     User.objects.update(language="de")
     method, expected = TABLE[name]
     address = reverse(name, kwargs=parts.get(name, {}))

@@ -34,7 +34,8 @@ from annotation.models import (
 from annotation.services.audit import record
 from annotation.text.identity import text_hash
 from tests import factories
-from tests.architecture.test_addresses import TABLE, parts_of
+from tests.architecture.address_scene import parts_of
+from tests.architecture.address_table import TABLE
 from tests.browser.conftest import Gate
 from tests.browser.payloads import payloads, short_payloads
 from training.models import ArenaLink, Checkpoint, Judge, RoundStep, Run, SideBySide, SideBySideAnswer

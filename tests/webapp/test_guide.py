@@ -24,7 +24,7 @@ from PIL import Image, ImageStat
 from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.exchange.formats.writers import Dropped, Scene
 from annotation.models import Project, User
-from tests.architecture.test_addresses import our_patterns
+from tests.architecture.address_table import our_patterns
 from tests.architecture.test_house import ROOT
 from tests.guide_blocks import block
 from training.models import Round

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from annotation.models import Judgment, Project, User
 from tests import factories
-from tests.architecture.test_addresses import TABLE
+from tests.architecture.address_table import TABLE
 from tests.training.comparing.arena_scene import ready_arena
 from tests.training.engine.fake_server import FakeServer
 from training.models import ArenaBallot, ArenaLink, VoteCount, Voters
