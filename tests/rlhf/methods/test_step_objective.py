@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.rlhf.methods.segment_scene import examples_of, part_of, reward_by_hand, teaching
 from tests.rlhf.methods.test_methods import reward_method
-from tests.rlhf.methods.test_segment_objectives import examples_of, part_of, reward_by_hand, teaching
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import make_run, row, status_of, train
 from training.contract import (
