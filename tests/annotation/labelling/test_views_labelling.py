@@ -3,7 +3,6 @@
 import json
 import re
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,7 @@ from annotation.services.texts.completions import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories
 
-ClientOf = Callable[[User], Client]
 HTMX = {"HX-Request": "true"}
-
-
-@pytest.fixture
-def browser(alice: User, client_of: ClientOf) -> Client:
-    """Where Alice is signed in."""
-    return client_of(alice)
 
 
 @pytest.fixture

@@ -1,82 +1,42 @@
-"""Every question by request and response, as a page without JavaScript sends it."""
+"""Every question by request and response: ratings, corrections, critiques, missing info, doubts, flags."""
 
 import json
 import re
-import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.test import Client
-from django.urls import reverse
 
-from annotation.choices import AssignmentState, RatingScale, ReviewReason, Verdict
-from annotation.models import Assignment, Criterion, ItemFlag, Judgment, Membership, Project, Review, User
+from annotation.choices import AssignmentState, ReviewReason, Verdict
+from annotation.models import Assignment, Criterion, ItemFlag, Judgment, Project, Review, User
 from annotation.services.assignments import assign_next, tokens_of
 from annotation.services.judgments.checks import EvidencePointer, MissingInfoInput
-from annotation.services.projects.projects import publish_guideline
 from tests import factories
-
-ClientOf = Callable[[User], Client]
-HTMX = {"HX-Request": "true"}
-CRLF = "First line.\r\nSecond  line.\n\nThird line."
-
-
-@pytest.fixture
-def browser(alice: User, client_of: ClientOf) -> Client:
-    """Where Alice is signed in."""
-    return client_of(alice)
-
-
-@pytest.fixture
-def asks(project: Project) -> Project:
-    """The project asks everything, on two scales."""
-    Project.objects.filter(pk=project.pk).update(
-        ask_correction=True, ask_critique=True, ask_demonstration=True
-    )
-    for place, (key, scale) in enumerate([("helpful", RatingScale.FIVE), ("tone", RatingScale.THUMBS)]):
-        Criterion.objects.create(project=project, key=key, label=key.title(), scale=scale, position=place)
-    return project
+from tests.annotation.labelling.questions_scene import (
+    CRLF,
+    HTMX,
+    address,
+    label,
+    ratings,
+    send,
+    shown,
+    token_of,
+)
 
 
-@pytest.fixture
-def held(asks: Project, alice: User) -> Assignment:
-    """A pair in Alice's hands, one answer of it with line breaks of both kinds."""
-    prompt = factories.make_prompt(asks, context=[("Tea", ["Hot.", "Wet."]), ("Water", ["Cold."])])
-    factories.make_comparison(asks, [CRLF, "No."], prompt=prompt)
-    assignment = assign_next(project=asks, annotator=alice)
-    assert assignment is not None
-    return assignment
-
-
-def address(name: str, assignment: Assignment) -> str:
-    return reverse(name, args=[assignment.comparison.project.slug, assignment.pk])
-
-
-def token_of(assignment: Assignment, text: str) -> str:
-    completion = assignment.comparison.completions.get(text=text)
-    return next(token for token, pk in tokens_of(assignment).items() if pk == completion.pk)
-
-
-def send(client: Client, assignment: Assignment, **fields: Any) -> Any:
-    data = {"idempotency_key": str(uuid.uuid4()), "guideline": "1", "choice": "equal", **fields}
-    return client.post(address("submit", assignment), data, headers=HTMX)
-
-
-def ratings(assignment: Assignment, helpful: str = "4", tone: str = "1") -> dict[str, str]:
-    return {
-        f"rating-{token}-{key}": value
-        for token in tokens_of(assignment)
-        for key, value in (("helpful", helpful), ("tone", tone))
-    }
-
-
-def shown(response: Any) -> str:
-    return str(response.content.decode())
-
-
-def label(client: Client, project: Project) -> str:
-    return shown(client.get(reverse("label", args=[project.slug])))
+def test_every_question_together_costs_the_database_no_more_than_none(
+    asks: Project, held: Assignment, browser: Client, django_assert_max_num_queries
+):
+    label(browser, asks)
+    with django_assert_max_num_queries(25) as everything:
+        label(browser, asks)
+    Project.objects.update(ask_correction=False, ask_critique=False, ask_demonstration=False)
+    for criterion in Criterion.objects.all():
+        criterion.delete()
+    label(browser, asks)
+    with django_assert_max_num_queries(25) as nothing:
+        label(browser, asks)
+    assert len(everything) == len(nothing)
 
 
 # ── Ratings ───────────────────────────────────────────────────────────────────────────
@@ -320,91 +280,6 @@ def test_another_doubt_asks_again_and_what_was_asked_is_not_forgotten(three: Ass
     assert Judgment.objects.count() == 1
 
 
-# ── Rules that changed ────────────────────────────────────────────────────────────────
-
-CHANGED = "The guidelines have changed."
-
-
-def test_the_first_rules_announce_nothing_and_count_as_read_at_the_first_submit(
-    held: Assignment, asks: Project, alice: User, browser: Client
-):
-    assert CHANGED not in label(browser, asks)
-    assert Membership.objects.get(user=alice).guideline_seen is None
-    send(browser, held, **ratings(held))
-    assert Membership.objects.get(user=alice).guideline_seen == 1
-
-
-def test_changed_rules_announce_themselves_until_they_are_read(
-    held: Assignment, asks: Project, alice: User, browser: Client
-):
-    send(browser, held, **ratings(held))
-    publish_guideline(project=asks, text="New rules.", author=None)
-    factories.make_comparison(asks)
-    home = reverse("project", args=[asks.slug])
-    assert CHANGED in label(browser, asks)
-    assert CHANGED in shown(browser.get(home))
-    answer = browser.post(reverse("guidelines-read", args=[asks.slug]), {"version": "2"})
-    assert (answer.status_code, answer["Location"]) == (302, reverse("label", args=[asks.slug]))
-    assert CHANGED not in label(browser, asks)
-    assert CHANGED not in shown(browser.get(home))
-    assert Membership.objects.get(user=alice).guideline_seen == 2
-
-
-def test_a_submit_under_changed_rules_does_not_count_as_reading_them(
-    held: Assignment, asks: Project, alice: User, browser: Client
-):
-    send(browser, held, **ratings(held))
-    publish_guideline(project=asks, text="New rules.", author=None)
-    send(browser, held, guideline="2", **ratings(held))
-    assert Membership.objects.get(user=alice).guideline_seen == 1
-
-
-def test_who_judged_before_such_things_were_remembered_is_told_too(
-    held: Assignment, asks: Project, alice: User, browser: Client
-):
-    send(browser, held, **ratings(held))
-    Membership.objects.update(guideline_seen=None)
-    publish_guideline(project=asks, text="New rules.", author=None)
-    factories.make_comparison(asks)
-    assert CHANGED in label(browser, asks)
-
-
-def test_changed_rules_say_nothing_to_who_never_had_any_on_screen(
-    asks: Project, alice: User, browser: Client
-):
-    """A vote of a side-by-side comparison and an imported annotation have no guidelines beside them."""
-    for fields in ({"guideline": None}, {"imported_from": {"file": "votes.csv"}}):
-        voted = factories.lease_to(factories.make_comparison(asks), alice)
-        Assignment.objects.filter(pk=voted.pk).update(state=AssignmentState.SUBMITTED)
-        known = {"guideline": asks.guidelines.get(), **fields}
-        Judgment.objects.create(
-            assignment=voted,
-            comparison=voted.comparison,
-            annotator=alice,
-            verdict=Verdict.EQUAL,
-            idempotency_key=uuid.uuid4(),
-            **known,
-        )
-    publish_guideline(project=asks, text="New rules.", author=None)
-    factories.make_comparison(asks)
-    assert CHANGED not in label(browser, asks)
-    assert CHANGED not in shown(browser.get(reverse("project", args=[asks.slug])))
-
-
-@pytest.mark.parametrize("version", ["", "x", "7", "-1"])
-def test_rules_that_there_are_not_cannot_be_read(version: str, asks: Project, alice: User, browser: Client):
-    answer = browser.post(reverse("guidelines-read", args=[asks.slug]), {"version": version})
-    assert answer.status_code == 400
-    assert Membership.objects.get(user=alice).guideline_seen is None
-
-
-def test_reading_an_older_version_takes_nothing_back(asks: Project, alice: User, browser: Client):
-    publish_guideline(project=asks, text="New rules.", author=None)
-    for version in ("2", "1"):
-        browser.post(reverse("guidelines-read", args=[asks.slug]), {"version": version})
-    assert Membership.objects.get(user=alice).guideline_seen == 2
-
-
 # ── Flags ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -425,105 +300,3 @@ def test_a_flag_without_reason_is_asked_for_one_also_without_javascript(held: As
     assert "Choose a reason." in shown(answer)
     assert "<html" in shown(answer)
     assert not ItemFlag.objects.exists()
-
-
-# ── Gold ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def gold(project: Project, alice: User) -> Assignment:
-    """A gold item in Alice's hands: "right" is known to be better than "wrong"."""
-    Project.objects.filter(pk=project.pk).update(gold_feedback=True, gold_share=1.0)
-    factories.make_gold_item(project, (1, 2), texts=["right", "wrong"], explanation="It is *so*.")
-    factories.make_comparison(project, ["work A", "work B"])
-    assignment = assign_next(project=Project.objects.get(pk=project.pk), annotator=alice)
-    assert assignment is not None
-    assert assignment.comparison.completions.filter(text="right").exists()
-    return assignment
-
-
-def winner(assignment: Assignment, text: str) -> str:
-    return f"win:{token_of(assignment, text)}:2"
-
-
-@pytest.mark.parametrize(("text", "word"), [("right", "Right."), ("wrong", "Not quite.")])
-def test_after_a_gold_item_the_next_page_says_what_was_known_and_why(
-    text: str, word: str, gold: Assignment, browser: Client
-):
-    letters = dict(zip(tokens_of(gold), "AB", strict=True))
-    order = f"{letters[token_of(gold, 'right')]} &gt; {letters[token_of(gold, 'wrong')]}"
-    page = shown(send(browser, gold, choice=winner(gold, text)))
-    assert "work A" in page
-    for part in (word, order, "It is <em>so</em>."):
-        assert part in page
-
-
-def test_feedback_comes_alone_where_the_next_page_is_in_hand_already(gold: Assignment, browser: Client):
-    data = {"idempotency_key": str(uuid.uuid4()), "choice": winner(gold, "right")}
-    answer = browser.post(address("submit", gold), data, headers={**HTMX, "X-Next-In-Hand": "yes"})
-    assert answer.status_code == 200
-    assert "Right." in shown(answer)
-    assert 'id="screen"' not in shown(answer)
-
-
-def test_without_javascript_feedback_comes_after_the_redirect(gold: Assignment, browser: Client):
-    data = {"idempotency_key": str(uuid.uuid4()), "choice": winner(gold, "wrong")}
-    page = browser.post(address("submit", gold), data, follow=True)
-    assert page.redirect_chain[0][0].endswith(f"?after={gold.pk}")
-    assert "Not quite." in shown(page)
-
-
-def test_nothing_is_said_of_work_or_by_a_silent_project(gold: Assignment, browser: Client):
-    Project.objects.update(gold_feedback=False)
-    page = shown(send(browser, gold, choice=winner(gold, "wrong")))
-    assert 'id="feedback"' not in page
-
-
-def test_nobody_asks_for_the_feedback_of_another(
-    gold: Assignment, project: Project, bob: User, browser: Client, client_of: ClientOf
-):
-    send(browser, gold, choice=winner(gold, "wrong"))
-    url = reverse("label", args=[project.slug])
-    assert client_of(bob).get(f"{url}?after={gold.pk}").status_code == 404
-
-
-# ── One's own pace ────────────────────────────────────────────────────────────────────
-
-
-def test_ones_own_count_and_median_stand_on_the_screen_and_at_home(
-    project: Project, alice: User, bob: User, browser: Client
-):
-    for seconds in (10, 100, 65):
-        factories.make_judgment(factories.make_comparison(project), alice, active_seconds=seconds)
-    factories.make_judgment(factories.make_comparison(project), bob, active_seconds=9000)
-    # Yesterday's work is no part of today's count, and part of the pace.
-    Assignment.objects.filter(judgments__active_seconds=100).update(closed_at="2020-01-01T12:00:00Z")
-    factories.make_comparison(project)
-    assert "2 today · median 1:05 min" in label(browser, project)
-    home = shown(browser.get(reverse("project", args=[project.slug])))
-    assert "2 today" in home
-    assert "median 1:05 min" in home
-
-
-def test_a_day_that_is_full_says_so(project: Project, alice: User, browser: Client):
-    Project.objects.filter(pk=project.pk).update(daily_limit=1)
-    for _ in range(2):
-        factories.make_comparison(project)
-    assignment = assign_next(project=Project.objects.get(pk=project.pk), annotator=alice)
-    assert assignment is not None
-    assert "That is all for today" in shown(send(browser, assignment))
-
-
-def test_every_question_together_costs_the_database_no_more_than_none(
-    asks: Project, held: Assignment, browser: Client, django_assert_max_num_queries
-):
-    label(browser, asks)
-    with django_assert_max_num_queries(25) as everything:
-        label(browser, asks)
-    Project.objects.update(ask_correction=False, ask_critique=False, ask_demonstration=False)
-    for criterion in Criterion.objects.all():
-        criterion.delete()
-    label(browser, asks)
-    with django_assert_max_num_queries(25) as nothing:
-        label(browser, asks)
-    assert len(everything) == len(nothing)
