@@ -7,6 +7,7 @@ from django.db.models import F
 from annotation.choices import WebhookEvent
 from annotation.models import Project, User, WebhookDelivery, WebhookEndpoint
 from annotation.services.webhooks.endpoints import NewSecret, create_webhook
+from tests import factories
 
 SUBMITTED = WebhookEvent.JUDGMENT_SUBMITTED
 
@@ -30,3 +31,13 @@ def let_pass(**time: float) -> None:
     for name in ("rests_until", "failing_since", "previous_secret_until"):
         rows = WebhookEndpoint.objects.filter(**{f"{name}__isnull": False})
         rows.update(**{name: F(name) - moved})
+
+
+def judge(project: Project, annotator: User) -> int:
+    return factories.make_judgment(factories.make_comparison(project), annotator).pk
+
+
+def state_of(delivery: WebhookDelivery | None = None) -> tuple[str, int]:
+    row = WebhookDelivery.objects.get() if delivery is None else delivery
+    row.refresh_from_db()
+    return row.state, row.tries_left
