@@ -20,7 +20,7 @@ ON_SQLITE_ALONE = (
     "tests/architecture/",
     "tests/annotation/acquisition/",
     "tests/annotation/agreement/",
-    "tests/annotation/comparison/test_comparison_page.py",
+    "tests/annotation/comparison/",
     "tests/annotation/data/test_prompt_pages.py",
     "tests/annotation/data/test_word_index.py",
     "tests/annotation/labelling/",
