@@ -36,6 +36,7 @@ LEFT_OUT_WHEN_FAST = (
     "tests/training/engine/test_v1_client.py",
     "tests/training/recipe/test_rubric_rewards.py",
     "tests/training/registry/test_base_models.py",
+    "tests/training/registry/test_remote_base_models.py",
     "tests/training/snapshots/test_rewrites.py",
     # Trainers, workers or a whole installation, as processes.
     "tests/annotation/assignments/test_concurrency.py",

@@ -74,7 +74,7 @@ RUN_BY = {
         "test_a_qwen2_is_inspected_like_a_llama",
     ),
     "training.files.hub": (
-        "tests/training/registry/test_base_models.py",
+        "tests/training/registry/test_remote_base_models.py",
         "test_a_model_of_the_hub_is_pinned_to_its_commit_and_downloaded_once_its_licence_is_accepted",
     ),
 }
