@@ -19,7 +19,9 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from annotation.models import User
+from annotation.choices import Polarity
+from annotation.models import Project, User
+from tests.browser.content import make_items
 from tests.chromium import find_chromium
 
 # Playwright's synchronous interface runs an event loop in this thread; the ORM is used beside it, not in it.
@@ -260,3 +262,15 @@ def axe() -> Callable[..., list[str]]:
         ]
 
     return violations
+
+
+@pytest.fixture
+def items(project: Project):
+    """A pair that comes first and a ranking of four after it, with context passages.
+
+    Marks blame nobody: of a winner with marks one would be asked, and who wins is drawn here.
+    """
+    for category in project.categories.all():
+        category.polarity = Polarity.NEUTRAL
+        category.save()
+    return make_items(project)

@@ -1,0 +1,98 @@
+"""The labelling screen and its neighbours: light to load, accessible in both themes, narrow enough."""
+
+import gzip
+import re
+
+import pytest
+from playwright.sync_api import Request, expect
+
+from annotation.models import Project, User
+from tests.browser.conftest import Axe, Open
+from tests.browser.labelling_scene import LABEL, drag_over, only_ranking
+
+
+def test_the_screen_is_light_and_asks_for_little(items, alice: User, open_as: Open):
+    only_ranking(items)
+    page = open_as(alice, "/projects/tea/guidelines/")
+    page.wait_for_load_state("networkidle")
+    bodies: dict[str, bytes] = {}
+
+    def keep(request: Request) -> None:
+        response = request.response()
+        assert response is not None
+        bodies[request.url] = response.body()
+
+    page.on("requestfinished", keep)
+    page.goto(page.url.replace("guidelines/", "label/"), wait_until="networkidle")
+    # The typeface and the frame are two of them.
+    assert len(bodies) <= 11
+    # WhiteNoise sends static files as collectstatic has compressed them; pages go as they are.
+    sent = [gzip.compress(body) if "/static/" in url else body for url, body in bodies.items()]
+    assert sum(map(len, sent)) < 100_000
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(
+    theme: str, items, project: Project, alice: User, carol: User, open_as: Open, axe: Axe
+):
+    page = open_as(None, "/login/", color_scheme=theme)
+    assert axe(page) == []
+    page = open_as(carol, "/", color_scheme=theme)
+    assert axe(page) == []
+    for path in ("/projects/tea/", "/projects/tea/guidelines/"):
+        page.goto(re.sub(r"(://[^/]+).*", r"\1", page.url) + path)
+        assert axe(page) == []
+    page = open_as(alice, LABEL, color_scheme=theme)
+    page.keyboard.press("p")
+    drag_over(page, "Boil the water")
+    page.keyboard.press("i")
+    page.keyboard.press("m")
+    page.keyboard.type("something")
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    assert axe(page) == []
+    page.keyboard.press("?")
+    assert axe(page) == []
+    page.keyboard.press("Escape")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.locator(".candidate")).to_have_count(4)
+    page.keyboard.type("ab=c")
+    assert axe(page) == []
+    page.keyboard.press("d")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    assert axe(page) == []
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_no_page_scrolls_sideways(width: int, items, alice: User, open_as: Open):
+    page = open_as(alice, LABEL, viewport={"width": width, "height": 740})
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    root = page.url.removesuffix(LABEL)
+    assert page.evaluate(overflow) <= 0
+    page.keyboard.press("p")
+    page.keyboard.press("m")
+    assert page.evaluate(overflow) <= 0
+    page.keyboard.press("Escape")
+    page.keyboard.press("0")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.locator(".candidate")).to_have_count(4)
+    assert page.evaluate(overflow) <= 0
+    for path in ("/", "/projects/tea/", "/projects/tea/guidelines/", "/login/"):
+        page.goto(root + path)
+        assert page.evaluate(overflow) <= 0
+
+
+def test_the_theme_that_was_chosen_stays_with_the_browser(alice: User, open_as: Open):
+    page = open_as(alice, "/", color_scheme="light")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.get_by_label("Account of alice").click()
+    page.get_by_role("button", name="Dark").click()
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
