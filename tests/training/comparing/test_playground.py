@@ -1,7 +1,6 @@
 """The playground: prompts found by search, prompt sets asked one by one, a chat asked again."""
 
 import re
-from collections.abc import Callable
 from html import unescape
 
 import httpx
@@ -28,7 +27,6 @@ from training.services.comparing.prompt_sets import (
 )
 
 pytestmark = pytest.mark.django_db
-SignIn = Callable[[User], Client]
 
 
 @pytest.fixture
@@ -44,11 +42,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
 @pytest.fixture
 def checkpoints(project: Project) -> list[Checkpoint]:
     return make_checkpoints(project, ("north", "south", "east"))
-
-
-@pytest.fixture
-def manager(carol: User, checkpoints, server, client_of: SignIn) -> Client:
-    return client_of(carol)
 
 
 @pytest.fixture
