@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from tests.rlhf.methods.reward_scene import step
 from tests.rlhf.methods.test_methods import LORA, batch_of, spec_of
-from tests.rlhf.methods.test_reward_objectives import step
 from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import row
 from training.contract import ContractError, RatingHead, RewardSettings, SnapshotRow

@@ -1,7 +1,7 @@
-"""What rankings cost: against brute force, by hand, and however a step is cut."""
+"""Costs of rankings: against brute force, by hand, and however a step is cut."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any, Literal
@@ -9,51 +9,23 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from tests.rlhf.methods.test_methods import CPU, LORA, batch_of, loss_of, spec_of
-from tests.rlhf.model.test_backbone import disturb, save
+from tests.rlhf.methods.reward_scene import (
+    examples_of,
+    gradients,
+    mixed,
+    ranking,
+    reward_method,
+    scores_of,
+    step,
+)
+from tests.rlhf.methods.test_methods import batch_of, loss_of
+from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import row
-from training.contract import ContractError, RewardSettings, SnapshotRow
-from training.rlhf.data import Wanted, build_examples
-from training.rlhf.loop.evaluation import Account
+from training.contract import ContractError, RewardSettings
 from training.rlhf.methods.objectives.preference import LOG_TIE
 from training.rlhf.methods.objectives.rankings import costs_of_rankings
-from training.rlhf.methods.resampling import resample
-from training.rlhf.methods.reward import RewardModelling, read_rewards
+from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.runtime.processes import Processes
-from training.rlhf.tokens.example import Example
-from training.rlhf.tokens.packing import pack
-
-TEXTS = ["the sun", "no", "why not", "the answer is long", "yes"]
-
-
-def reward_method(backbone: Backbone, *, parent: str | None = None, **settings) -> RewardModelling:
-    resolved = RewardSettings(lora=LORA, **settings)
-    return RewardModelling(backbone, spec_of(backbone, resolved, parent=parent), resolved)
-
-
-def ranking(name: str, ranks: Sequence[int], **more: Any) -> SnapshotRow:
-    return row(name, TEXTS[: len(ranks)], ranks, prompt=f"question {name}", **more)
-
-
-def mixed() -> list[SnapshotRow]:
-    """Rankings of two to five answers by three annotators: strict, tied, all tied, one answer unranked."""
-    rankings = [[1, 2], [2, 1, 3], [1, 1, 2], [2, 3, 1, 3], [1, 1, 1], [3, 1, 0, 2], [2, 2, 1, 1, 3], [1, 1]]
-    return [
-        ranking(f"m{index}", ranks, annotator=f"annotator-{index % 3}", weight=1 + index % 2)
-        for index, ranks in enumerate(rankings)
-    ]
-
-
-def examples_of(backbone: Backbone, rows: Sequence[SnapshotRow], *, ties: bool = True) -> list[Example]:
-    requirements = Wanted(ranks="tied" if ties else "decided", criteria=None)
-    return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, labels=requirements).train
-
-
-def scores_of(backbone: Backbone, example: Example) -> list[float]:
-    with torch.no_grad():
-        scores: list[float] = read_rewards(backbone, "reward", pack([example], device=CPU)).tolist()
-    return scores
 
 
 def mean_squared_sum(scores: Sequence[float]) -> float:
@@ -200,7 +172,20 @@ def test_more_answers_than_plackett_luce_takes_are_refused_by_name(backbone: Bac
         method.weights(example)
 
 
+def test_a_model_of_ties_that_sees_ties_alone_is_warned_of(
+    backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = reward_method(backbone, loss="davidson")
+    tied = examples_of(backbone, [ranking("a", [1, 1]), ranking("b", [1, 1, 1])])
+    with caplog.at_level("WARNING", logger="rondo.trainer"):
+        method.begin([*tied, *examples_of(backbone, [ranking("c", [1, 2])])])
+        assert not caplog.text
+        method.begin(tied)
+    assert "In none of 2 rankings an answer is judged better" in caplog.text
+
+
 # ── Cutting ───────────────────────────────────────────────────────────────────────────
+
 
 MODELS: dict[str, dict[str, Any]] = {
     "exact": {"loss": "plackett_luce"},
@@ -221,28 +206,6 @@ def method(backbone: Backbone, request: pytest.FixtureRequest) -> RewardModellin
     made.begin(examples_of(backbone, mixed()))
     disturb(backbone, "reward", scale=0.05)
     return made
-
-
-def gradients(backbone: Backbone) -> Iterator[torch.Tensor]:
-    for parameter in backbone.parameters("reward").values():
-        yield (
-            torch.zeros_like(parameter).reshape(-1) if parameter.grad is None else parameter.grad.reshape(-1)
-        )
-        parameter.grad = None
-
-
-def step(
-    backbone: Backbone, method: RewardModelling, examples: list[Example], groups: list[list[Example]]
-) -> tuple[float, dict[str, float], torch.Tensor]:
-    """Loss, figures and gradient of one step over `examples`, cut into `groups`."""
-    account = Account(method, examples)
-    for group in groups:
-        batch = batch_of(group)
-        loss = account.add(method.outcome(batch, group, dropout=True), batch.tokens, group)
-        if loss is not None:
-            loss.backward()
-    total = account.total(Processes(), held_out=True)
-    return total.loss, total.figures, torch.cat(list(gradients(backbone)))
 
 
 def test_how_a_step_is_cut_and_ordered_changes_nothing(backbone: Backbone, method: RewardModelling) -> None:
@@ -301,166 +264,3 @@ def test_the_slope_of_the_log_odds_of_a_tie_is_that_of_finite_differences(backbo
             numeric.append((ends[0] - ends[1]) / 0.1)
     assert numeric[0] != pytest.approx(0.0, abs=0.01)
     assert slope[:3].tolist() == pytest.approx(numeric, abs=2e-3)
-
-
-# ── Ensembles ─────────────────────────────────────────────────────────────────────────
-
-
-def test_resamples_differ_by_head_and_seed_and_are_drawn_again_the_same() -> None:
-    judgments = [f"j{index}" for index in range(4000)]
-    drawn = resample(judgments, heads=3, seed=7)
-    assert torch.equal(drawn, resample(judgments, heads=3, seed=7))
-    # A judgment's draw does not hang on the others.
-    assert torch.equal(drawn[:, 100:101], resample(judgments[100:101], heads=3, seed=7))
-    assert not torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], resample(judgments, heads=1, seed=8)[0])
-    # Poisson with mean 1: variance 1, and a share of 1/e is left out; four standard errors of 4000 draws.
-    assert drawn.mean(1).tolist() == pytest.approx([1.0] * 3, abs=0.064)
-    assert drawn.var(1).tolist() == pytest.approx([1.0] * 3, abs=0.11)
-    assert (drawn == 0).float().mean(1).tolist() == pytest.approx([math.exp(-1)] * 3, abs=0.031)
-
-
-def test_every_head_of_an_ensemble_learns_from_its_own_resample(backbone: Backbone) -> None:
-    method = reward_method(backbone, loss="plackett_luce", ensemble=4)
-    disturb(backbone, "reward", scale=0.05)
-    examples = examples_of(backbone, mixed(), ties=False)
-    method.begin(examples)
-    drawn = resample([example.judgment for example in examples], heads=4, seed=0)
-    assert (drawn == 0).any()
-    weight = backbone.parameters("reward")["heads.score"]
-    for index, example in enumerate(examples):
-        weight.grad = None
-        loss_of(method, [example]).sum().backward()
-        assert weight.grad is not None
-        learned = weight.grad.norm(dim=1) > 0
-        assert learned.tolist() == (drawn[:, index] > 0).tolist()
-
-
-def test_an_ensembles_score_is_the_mean_of_its_heads_and_their_spread_is_told(backbone: Backbone) -> None:
-    method = reward_method(backbone, ensemble=3)
-    disturb(backbone, "reward")
-    examples = examples_of(backbone, [ranking("a", [1, 2])])
-    batch = batch_of(examples)
-    with torch.no_grad(), backbone.using("reward"):
-        states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)[batch.last]
-    outputs = states @ backbone.head_state("reward")["score"].T
-    assert outputs.shape == (2, 3)
-    rewards = read_rewards(backbone, "reward", batch)
-    assert rewards.tolist() == pytest.approx(outputs.mean(1).tolist(), abs=1e-5)
-    observed = method.outcome(batch, examples, dropout=False).observed
-    margins = (outputs[0] - outputs[1]).tolist()
-    mean = sum(margins) / 3
-    deviation = math.sqrt(sum((margin - mean) ** 2 for margin in margins) / 2)
-    assert method.figures(observed, held_out=False)["spread"] == pytest.approx(deviation, abs=1e-4)
-
-
-def test_a_held_out_judgment_counts_once_for_every_head(backbone: Backbone) -> None:
-    method = reward_method(backbone, ensemble=4)
-    examples = examples_of(backbone, mixed(), ties=False)
-    method.begin(examples[:2])
-    loss_of(method, examples[2:3]).sum().backward()
-    weight = backbone.parameters("reward")["heads.score"]
-    assert weight.grad is not None
-    assert (weight.grad.norm(dim=1) > 0).all()
-
-
-# ── Annotators ────────────────────────────────────────────────────────────────────────
-
-
-def test_an_annotators_judgment_is_costed_at_their_own_score_and_their_distance(backbone: Backbone) -> None:
-    method = reward_method(backbone, annotator_heads=True, annotator_penalty=0.5, centring=0.0)
-    disturb(backbone, "reward")
-    rows = [ranking("a", [1, 2], annotator="ann"), ranking("b", [1, 2], annotator="bob")]
-    examples = examples_of(backbone, [*rows, ranking("c", [1, 2], annotator="stranger")])
-    method.begin(examples[:2])
-    offset = backbone.extra("reward", "score.annotator.ann")
-    with torch.no_grad():
-        offset.copy_(torch.randn(offset.shape, generator=torch.Generator().manual_seed(3)) * 0.3)
-    batch = batch_of(examples)
-    with torch.no_grad(), backbone.using("reward"):
-        states = backbone.packed_states(batch.input_ids, batch.position_ids, batch.layout)[batch.last]
-    shared, personal = (
-        states @ head[0] for head in (backbone.head_state("reward")["score"], offset.detach())
-    )
-
-    def cost(margin: float) -> float:
-        return math.log1p(math.exp(-margin))
-
-    losses = loss_of(method, examples).tolist()
-    distance = 0.5 * (offset**2).sum().item()
-    margins = (shared[0::2] - shared[1::2]).tolist()
-    assert losses[0] == pytest.approx(
-        cost(margins[0] + (personal[0] - personal[1]).item()) + distance, abs=1e-4
-    )
-    # Bob's offset is still 0, and a stranger has the shared head.
-    assert losses[1:] == pytest.approx([cost(margins[1]), cost(margins[2])], abs=1e-4)
-    # The score itself is what annotators have in common.
-    assert read_rewards(backbone, "reward", batch).tolist() == pytest.approx(shared.tolist(), abs=1e-4)
-
-
-def test_annotators_who_want_opposite_things_are_told_apart(backbone: Backbone) -> None:
-    method = reward_method(backbone, annotator_heads=True, annotator_penalty=0.0)
-    rows = [
-        row(f"{who}{index}", ["the sun rises", "no no no"], ranks, annotator=who, prompt=f"why {index}")
-        for index in range(4)
-        for who, ranks in (("ann", [1, 2]), ("bob", [2, 1]))
-    ]
-    examples = examples_of(backbone, rows)
-    method.begin(examples)
-    optimiser = torch.optim.AdamW(backbone.parameters("reward").values(), lr=0.01)
-    for _ in range(30):
-        optimiser.zero_grad()
-        loss_of(method, examples).mean().backward()
-        optimiser.step()
-    observed = method.outcome(batch_of(examples), examples, dropout=False).observed
-    figures = method.figures(observed, held_out=False)
-    assert figures["accuracy"] == 0.5, "one score cannot please both"
-    assert figures["own_accuracy"] == 1.0
-
-
-def test_offsets_ensembles_and_odds_come_back_from_a_checkpoint(tmp_path: Path, base: Path) -> None:
-    settings: dict[str, Any] = {"loss": "davidson", "ensemble": 2, "annotator_heads": True}
-    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
-    method = reward_method(backbone, **settings)
-    examples = examples_of(backbone, mixed())
-    method.begin(examples)
-    disturb(backbone, "reward")
-    folder = save(backbone, "reward", tmp_path / "saved")
-    losses = loss_of(method, examples).tolist()
-
-    again = Backbone.load(base, device="cpu", dtype=torch.float32)
-    continued = reward_method(again, parent=str(folder), **settings)
-    # Somebody new joins; those who were there and the odds of ties stay as they were.
-    newcomer = examples_of(again, [ranking("n", [1, 2], annotator="newcomer")])
-    continued.begin([*examples, *newcomer])
-    assert loss_of(continued, examples).tolist() == pytest.approx(losses, abs=1e-6)
-    assert torch.equal(again.extra("reward", LOG_TIE), backbone.extra("reward", LOG_TIE))
-    assert not again.extra("reward", "score.annotator.newcomer").any()
-
-
-def test_an_ensemble_is_not_continued_as_one_of_another_size(tmp_path: Path, base: Path) -> None:
-    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
-    reward_method(backbone, ensemble=2)
-    folder = save(backbone, "reward", tmp_path / "saved")
-    again = Backbone.load(base, device="cpu", dtype=torch.float32)
-    with pytest.raises(ContractError, match="the parent's score has 2 outputs, not 3"):
-        reward_method(again, ensemble=3, parent=str(folder))
-
-
-def test_a_model_of_ties_that_sees_ties_alone_is_warned_of(
-    backbone: Backbone, caplog: pytest.LogCaptureFixture
-) -> None:
-    method = reward_method(backbone, loss="davidson")
-    tied = examples_of(backbone, [ranking("a", [1, 1]), ranking("b", [1, 1, 1])])
-    with caplog.at_level("WARNING", logger="rondo.trainer"):
-        method.begin([*tied, *examples_of(backbone, [ranking("c", [1, 2])])])
-        assert not caplog.text
-        method.begin(tied)
-    assert "In none of 2 rankings an answer is judged better" in caplog.text
-
-
-def test_a_single_annotators_head_is_warned_of(backbone: Backbone, caplog: pytest.LogCaptureFixture) -> None:
-    method = reward_method(backbone, annotator_heads=True)
-    with caplog.at_level("WARNING", logger="rondo.trainer"):
-        method.begin(examples_of(backbone, [ranking("a", [1, 2], annotator="only-one")]))
-    assert "all judgments that teach are by only-one" in caplog.text
