@@ -48,7 +48,7 @@ def quick_passwords(settings: Settings) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    """What is cached by primary key belongs to the test before, whose keys are drawn again."""
+    """Clear the cache: its primary keys belong to the test before and are drawn again."""
     cache.clear()
 
 

@@ -1,6 +1,6 @@
 """A pytest plugin: empty PostgreSQL after a test by deleting from the tables that have rows.
 
-Django truncates every table and then fills in content types and permissions anew: about 0.2 s of processor
+Django truncates every table and then fills in content types and permissions again: about 0.2 s of processor
 time, which is longer than many of the tests take.
 """
 

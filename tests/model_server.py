@@ -34,7 +34,7 @@ class RunningServer:
     log: Path
 
     def health(self) -> dict[str, Any]:
-        """What GET /health says, with the key."""
+        """Return the response of GET /health, asked with the key."""
         request = urllib.request.Request(
             f"{self.url}/health", headers={"Authorization": f"Bearer {self.key}"}
         )

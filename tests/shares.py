@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def belongs_to(share: str, item: pytest.Item) -> bool:
-    """Whether this share of the tests holds one; none is in neither."""
+    """Return whether this share contains a test; every test is in at least one share."""
     if not reaches_database(item):
         return share == "sqlite"
     if item.get_closest_marker("postgres"):
@@ -158,7 +158,7 @@ def commits(item: pytest.Item) -> bool:
 
 
 def reaches_database(item: pytest.Item) -> bool:
-    """Whether a test uses the database that it is run on, or needs PostgreSQL."""
+    """Return whether a test uses the database that it is run on, or needs PostgreSQL."""
     fixtures = {"db", "transactional_db", "live_server"}
     marked = item.get_closest_marker("django_db") or item.get_closest_marker("postgres")
     return bool(marked) or not fixtures.isdisjoint(getattr(item, "fixturenames", ()))

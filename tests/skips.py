@@ -120,7 +120,7 @@ def _servers_are_installed() -> bool:
 
 
 def program_of_postgresql(name: str) -> str | None:
-    """Where a program of PostgreSQL is, None where it is not: Debian keeps its servers out of PATH."""
+    """Return the path of a program of PostgreSQL, or None: Debian keeps its servers out of PATH."""
     installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return str(installed[-1]) if installed else shutil.which(name)
 
@@ -131,7 +131,7 @@ def _ip_is_there() -> bool:
 
 
 def namespaces_are_permitted() -> bool:
-    """Whether this process may make a network namespace with a cable in it."""
+    """Return whether this process may make a network namespace with a cable in it."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"rn-probe-{os.getpid()}"

@@ -295,7 +295,7 @@ def test_only_the_priority_of_a_comparison_can_be_changed(browser: Client, proje
 
 
 def project_form(project: Project, **changes: str) -> dict[str, str]:
-    """What the project's page sends, with the formsets that nobody touched."""
+    """Return the fields that the project's page sends, with the formsets that nobody touched."""
     sent = {
         "name": project.name,
         "slug": project.slug,

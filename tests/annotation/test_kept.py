@@ -1,4 +1,4 @@
-"""What took long to compute is shown for a while; what is quick is always new."""
+"""Cached values: those that took long to compute are shown for a while, quick ones are always new."""
 
 import time
 
@@ -9,7 +9,7 @@ from annotation.selectors.kept import is_kept, kept
 
 
 class Counter:
-    """Counts its calls, and takes as long as it is told."""
+    """A function that counts its calls and takes `seconds` for each."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""What the tests of the API stand on: a project with one of everything, and who asks."""
+"""The scene of the API's tests: a project with one of everything, and the people who send requests."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Votes by way of the API: blind in arenas and beside each other, and told afterwards."""
+"""Votes by way of the API: blind in arenas and side by side, with the names shown afterwards."""
 
 import uuid
 

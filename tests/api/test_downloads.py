@@ -1,4 +1,4 @@
-"""What of runs and checkpoints is taken away by way of the API, and why a round was decided."""
+"""Downloads of runs and checkpoints by way of the API, and the reasons for a round's decision."""
 
 import io
 import zipfile

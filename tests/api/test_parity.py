@@ -1,4 +1,4 @@
-"""What can be done on a page can be done by the API: every address of a page names the operations for it."""
+"""Everything that pages do, the API does too: every address of a page names the operations for it."""
 
 from annotation.api.projects import SettingsSerializer
 from annotation.forms.projects import ABOUT, ASSIGNMENT, QUALITY, QUESTIONS

@@ -1,4 +1,4 @@
-"""Who joins, where one is signed in, and what a project asks, by way of the API."""
+"""Invitations, sessions, accounts and a project's questions by way of the API."""
 
 import json
 import re

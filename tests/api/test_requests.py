@@ -1,4 +1,4 @@
-"""What all operations share: problem details, pages, filters, ETags, repeated requests, limits."""
+"""Features of all operations: problem details, pages, filters, ETags, repeated requests, limits."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""Webhooks by way of the API: made, changed, tried out, followed, and their secrets told once."""
+"""Webhooks by way of the API: made, changed, tried out, followed, and their secrets shown once."""
 
 from annotation.models import KeptAnswer, Project, WebhookDelivery, WebhookEndpoint
 from tests.api.scene import Asker

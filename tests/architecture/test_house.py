@@ -1,4 +1,4 @@
-"""What a newcomer sees first: the top folder, the templates, the models, and a true reference."""
+"""The first things that a newcomer sees: the top folder, the templates, the models, and a true reference."""
 
 import re
 import subprocess

@@ -52,7 +52,7 @@ NAMES = re.compile(r"\bRondo\b|&\w+;")
 
 
 def unmarked(template: str) -> Iterator[str]:
-    """What a template says in words that no translator has seen."""
+    """Yield the phrases of a template that are not marked for translation."""
     text = MARKED.sub("", COMMENT.sub("", template))
     text = NAMES.sub("", re.sub(r"{%.*?%}|{{.*?}}", "", text, flags=re.S))
     for phrase in (*SPOKEN.findall(text), *re.sub(r"<[^>]*>", "\n", CODE.sub("", text)).split("\n")):
@@ -85,7 +85,7 @@ def test_every_word_of_a_template_is_marked_for_translation(path: Path):
 
 @functools.cache
 def english_sentences() -> list[str]:
-    """What a German page must not say: messages of three words and more, up to their first placeholder."""
+    """Return texts that no German page may show: messages of three words and more, up to a placeholder."""
     with (GERMAN / "django.po").open("rb") as stream:
         catalog = read_po(stream, locale="de")
     sources = (form for message in catalog if message.id for form in _forms(message.id))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Test:
-    """What a share is decided by."""
+    """The properties of a test that decide its share."""
 
     nodeid: str
     fixturenames: tuple[str, ...] = ()

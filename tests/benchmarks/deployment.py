@@ -1,4 +1,4 @@
-"""Whether the command lines of `.deploy/compose.yaml` start, here, on a real PostgreSQL and Redis.
+"""Check that the command lines of `.deploy/compose.yaml` start here, on a real PostgreSQL and Redis.
 
     python -m tests.benchmarks.deployment postgres://user:password@host:5432/EMPTY redis://host:6379/NUMBER
 
@@ -57,12 +57,12 @@ class Deployment:
         )
 
     def is_healthy(self, name: str) -> bool:
-        """What its health check says."""
+        """Return whether the service's health check succeeds."""
         test = [self._here(name, word) for word in self.services[name]["healthcheck"]["test"][1:]]
         return subprocess.run([sys.executable, *test[1:]], capture_output=True, check=False).returncode == 0
 
     def output(self, name: str) -> str:
-        """What it wrote so far."""
+        """Return what the service has written so far."""
         return (self._home / f"{name}.log").read_text(errors="replace")
 
     def folder(self, name: str) -> Path:

@@ -131,7 +131,7 @@ def rows(file: Path) -> list[SnapshotRow]:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the run is to be."""
+    """Return the settings of the run."""
     return {
         "loss": "none",
         "segments": [
@@ -232,7 +232,7 @@ def score(
 
 
 def gain(test: Scored, prior: float) -> tuple[float, float, float]:
-    """How much lower the log-loss is than the prior's, by segment, with a 95 % interval over questions."""
+    """Return the gain in log-loss over the prior, by segment, with a 95 % interval over questions."""
     costs = torch.nn.functional.binary_cross_entropy_with_logits(test.faults, test.faulty, reduction="none")
     plain = torch.nn.functional.binary_cross_entropy(
         torch.full_like(test.faulty, prior), test.faulty, reduction="none"

@@ -1,4 +1,4 @@
-"""How long a newcomer waits: from `make run` on a fresh clone to the first comparison on screen.
+"""The time a newcomer waits: from `make run` on a fresh clone to the first comparison on screen.
 
     python -m tests.benchmarks.first_comparison [--cold] [--keep-venv]
 

@@ -4,7 +4,7 @@
 
 Each size is a process of its own with a database of its own: made pairs of about 400 characters come in as
 TRL preference pairs, then go out as Rondo's JSON Lines, as CSV and as Parquet. Peak memory is the process's
-own (`ru_maxrss`), told for the import and after each export. On SQLite it grows until the page cache of an
+own (`ru_maxrss`), printed for the import and after each export. On SQLite it grows until the page cache of an
 import is full, 64 MB (`annotation.models.bulk`), and no further.
 """
 

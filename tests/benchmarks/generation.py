@@ -1,4 +1,4 @@
-"""How fast a model answers on this machine: one prompt, and a rollout beside `transformers.generate`.
+"""Speed of a model's answers on this machine: one prompt, and a rollout beside `transformers.generate`.
 
 OMP_WAIT_POLICY=PASSIVE python -m tests.benchmarks.generation var/models/SmolLM2-135M-Instruct
 python -m tests.benchmarks.generation var/models/SmolLM2-135M-Instruct --rollout \
@@ -129,14 +129,14 @@ def timed(write: Callable[[], list[int]]) -> tuple[float, list[int], float]:
 
 
 def sample(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> list[int]:
-    """How long each of our samples became."""
+    """Return the length of each of our samples."""
     groups = rollout(backbone, prompts, SamplingParameters(max_tokens=NEW_TOKENS, seed=1), n=SAMPLES)
     return [len(sample.tokens) for group in groups for sample in group]
 
 
 @torch.inference_mode()
 def generate(model: Any, prompts: list[list[int]], ends: list[int], *, tokens: int) -> list[int]:
-    """How long each sample of transformers became, its end token counted; nothing after that is."""
+    """Return the length of each sample of transformers, up to and including its end token."""
     ids = torch.tensor(prompts)
     model.generation_config.eos_token_id = ends or None
     torch.manual_seed(1)

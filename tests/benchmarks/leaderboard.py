@@ -3,7 +3,7 @@
     python -m tests.benchmarks.leaderboard postgres://user:password@host/database [--judgments N]
 
 Makes a database `<name>_leaderboard`, fills it by SQL, counts all votes from the beginning, and asks for the
-pages as a signed-in manager in this process: `cold` after a vote has come, when everything is fitted anew,
+pages as a signed-in manager in this process: `cold` after a vote has come, when everything is refitted,
 `warm` as it was asked for before. Drops the database at the end.
 """
 

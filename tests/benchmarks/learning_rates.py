@@ -216,7 +216,7 @@ def _sampled(folder: Path) -> dict[str, Any]:
 
 
 def runs_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What tells one run of the sweep from another. Rates vary fastest: a sweep cut short compares them."""
+    """Yield what differs between runs of the sweep. Rates vary fastest: a sweep cut short compares them."""
     for seed, fold, rate in itertools.product(options.seeds, range(options.folds), options.rates):
         yield {
             "method": options.method,

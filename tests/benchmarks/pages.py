@@ -1,4 +1,4 @@
-"""How long a run's page takes to answer, with many metric points.
+"""The time that a run's page takes to answer, with many metric points.
 
     python -m tests.benchmarks.pages [--steps 100000] [--metrics 12] [--points 100000] [--requests 20]
 

@@ -1,4 +1,4 @@
-"""How long ratings take, beside choix on the same counts: `python -m tests.benchmarks.ratings`.
+"""The time that ratings take, beside choix on the same counts: `python -m tests.benchmarks.ratings`.
 
 Both are called in turns, so that what else the machine does meets both. Wall time is the median of all
 calls with the least beside it; processor time counts the threads of the linear algebra, too.

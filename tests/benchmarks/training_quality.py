@@ -6,7 +6,7 @@ python -m tests.benchmarks.training_quality var/models/SmolLM2-135M-Instruct \\
 Every arm learns from the first `--train` questions and is tested on the last `--test`, never chosen by them:
 the last state counts. An answer's rank is 1 plus the number of answers that were said to be better. All arms
 take the same number of steps of the same rankings, one packed row each, as many as the first arm makes in
-`--seconds`; the seconds that each took are told. Log-loss and accuracy are of the decided pairs of the test
+`--seconds`; the seconds of each are printed. Log-loss and accuracy are of the decided pairs of the test
 rankings, a ranking counting as one; intervals are 95 % by bootstrap over questions, of the mean over seeds.
 """
 
@@ -153,7 +153,7 @@ def trained(folder: Path) -> float:
 
 
 def steps_in(seconds: float, options: argparse.Namespace, work: Path) -> int:
-    """How many steps fit into the time."""
+    """Return the number of steps that fit into the time."""
     folder = make_run(work / "timed", options, options.arms[0], seed=0, steps=TIMED)
     per_step = trained(folder) / TIMED
     print(f"one step takes {per_step:.1f} s")

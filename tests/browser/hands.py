@@ -1,4 +1,4 @@
-"""What a newcomer does with their own hands, once around the loop, on a Rondo that runs at an address.
+"""A newcomer's steps by hand, once around the loop, on a Rondo that runs at an address.
 
 Used by the browser test on a tiny model, and by anyone who wants to see the same on the real one.
 """
@@ -18,7 +18,7 @@ _ORDERS = ("bc=da", "a=bcd", "dcba", "b=c=da")
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What was given to Rondo, to be found again."""
+    """The judgments submitted to Rondo, to be found again."""
 
     pairs: int
     rankings: int

@@ -1,6 +1,6 @@
-"""What one has entered is never lost: lost sign-ins, second devices, lost networks, two pages at once.
+"""Drafts are never lost: lost sign-ins, second devices, lost networks, two pages at once.
 
-Whether a draft survives is always asked in a fresh context: a browser restores fields by itself.
+A draft's survival is always tested in a fresh context: a browser restores fields by itself.
 """
 
 import re

@@ -91,7 +91,7 @@ def test_an_emoji_of_many_parts_is_one_character(pair, alice: User, open_as: Ope
 
 
 def place_of(page: Page, text: str, side: str) -> dict[str, float]:
-    """Where the first occurrence of a text in answer A begins or ends on the page."""
+    """Return the point on the page where the first occurrence of a text in answer A begins or ends."""
     place: dict[str, float] = page.evaluate(
         """([text, side]) => {
           const answer = document.querySelector("[data-answer]");

@@ -1,4 +1,4 @@
-"""What one submits leaves the page at once: no draft, lost, slow or disputed, stands in its way."""
+"""Submitted answers leave the page at once: no lost, slow or disputed draft holds them up."""
 
 import json
 

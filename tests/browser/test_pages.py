@@ -17,7 +17,7 @@ NARROW = {"width": 360, "height": 780}
 
 
 def error_page(name: str, alice: User) -> Any:
-    """What Alice gets, by the name of the template."""
+    """Return the error page that Alice gets, by the name of the template."""
     client = Client(enforce_csrf_checks=True)
     client.force_login(alice)
     match name:

@@ -113,7 +113,7 @@ def stored(parts: dict[str, dict[str, Any]], alice: User, carol: User, admin: Us
 
 
 def addresses(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Who opens what: Alice what is hers alone, the superuser all else and the lists of the admin."""
+    """Yield person and address: for Alice her own pages, for the superuser the others and admin lists."""
     for name, (method, expected) in TABLE.items():
         if method != "GET" or name.startswith(("v1-", "api")) or name in FILES:
             continue

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Clicks:
-    """What somebody does with the mouse, counted. Typing into a field that has the focus is no click."""
+    """A counter of somebody's clicks with the mouse. Typing into a field that has the focus is no click."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

@@ -1,1 +1,1 @@
-"""What is killed, cut off and stopped while a round goes on, and the ledger that says what was lost."""
+"""Processes killed, cut off and stopped during a round, and the ledger that shows what was lost."""

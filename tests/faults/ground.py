@@ -1,4 +1,4 @@
-"""What tests about faults stand on: a home, servers of its own, people with a ledger, a look at all of it."""
+"""The ground of tests about faults: a home, its own servers, people with a ledger, a look at all of it."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _DRAFTS = ("**/.draft-*", "**/*.draft", "**/*.tmp", "**/.*.draft*", "**/tmp*")
 
 
 class Ground:
-    """A home with a PostgreSQL and a Redis; folders and processes are told by it."""
+    """A home with a PostgreSQL and a Redis; folders and processes are recognised by it."""
 
     def __init__(
         self, folder: Path, models: Path, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()
@@ -79,7 +79,7 @@ class Ground:
             self._threads[-1].start()
 
     def people_go(self) -> None:
-        """What they have under way is sent to its end, then they leave."""
+        """Let people finish sending what they have under way, then leave."""
         self._enough.set()
         for thread in self._threads:
             thread.join(timeout=PATIENCE)
@@ -100,7 +100,7 @@ class Ground:
     # ── Looking ───────────────────────────────────────────────────────────────────────
 
     def look(self) -> dict[str, Any]:
-        """What stands in the database, by `tests.faults.scene`."""
+        """Return the state of the database, as `tests.faults.scene` reads it."""
         state: dict[str, Any] = json.loads(self._scene("look"))
         return state
 
@@ -119,11 +119,11 @@ class Ground:
             time.sleep(0.2)
 
     def has_more_than(self, acknowledged: int) -> bool:
-        """Whether further answers were acknowledged."""
+        """Return whether more answers than these were acknowledged."""
         return self.ledger.acknowledged > acknowledged
 
     def steps_taken(self, method: str) -> int:
-        """How many steps of round 1's run of this method are written down."""
+        """Return the number of steps that round 1's run of this method has recorded."""
         folder = self.home / "runs" / f"{PROJECT}-round-1-{method}"
         return len(read_metrics(folder)) if folder.is_dir() else 0
 

@@ -33,7 +33,7 @@ class Host:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What goes before a command to run it here."""
+        """Return the words that go before a command to run it here."""
         return ("ip", "netns", "exec", self.namespace)
 
     def run(self, command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
@@ -45,7 +45,7 @@ class Host:
         self.processes.append(process)
 
     def cut_off(self) -> None:
-        """Pull the cable: nothing comes in or goes out, and nobody is told."""
+        """Pull the cable: nothing comes in or goes out, and nobody gets a notice."""
         _ip("link", "set", self._cable, "down")
 
     def plug_in(self) -> None:
@@ -73,7 +73,7 @@ class Host:
         return matches
 
     def holds(self, worker: str) -> bool:
-        """Whether the worker that a claim names (host:process:draw) is here."""
+        """Return whether the worker that a claim names (host:process:draw) is here."""
         parts = worker.split(":")
         return len(parts) > 1 and int(parts[1]) in [process.pid for process in self.processes]
 

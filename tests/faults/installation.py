@@ -33,7 +33,7 @@ class Installation(Ground):
 
     @property
     def place(self) -> tuple[str, int]:
-        """Where pages are."""
+        """Return the address and port of the pages."""
         return "127.0.0.1", self.port
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """A file to which clients append what they sent and what the server said it stored.
 
-A line is on the disk before the client goes on, so it tells what a person was told, whatever dies afterwards.
+A line is on the disk before the client goes on, so it records what a person saw, whatever dies afterwards.
 """
 
 import json
@@ -18,7 +18,7 @@ PROJECT = "tea"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """What a person said of one comparison."""
+    """A person's answer to one comparison."""
 
     key: str
     """The idempotency key that the page bore."""
@@ -64,7 +64,7 @@ class Ledger:
 
 
 def faults_in(ledger: Path, stored: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What must be nothing: keys of answers by what is wrong with them in the database.
+    """Return the keys of answers by what is wrong with them in the database; all lists must be empty.
 
     stored: every judgment with `key`, `assignment`, `choice`, `comment`, `annotator` and `comparison`.
     """

@@ -1,4 +1,4 @@
-"""What stands in the database of a test about faults, written and read in a process of its own.
+"""The database of a test about faults, written and read in a process of its own.
 
 python -m tests.faults.scene prepare JSON      a project with prompts, people and an open round; session keys
 python -m tests.faults.scene look              everything that the test holds against its ledger

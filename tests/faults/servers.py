@@ -162,7 +162,7 @@ class Redis(_Server):
 
 
 class RabbitMQ(_Server):
-    """One node; what it was told to keep it keeps on disk."""
+    """One node; it keeps durable messages on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "rabbitmq"
@@ -225,7 +225,7 @@ def _kill_all(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def _as_owner() -> tuple[str, ...]:
-    """What goes before a command of PostgreSQL where this process is root's."""
+    """Return the words that go before a command of PostgreSQL if this process runs as root."""
     if os.getuid() != 0:
         return ()
     account = pwd.getpwnam(_OWNER)

@@ -42,7 +42,7 @@ class Team(Ground):
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """Where pages are."""
+        """Return the addresses and ports of the pages."""
         return [(web.address, _WEB_PORT) for web in self.webs]
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a real worker finds: a database of its own with a judged round whose training was started.
+"""The scene for a real worker: a database of its own with a judged round whose training was started.
 
 Run as a process with the worker's environment: `python -m tests.loop.scene STEPS`.
 """

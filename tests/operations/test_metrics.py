@@ -1,4 +1,4 @@
-"""What Prometheus reads: who may, that several processes add up, and that every figure is right."""
+"""Metrics for Prometheus: who may read them, sums over several processes, and the value of every figure."""
 
 import subprocess
 import sys

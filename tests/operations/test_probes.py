@@ -1,4 +1,4 @@
-"""What balancers and whoever restarts processes are told: alive, ready, degraded or not ready."""
+"""Probes for load balancers and supervisors of processes: alive, ready, degraded or not ready."""
 
 import time
 from pathlib import Path

@@ -52,8 +52,8 @@ def send(number: int) -> None:
 
 
 def counted(expected: int) -> int:
-    """How many wait, once there are so many: nobody waits for the broker's word that it has put a message
-    into its queue."""
+    """Return the number of waiting messages, once there are as many as expected. No sender waits until the
+    broker confirms that a message is in its queue."""
     deadline = time.monotonic() + WAIT
     while (count := depths({"celery"}, seconds=WAIT)["celery"]) != expected and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -128,7 +128,7 @@ def test_a_message_takes_the_id_of_its_request_along():
 
 
 class Task:
-    """What Celery's signals hand over of a task."""
+    """A task as Celery's signals hand it over."""
 
     def __init__(self, name: str, **headers: object) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What the trainer's tests share: one tiny base model for the whole session."""
+"""Fixtures of the trainer's tests: one tiny base model for the whole session."""
 
 import os
 from pathlib import Path

@@ -217,7 +217,7 @@ class StopAfter(StopRequest):
 
 
 def status_of(folder: Path) -> RunStatus:
-    """What the trainer says of itself."""
+    """Return the status that the trainer has written."""
     status = read_status(folder)
     assert status is not None
     return status

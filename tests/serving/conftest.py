@@ -22,7 +22,7 @@ BASE = "SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the server of these tests finds models and checkpoints."""
+    """The folders in which the server of these tests finds models and checkpoints."""
 
     models: Path
     checkpoints: Path

@@ -1,4 +1,4 @@
-"""What a model server tells Prometheus, by the name of each figure, and by its labels where it has some."""
+"""The metrics of a model server for Prometheus, by name, and by labels where a metric has some."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def backbone(folders: Folders, frozen: str) -> Backbone:
 
 
 def scored(server: RunningServer, row: SnapshotRow, *, heads: bool) -> dict[str, object]:
-    """What the server says of a row's completions."""
+    """Return the server's response about a row's completions."""
     body = {
         "model": "frozen",
         "messages": [{"role": turn.role, "content": turn.content} for turn in row.messages],

@@ -1,4 +1,4 @@
-"""What the server does not do, and how it says so."""
+"""Requests that the server refuses, and its messages."""
 
 from __future__ import annotations
 

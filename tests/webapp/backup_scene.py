@@ -1,4 +1,4 @@
-"""A Rondo to back up: `python -m tests.webapp.backup_scene fill`, and `… write` until it is told to end.
+"""A Rondo to back up: `python -m tests.webapp.backup_scene fill`, and `… write` until it is stopped.
 
 Run as a process with the environment of that Rondo.
 """

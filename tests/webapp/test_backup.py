@@ -184,7 +184,7 @@ def test_postgresql_comes_back_as_it_was(tmp_path: Path):
 
 # ── pieces of it, without a database ──────────────────────────────────────────────────
 class FakeDatabase:
-    """What is dumped and loaded."""
+    """A stand-in for the database that is dumped and loaded."""
 
     def __init__(self) -> None:
         self.content = b"all rows"

@@ -1,4 +1,4 @@
-"""A wrong setting is told by `manage.py check`, by its name and with a remedy."""
+"""A wrong setting is reported by `manage.py check`, by its name and with a remedy."""
 
 import os
 import socket

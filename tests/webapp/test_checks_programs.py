@@ -1,4 +1,4 @@
-"""System checks on what rewards and other servers are told by the environment: each fault alone."""
+"""System checks on the environment variables of rewards and other servers: each fault alone."""
 
 import pytest
 from django.core.checks import run_checks

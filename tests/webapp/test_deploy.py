@@ -1,4 +1,4 @@
-"""`.deploy/`: what the Compose file says holds for this checkout, as far as can be told without Docker."""
+"""`.deploy/`: what the Compose file says holds for this checkout, as far as can be checked without Docker."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What every answer says to the browser, and that a set-up as in production is one that Django finds safe."""
+"""Headers of every answer for the browser; Django's checks find a set-up as in production safe."""
 
 import os
 import subprocess

@@ -70,7 +70,7 @@ class Provider(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """Where the other site is."""
+    """The address of the other site."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     Provider.who, Provider.beside, Provider.exchanged = {}, {}, []
@@ -92,7 +92,7 @@ def provider(site: str, settings) -> type[Provider]:
 
 
 def there_and_back(client: Client, login: str, process: str) -> tuple[dict[str, list[str]], str]:
-    """What the other site was asked on the way there, and where the way back leads."""
+    """Return the query sent to the other site, and the address or page that the way back leads to."""
     away = client.post(f"{login}?process={process}")
     query = parse_qs(urlsplit(away["Location"]).query)
     assert query["code_challenge_method"] == ["S256"]
@@ -179,12 +179,12 @@ def test_a_way_back_that_nobody_began_opens_nothing(provider, alice: User, clien
 
 
 def github(person: int) -> dict[str, object]:
-    """What GitHub's API says of somebody."""
+    """Return somebody's profile as GitHub's API gives it."""
     return {"id": person, "login": f"octo{person}", "email": "alice@rondo.example", "name": "Octo"}
 
 
 def google(person: int) -> dict[str, object]:
-    """What an identity token of Google says of somebody."""
+    """Return the claims about somebody in an identity token of Google."""
     now = int(time.time())
     return {
         **{"iss": "https://accounts.google.com", "aud": "rondo", "iat": now, "exp": now + 600},

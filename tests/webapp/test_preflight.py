@@ -1,4 +1,4 @@
-"""What `manage.py up` refuses before it starts anything, and in which words."""
+"""Settings that `manage.py up` refuses before it starts anything, and its messages."""
 
 import json
 import os

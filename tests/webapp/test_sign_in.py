@@ -32,7 +32,7 @@ def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def code_of(secret: str) -> str:
-    """What an authenticator app shows for a secret."""
+    """Return the code that an authenticator app shows for a secret."""
     return str(format_hotp_value(hotp_value(secret, STEP)))
 
 

@@ -43,7 +43,7 @@ say("done")
 
 
 class Process:
-    """A program on the database that is told, line by line, when to go on."""
+    """A program on the database that goes on when it reads a line."""
 
     def __init__(self, file: Path, code: str) -> None:
         self.process = subprocess.Popen(

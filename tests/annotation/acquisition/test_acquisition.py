@@ -1,4 +1,4 @@
-"""Which comparison to ask next: each strategy against hand calculation or brute force."""
+"""The comparison to ask next: each strategy against hand calculation or brute force."""
 
 import math
 from itertools import combinations, permutations

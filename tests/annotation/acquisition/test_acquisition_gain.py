@@ -1,4 +1,4 @@
-"""What a strategy gains over chance, as a manager sees it."""
+"""The gain of a strategy over chance, as a manager sees it."""
 
 import math
 from collections.abc import Callable

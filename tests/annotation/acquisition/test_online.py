@@ -1,4 +1,4 @@
-"""Choosing as annotations come: what is written, what is kept, and when a worker is told."""
+"""Updates of the choice as annotations come: stored features, reused results, and messages to the worker."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Who gets which comparison next, and in which order they see its completions."""
+"""Assignment: the next comparison for each annotator, and the order in which they see its completions."""
 
 import itertools
 from collections import Counter

@@ -161,7 +161,7 @@ def make_muddle(*, comparisons: int, overlap: int, people: int) -> tuple[Project
 
 
 def finish_and_check_muddle(project: Project, *, comparisons: int, overlap: int, people: int) -> None:
-    """What was given back last may have been left when others had gone home: they come once more."""
+    """Let everybody work once more, as comparisons given back late may be left over, and check the result."""
     for annotator in User.objects.filter(username__startswith="annotator-"):
         work_through(project.pk, annotator.pk)
     assert project.comparisons.filter(purpose=Purpose.WORK, overlap=overlap).count() == comparisons

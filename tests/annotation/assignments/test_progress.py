@@ -1,4 +1,4 @@
-"""How far one is in a round: exact where it matters, and cheap where there is much."""
+"""Progress of an annotator in a round: exact where it matters, and cheap where there is much."""
 
 import re
 from collections.abc import Callable, Iterator

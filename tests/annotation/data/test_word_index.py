@@ -1,4 +1,4 @@
-"""Word indexes of SQLite: always as the texts are, also after Django has built a table anew."""
+"""Word indexes of SQLite: always in step with the texts, also after Django has rebuilt a table."""
 
 import pytest
 from django.core.management import call_command

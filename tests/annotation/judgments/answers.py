@@ -1,4 +1,4 @@
-"""What the tests of submission say about one pair."""
+"""Answers about one pair, for the tests of submission."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is asked once before an answer is stored, by the order shown and by the marks made."""
+"""Questions asked once before an answer is stored: about the order shown and about the marks made."""
 
 from typing import Any
 

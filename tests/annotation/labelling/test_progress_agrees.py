@@ -27,7 +27,7 @@ def bar_in(page: str) -> tuple[int, int]:
 
 
 def left_in(page: str) -> int:
-    """What a page says after “Continue”; 0 where it says nothing."""
+    """Return the number that a page shows after “Continue”; 0 where it shows none."""
     match = re.search(r"Continue: (\d+) left", page)
     return int(match[1]) if match else 0
 

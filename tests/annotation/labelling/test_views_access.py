@@ -1,4 +1,4 @@
-"""Who may open which page: everyone who may not learns nothing."""
+"""Access to each page: people without it learn nothing."""
 
 import re
 from collections.abc import Callable
@@ -17,13 +17,13 @@ PAGES = ["project", "guidelines", "label", "category-colours"]
 
 
 def without_token(content: bytes) -> str:
-    """A page as text, less the token that is drawn anew for every page."""
+    """Return a page as text, without the token that is drawn for every page."""
     return re.sub(r"[A-Za-z0-9]{64}", "", content.decode())
 
 
 @pytest.fixture
 def assignment(project: Project, alice: User) -> Assignment:
-    """What Alice holds."""
+    """The assignment that Alice holds."""
     factories.make_comparison(project)
     leased = assign_next(project=project, annotator=alice)
     assert leased is not None

@@ -1,4 +1,4 @@
-"""What the tests of the work share: one person takes things, answers them, looks at what comes."""
+"""Helpers of the tests of labelling: one person leases comparisons, answers them, looks at what comes."""
 
 import uuid
 from collections.abc import Callable

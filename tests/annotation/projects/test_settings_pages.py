@@ -17,7 +17,7 @@ ClientOf = Callable[[User], Client]
 
 
 def sent(project: Project, **changes: object) -> dict[str, object]:
-    """What the browser sends of the unchanged form, with some fields changed."""
+    """Return the fields that the browser sends for the form, unchanged except for `changes`."""
     form = ProjectSettingsForm(instance=project)
     values = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
     values |= changes

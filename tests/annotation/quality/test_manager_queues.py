@@ -1,4 +1,4 @@
-"""What a manager decides about single items: withheld texts and gold items."""
+"""Decisions of a manager about single items: withheld texts and gold items."""
 
 import uuid
 from collections.abc import Callable

@@ -139,7 +139,7 @@ def say(
 
 
 def _backdate(judgment: Judgment, days: float) -> None:
-    """Judgments are never changed, not even by tests: only their table lets itself be told the time."""
+    """Set a judgment's time in its table: judgments are never changed, not even by tests."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE annotation_judgment SET created_at = %s WHERE id = %s",

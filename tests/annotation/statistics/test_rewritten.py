@@ -1,4 +1,4 @@
-"""How many responses were rewritten, and how much of them."""
+"""Rewritten responses: their number, and how much of them was changed."""
 
 import pytest
 from django.test import Client

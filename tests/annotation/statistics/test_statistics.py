@@ -117,7 +117,7 @@ def test_a_gold_item_without_a_winner_is_met_by_the_same_verdict_alone(
 
 
 def test_the_first_answer_to_a_gold_item_counts(project: Project, alice: User):
-    """She may have been told what was right before she changed it."""
+    """She may have seen the right answer before she changed hers."""
     gold = item(project, purpose=Purpose.GOLD, known=[1, 2])
     wrong = say(gold, alice, [2, 1])
     changed = Judgment.objects.create(

@@ -61,7 +61,7 @@ def test_a_project_without_judgments_says_so(project: Project, carol: User, clie
 
 
 def test_no_page_shows_not_a_number(project: Project, alice: User, carol: User, client_of: ClientOf):
-    """One judgment: almost nothing can be told, and the page tells why."""
+    """One judgment: almost nothing can be computed, and the page says why."""
     say(item(project), alice, [1, 2])
     text = re.sub(r"<[^>]+>", " ", page_of(client_of(carol), project))
     assert "No comparison has two annotators yet" in text

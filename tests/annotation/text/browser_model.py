@@ -1,4 +1,4 @@
-"""What a browser does with a rendered answer, in Python: text nodes, UTF-16 indices, `Answer.spanOf`.
+"""A browser's view of a rendered answer, in Python: text nodes, UTF-16 indices, `Answer.spanOf`.
 
 A model of static/js/label-spans.js, line by line; tests/browser/test_offsets.py holds it to Chromium.
 """
@@ -62,7 +62,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """What `textContent` of the answer's element is."""
+        """The `textContent` of the answer's element."""
         return "".join(node.data for node in self.nodes)
 
 

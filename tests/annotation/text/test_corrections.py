@@ -1,4 +1,4 @@
-"""What was changed in a text: edits that give the corrected text, readable and no more than needed."""
+"""Edits of a text: they give the corrected text, are readable, and no more than needed."""
 
 import re
 from itertools import pairwise

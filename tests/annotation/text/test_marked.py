@@ -20,7 +20,7 @@ def bare(markup: str) -> str:
 
 
 def marked_text(markup: str) -> str:
-    """What stands in any mark, as a reader sees it."""
+    """Return the text inside all marks, as a reader sees it."""
     return "".join(re.sub("<[^>]*>", "", inner) for inner in re.findall(r"<mark[^>]*>(.*?)</mark>", markup))
 
 

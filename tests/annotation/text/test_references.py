@@ -1,4 +1,4 @@
-"""A question that names its context is told from one that does not."""
+"""A question that names its context is distinguished from one that does not."""
 
 import pytest
 

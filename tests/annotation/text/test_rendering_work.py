@@ -49,7 +49,7 @@ DENSE = {
 
 
 def calls_of(text: str) -> tuple[int, str]:
-    """How many functions rendering an answer calls, and the markup."""
+    """Return the number of functions that rendering an answer calls, and the markup."""
     formulas.to_mathml.cache_clear()
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Where a text tells which model wrote it, and where it only talks about one."""
+"""Texts that tell which model wrote them, and texts that only talk about one."""
 
 import pytest
 from hypothesis import given, settings
@@ -196,7 +196,7 @@ _SOURCES = st.sampled_from(
 
 
 def _without_a_look(text: str, source_name: str) -> tuple[int, int] | None:
-    """What the patterns find when all are tried on every text; nothing was asked."""
+    """Return what the patterns find when all are tried on every text, without a question."""
     patterns = [
         self_identification._naming_oneself(source_name),
         self_identification._SAYS_WHAT_IT_IS,

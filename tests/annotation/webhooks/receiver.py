@@ -1,4 +1,4 @@
-"""A program that is told of events over real HTTP, and does with them what a test wants."""
+"""A program that receives events over real HTTP and answers them as a test wants."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What came, in its order, and how the next request is answered."""
+    """The requests received, in their order, and the answer to the next one."""
 
     url: str = ""
     received: list[Received] = field(default_factory=list)

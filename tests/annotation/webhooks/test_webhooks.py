@@ -1,4 +1,4 @@
-"""Webhooks as managers keep them: who may, which addresses, secrets that are told once, and their pages."""
+"""Webhooks as managers keep them: permissions, addresses, secrets that are shown once, and their pages."""
 
 from collections.abc import Callable
 from datetime import timedelta

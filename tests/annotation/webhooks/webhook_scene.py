@@ -1,4 +1,4 @@
-"""What tests of webhooks share: an address of this machine that is told, and time that passes."""
+"""Helpers of the tests of webhooks: a webhook that receives events, and time that passes."""
 
 from datetime import timedelta
 

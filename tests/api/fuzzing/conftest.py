@@ -1,4 +1,4 @@
-"""Who sends the drawn requests."""
+"""The people who send the drawn requests."""
 
 import pytest
 

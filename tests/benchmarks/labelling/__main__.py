@@ -1,4 +1,4 @@
-"""How many labels a second, and how long one waits for the next: a closed loop of annotators.
+"""Labels a second, and the wait for the next comparison: a closed loop of annotators.
 
     python -m tests.benchmarks.labelling [--database URL] [--annotators 1,8,16] [--seconds 30]
     python -m tests.benchmarks.labelling --database URL --annotators 200 --think 5 --seconds 120
@@ -11,7 +11,7 @@ system mode: other work on the machine changes it far less than the labels a sec
 
 `--think` seconds pass on average between a comparison and its answer, each time between half and one and a
 half of that, and people come one after the other within that time. `--soak` is in minutes, instead of
-`--seconds`. What each web process holds for itself is sampled, and the slope told with its interval.
+`--seconds`. What each web process holds for itself is sampled, and the slope is printed with its interval.
 """
 
 import argparse

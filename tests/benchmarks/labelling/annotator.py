@@ -19,7 +19,7 @@ KEY = re.compile(r'name="idempotency_key" value="([^"]+)"')
 
 @dataclass
 class Outcome:
-    """What one annotator saw."""
+    """The record of one annotator's work."""
 
     latencies: list[float] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How long 10,000 pairs take to come in, and 5,000 answers to go out.
+"""The time to import 10,000 pairs and to export 5,000 answers.
 
     python -m tests.benchmarks.labelling.files [--database postgres://…]
 

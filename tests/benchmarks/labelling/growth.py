@@ -1,4 +1,4 @@
-"""How much memory each web process holds while people label, and whether that grows."""
+"""The memory that each web process holds while people label, and its growth."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ class Growth:
 
     @property
     def grows(self) -> bool:
-        """Whether the whole interval lies above nothing, and an hour of it would be more than a megabyte."""
+        """Return whether the whole interval lies above zero and an hour of growth would exceed a megabyte."""
         return self.interval[0] > 0 and self.kb_a_minute * 60 > 1024
 
 
@@ -50,7 +50,7 @@ class MemoryWatch(threading.Thread):
                     self._found.setdefault(process.pid, []).append(sample)
 
     def stop(self) -> list[Growth]:
-        """What was found, one entry for each process that was there for three samples at least."""
+        """Stop sampling and return one entry for each process that was there for at least three samples."""
         self._enough.set()
         self.join()
         samples_by_pid = {pid: samples[len(samples) // 3 :] for pid, samples in self._found.items()}

@@ -1,4 +1,4 @@
-"""What the labelling page weighs, and how soon it can be used, in a browser with an empty cache.
+"""The labelling page's size and the time until it can be used, in a browser with an empty cache.
 
     python -m tests.benchmarks.labelling.page
 

@@ -48,7 +48,7 @@ class Served:
         return float(sum(times.user + times.system for times in spent))
 
     def python(self, code: str, *arguments: str) -> str:
-        """What a piece of Python prints that runs on this server's database."""
+        """Run a piece of Python on this server's database and return what it prints."""
         return _python(self.environment, code, *arguments)
 
 
@@ -64,7 +64,7 @@ def serving(
     workers: int | None = None,
     threads: int | None = None,
 ) -> Iterator[Served]:
-    """Fill a new database and serve it by gunicorn, as `manage.py up` does unless told otherwise."""
+    """Fill a new database and serve it by gunicorn, as `manage.py up` does by default."""
     environment = prepare(folder, database_url)
     began = time.monotonic()
     sessions = json.loads(_python(environment, _FILL, str(tasks), str(annotators), str(overlap)))

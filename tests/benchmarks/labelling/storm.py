@@ -68,7 +68,7 @@ while time.monotonic() < end:
 
 @dataclass
 class Verdict:
-    """What came of a storm. All but the counts of what was done must be nothing."""
+    """The result of a storm. All counts except those of the work done must be zero."""
 
     acknowledged: int = 0
     submitted_twice: int = 0
@@ -84,7 +84,7 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
 
     def faults(self) -> dict[str, int]:
-        """What must be nothing."""
+        """Return the counts that must be zero and are not."""
         names = (
             "judged_too_often",
             "judged_twice_by_one",

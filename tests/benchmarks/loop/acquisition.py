@@ -1,9 +1,9 @@
-"""How many labels a strategy saves against chance: the Bayesian head on features, without the application.
+"""The labels that a strategy saves over chance: the Bayesian head on features, without the application.
 
 python -m tests.benchmarks.loop.acquisition --set writer-keywords writer-both autoj hh-harmless alpacaeval
 
 A pool of open comparisons and a held-out part, by prompt. Labels come in batches, those that the strategy
-chooses; after each the head is fitted anew and its accuracy on the held-out part is taken. Reported is how
+chooses; after each the head is refitted and its accuracy on the held-out part is taken. Reported is how
 many labels a strategy needs to reach the accuracy that chance has at the end, over several seeds. The sets
 `writer-…` are responses of a grammar whose true preference is known; annotators judge with noise, and the
 accuracy is against the truth. The others are published judgments. The features are those that the

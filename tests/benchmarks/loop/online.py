@@ -1,4 +1,4 @@
-"""How long an update of the choice takes: 10,000 annotations, 100,000 candidate pairs, an SQLite database.
+"""The time of an update of the choice: 10,000 annotations, 100,000 candidate pairs, an SQLite database.
 
 python -m tests.benchmarks.loop.online [--pairs 100000] [--judgments 10000] [--strategy head_uncertainty]
 

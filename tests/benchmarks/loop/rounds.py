@@ -21,7 +21,7 @@ _ADDED_AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """What is compared: everything that a project and its recipe may choose."""
+    """The settings that are compared: everything that a project and its recipe may choose."""
 
     scene: str = "both"
     acquisition: str = "age"
@@ -44,7 +44,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """How much is done."""
+    """The amount of work in an experiment."""
 
     rounds: int = 5
     prompts: int = 780
@@ -61,7 +61,7 @@ class Size:
 
 @dataclass(slots=True)
 class Course:
-    """What became of an arm."""
+    """The course of an arm, round by round."""
 
     arm: Arm
     seed: int

@@ -1,4 +1,4 @@
-"""What is true of a checkpoint: measured on fresh prompts by the known preference."""
+"""The true quality of a checkpoint: measured on fresh prompts by the known preference."""
 
 from __future__ import annotations
 

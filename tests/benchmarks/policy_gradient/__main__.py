@@ -6,7 +6,7 @@
 A step: 16 names to be reversed × 8 samples of at most 10 tokens, then three updates of all weights by those
 128 answers, in float32. Every measurement is a process of its own with the same prompts, two threads and a
 reward that hardly ever ties (the answer's length in characters), so that no answer can be left out of an
-update; of several rounds the medians and the median ratio are told. The first step of each is not counted;
+update; of several rounds the medians and the median ratio are printed. The first step of each is not counted;
 the course's loop warms up on two names.
 """
 

@@ -3,7 +3,7 @@
     python -m venv /tmp/trl && /tmp/trl/bin/pip install torch==2.13.0 'trl==1.16.*' peft datasets accelerate
     python -m tests.benchmarks.training --model var/models/SmolLM2-135M-Instruct --peer /tmp/trl/bin/python
 
-Two threads each; every measurement is a process of its own; of several rounds the median is told. Figures
+Two threads each; every measurement is a process of its own; of several rounds the median is printed. Figures
 per ranking of TRL on all pairs are its time per pair times the pairs that these rankings decide; on sampled
 pairs, two pairs a ranking, in which each answer stands once.
 """

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a run's input is told in its status and log, by name and with what to do.
+"""Faults in a run's input are reported in its status and log, by name and with what to do.
 
 Nothing is a bare traceback, and nothing silently makes the training set smaller.
 """
@@ -59,7 +59,7 @@ def failure_of(folder: Path, *, traceback: bool = False) -> str:
 
 
 def told_by(folder: Path) -> list[dict[str, str]]:
-    """What a finished run says that it left out; status, log and manifest agree on it."""
+    """Return what a finished run says that it left out; check that status, log and manifest agree."""
     assert train(folder) == EXIT_FINISHED, status_of(folder).message
     dropped = [json.loads(line) for line in (folder / "dropped.jsonl").read_text().splitlines()]
     manifest = read_manifest(folder / "checkpoint", verify=True)

@@ -1,4 +1,4 @@
-"""What a trainer tells of its machine, and a model card that comes from outside into an export."""
+"""A trainer's report on its machine, and a model card that comes from outside into an export."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the dry run reckons, held against the bytes of real tensors on the tiny model."""
+"""The memory estimate of a dry run, compared with the bytes of real tensors on the tiny model."""
 
 import dataclasses
 import json

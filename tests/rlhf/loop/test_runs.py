@@ -1,4 +1,4 @@
-"""A run from its folder to its checkpoint: what is told on the way, what it learns, what is refused."""
+"""A run from its folder to its checkpoint: what it reports on the way, learns and refuses."""
 
 import json
 import math

@@ -34,7 +34,7 @@ class Trainer:
 
     @property
     def output(self) -> str:
-        """What it wrote until now to standard output and standard error."""
+        """Return what the trainer has written so far to standard output and standard error."""
         return self._said.read_text()
 
     def poll(self) -> int | None:

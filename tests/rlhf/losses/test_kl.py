@@ -26,7 +26,7 @@ def expectation(kind, logits, ref_logits) -> torch.Tensor:
 
 
 def expected_gradient(kind) -> torch.Tensor:
-    """What many drawn tokens' gradients would average to, with respect to the policy's logits."""
+    """Return the mean that many drawn tokens' gradients approach, with respect to the policy's logits."""
     logits = POLICY.clone().requires_grad_()
     return torch.autograd.grad(expectation(kind, logits, REFERENCE), logits)[0]
 

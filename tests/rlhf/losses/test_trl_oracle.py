@@ -72,7 +72,7 @@ def take_gradients(parameters: Any) -> Gradients:
 
 
 def shared_name(name: str) -> str:
-    """What a parameter is called on either side."""
+    """Return the name of a parameter that both sides share."""
     if "score" in name:
         return "score"
     return name.removeprefix("base_model.model.").replace(".adapter0.", ".default.")

@@ -1,4 +1,4 @@
-"""What training makes of a reviewer's decision, of corrected answers, and of judgments that weigh less."""
+"""Training on a reviewer's decision, on corrected answers, and on judgments that weigh less."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a batch costs, and that cutting, padding and ordering it change nothing."""
+"""The loss of a batch; cutting, padding and ordering the batch do not change it."""
 
 import math
 from pathlib import Path
@@ -52,7 +52,7 @@ def batch_of(examples: list[Example]) -> Batch:
 
 
 def loss_of(method: TrainingMethod, examples: list[Example], *, dropout: bool = False) -> torch.Tensor:
-    """What each example costs, where the method has one part."""
+    """Return the loss of each example, for a method with one part."""
     ((_, part),) = method.outcome(batch_of(examples), examples, dropout=dropout).parts.items()
     return part.loss
 

@@ -1,4 +1,4 @@
-"""What learning without sampling costs a policy: texts, preferences, rankings, thumbs."""
+"""Losses of a policy that learns without sampling: texts, preferences, rankings, thumbs."""
 
 import math
 from dataclasses import replace

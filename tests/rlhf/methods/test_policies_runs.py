@@ -1,4 +1,4 @@
-"""Runs of policies from their folder to their checkpoint: resumed, told, continued, over two processes."""
+"""Runs of policies from their folder to their checkpoint: resumed, reported, continued, on two processes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Heads on ratings: what they cost, where they begin, what is told of them."""
+"""Heads on ratings: their losses, initial values and reported metrics."""
 
 import math
 from collections.abc import Sequence

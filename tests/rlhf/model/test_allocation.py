@@ -1,4 +1,4 @@
-"""A trainer keeps the memory that its tensors leave free, instead of asking the system for it anew."""
+"""A trainer keeps the memory that its tensors leave free, instead of asking the system for it again."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(*arguments: str, **environment: str) -> str:
-    """Pages that three times twelve tensors of 28 MB touched anew, after as many were there and gone."""
+    """Return the page faults of three times twelve tensors of 28 MB, made after as many were freed."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", FAULTS, *arguments]
     done = subprocess.run(command, env={**plain, **environment}, capture_output=True, text=True, check=False)

@@ -109,7 +109,7 @@ PROMPTS = [
 
 @torch.no_grad()
 def assert_own_log_probabilities(oracle: Any, prompt: list[int], sample: Sample) -> None:
-    """What a sample says of its tokens is what one forward pass over prompt and sample says."""
+    """Check a sample's log-probabilities against one forward pass over prompt and sample."""
     logits = oracle(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
     expected = logits.log_softmax(-1)[range(len(sample.tokens)), sample.token_ids]
     assert_close(torch.tensor([token.log_prob for token in sample.tokens]), expected)

@@ -53,7 +53,7 @@ def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def value_in_rondo(base: Path, checkpoint: Path) -> float:
-    """What a fresh backbone says: the score of a reward model, the answer's log-probability of a policy."""
+    """Return a reward model's score, or a policy's log-probability of the answer, from a fresh backbone."""
     backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
     backbone.load_adapter("it", checkpoint)
     row = Encoder(backbone.tokenizer).encode([Message(role="user", content=QUESTION)], ANSWER)

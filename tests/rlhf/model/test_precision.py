@@ -1,4 +1,4 @@
-"""What a run says of its precision."""
+"""A run's messages about its precision."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ PLAIN = Scores()
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Some judgments: texts that continue others or begin anew."""
+    """Draw some judgments: texts that continue others or start from the beginning."""
     segments: list[Segment] = []
     place = 0
     for number, length in enumerate(draw(st.lists(st.integers(1, 7), min_size=1, max_size=18))):

@@ -122,7 +122,7 @@ def optimum(*, one_token: bool, beta: float = BETA) -> Tensor:
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is 0."""
+    """Return the point where a falling function is 0."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) > 0 else (low, middle)

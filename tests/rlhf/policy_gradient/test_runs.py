@@ -1,4 +1,4 @@
-"""Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, told."""
+"""Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, reported."""
 
 from pathlib import Path
 from typing import Any

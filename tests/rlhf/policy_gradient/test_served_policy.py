@@ -174,7 +174,7 @@ def test_a_run_that_is_not_told_where_its_server_is_says_so(
 
 
 class Vllm:
-    """What vLLM's documentation says of its adapters at run time; every answer is one token."""
+    """A fake vLLM that loads adapters at run time as documented; every answer is one token."""
 
     def __init__(self, *, may_load: bool = True) -> None:
         self.may_load = may_load

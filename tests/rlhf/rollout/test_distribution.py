@@ -1,4 +1,4 @@
-"""What the next token is drawn from, and the draw."""
+"""The distribution from which the next token is drawn, and the draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the starter model arrives: from a folder, from the hub, from PyPI, or not at all."""
+"""Sources of the starter model: a folder, the hub, PyPI, or none of them."""
 
 from __future__ import annotations
 

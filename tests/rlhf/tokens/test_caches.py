@@ -1,4 +1,4 @@
-"""What one run computed and the next need not: tokens of a snapshot, log-probabilities of the reference."""
+"""Results that a run reuses from an earlier one: tokens of a snapshot, log-probabilities of the reference."""
 
 import json
 import re
@@ -154,7 +154,7 @@ def test_many_judgments_take_little_memory(backbone: Backbone, tmp_path: Path) -
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many answers' log-probabilities the reference really computed, call by call."""
+    """The number of answers whose log-probabilities the reference really computed, call by call."""
     calls: list[int] = []
 
     def counted(backbone: Backbone, adapter: str | None, batch: Any) -> torch.Tensor:

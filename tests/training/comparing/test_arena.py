@@ -1,4 +1,4 @@
-"""Arenas: answers written ahead, pairs balanced, names told after the vote, nothing learned from votes."""
+"""Arenas: answers written ahead, pairs balanced, names shown after the vote, nothing learned from votes."""
 
 from collections import Counter
 from datetime import timedelta

@@ -66,7 +66,7 @@ def events_of(body: bytes) -> list[dict[str, object]]:
 
 
 def form_of(assignment: Assignment, conversation: Conversation, *, best: int = 1) -> dict[str, str]:
-    """What the labelling form in a conversation sends: the response at a position is much better."""
+    """Return the fields that the labelling form in a conversation sends: one response is much better."""
     token = list(tokens_of(assignment))[best - 1]
     return {
         "idempotency_key": "7f3a0000-0000-4000-8000-000000000001",

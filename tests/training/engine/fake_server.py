@@ -8,7 +8,7 @@ import httpx
 
 
 class FakeServer:
-    """What `httpx.MockTransport` calls. `trouble` decides instead, as long as it returns a response."""
+    """A handler for `httpx.MockTransport`. `trouble` decides instead, as long as it returns a response."""
 
     def __init__(self) -> None:
         self.tells_seeds = True

@@ -1,4 +1,4 @@
-"""Streams, scores of heads, and other servers: what they may be, and what is asked of them."""
+"""Streams, scores of heads, and other servers: their permitted addresses and the requests to them."""
 
 import json
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ def checkpoint(project: Project) -> Checkpoint:
 
 
 class Structure(HTMLParser):
-    """What a page is made of: its tags, and all that they would fetch."""
+    """The structure of a page: its tags, and all that they would fetch."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

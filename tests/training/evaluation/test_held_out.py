@@ -1,4 +1,4 @@
-"""What a run's last evaluation found, as its page shows it."""
+"""The results of a run's last evaluation, as its page shows them."""
 
 from pathlib import Path
 

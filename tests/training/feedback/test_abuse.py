@@ -21,7 +21,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def vote(pk: int, *, author: str = "", seconds: float = 0.0, **fields: object) -> Vote:
-    """A thumb up, by an author and on a completion of its own unless told otherwise."""
+    """Return a thumb up, by default by a new author and on a new completion."""
     values = {
         "completion": (pk, 0),
         "is_thumb": True,

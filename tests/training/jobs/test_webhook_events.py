@@ -1,4 +1,4 @@
-"""What other programs are told of rounds, runs and checkpoints, and when."""
+"""Events about rounds, runs and checkpoints for other programs, and their times."""
 
 import json
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def hook(project: Project, carol: User) -> None:
-    """An address that is told of everything."""
+    """A webhook for every event."""
     create_webhook(project=project, url="https://example.org", events=WebhookEvent.values, created_by=carol)
 
 

@@ -1,4 +1,4 @@
-"""What managers see of a judge: figures worked out by hand, its replies, the form; and other servers."""
+"""Pages about a judge for managers: figures worked out by hand, replies, the form; and other servers."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How a judge is asked, how its reply is read, what several orders come to: worked out by hand."""
+"""Requests to a judge, the reading of its reply, and the result of several orders: worked out by hand."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeJudge:
 
 @pytest.fixture
 def version(project: Project, carol: User) -> RubricVersion:
-    """Accuracy weighs 3 and tone 1, both from 1 to 5; published, and asked of annotators."""
+    """A published rubric that annotators answer: accuracy weighs 3 and tone 1, both from 1 to 5."""
     saved = save_rubric(
         project=project,
         name="Tea",

@@ -47,7 +47,7 @@ class Scheduler:
                 self.hit.append(process)
 
     def log(self, number: int = 1) -> str:
-        """What a job wrote."""
+        """Return what a job wrote."""
         return (self.folder / f"{number}.log").read_text()
 
 

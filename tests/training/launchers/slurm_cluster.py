@@ -145,7 +145,7 @@ class SlurmCluster:
 
 
 def missing_programs() -> list[str]:
-    """What is not installed."""
+    """Return the required programs that are not installed."""
     path = f"{os.environ['PATH']}:/usr/sbin"
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 

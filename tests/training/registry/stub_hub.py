@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class StubHub:
-    """What the hub holds, and what it was asked."""
+    """The contents of the hub, and the requests to it."""
 
     folders: dict[str, Path] = field(default_factory=dict)
     """By repository."""

@@ -1,4 +1,4 @@
-"""What a checkpoint's page says of what its run left out and warned of."""
+"""A checkpoint's page on what its run left out and warned about."""
 
 from collections.abc import Callable
 

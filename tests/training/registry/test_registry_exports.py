@@ -1,4 +1,4 @@
-"""Checkpoints leave the house: cards, folders, a hub; and the picture of their descent."""
+"""Exports of checkpoints: cards, folders, a hub; and the picture of their descent."""
 
 import io
 import logging

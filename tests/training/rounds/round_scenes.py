@@ -1,4 +1,4 @@
-"""What the tests of rounds set and look up."""
+"""Helpers with which the tests of rounds set and look up state."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, *, ready: bool, promote: bool, reaso
 
 
 def deeds(round_: Round) -> list[tuple[str, str | None]]:
-    """What the audit log says of a round, in the order in which it was done."""
+    """Return the actions on a round in the audit log, oldest first, each with who did it."""
     entries = AuditEntry.objects.filter(subject_id=round_.pk, action__startswith="round.").order_by("pk")
     return [(entry.action, entry.actor.username if entry.actor else None) for entry in entries]
 

@@ -1,4 +1,4 @@
-"""What the evidence on a new policy supports: each condition alone, and what is waited for."""
+"""Decisions that the evidence on a new policy supports: each condition alone, and what is waited for."""
 
 from typing import Any
 

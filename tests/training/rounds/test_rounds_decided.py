@@ -1,4 +1,4 @@
-"""A round is promoted or rejected, rolled back, and its steps are done anew."""
+"""A round is promoted or rejected, rolled back, and its steps are done again."""
 
 import threading
 from collections.abc import Callable

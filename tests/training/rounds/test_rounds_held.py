@@ -1,4 +1,4 @@
-"""Which state of a round may follow which; drafted, paused, gone on with; a worker that dies anywhere."""
+"""States of a round and their order; rounds drafted, paused, resumed; a worker that dies anywhere."""
 
 from collections.abc import Callable
 from datetime import timedelta

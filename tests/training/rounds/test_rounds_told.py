@@ -1,4 +1,4 @@
-"""Managers are told of failed rounds, of decisions that wait for them, and of missing evidence: once each."""
+"""Managers get one message for each failed round, decision that waits for them, and lack of evidence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a round does by itself: it starts when it is due, and stops when its hours are spent."""
+"""Automatic steps of a round: it starts when it is due, and stops when its hours are spent."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A dead run told from a live one: in its folder, on its page, by the API."""
+"""A dead run is distinguished from a live one: in its folder, on its page, by the API."""
 
 import os
 import signal

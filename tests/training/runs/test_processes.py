@@ -97,7 +97,7 @@ def test_a_cancel_reaches_both(folder: Path):
 
 
 def test_what_is_wrong_is_said_as_of_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """What real trainers tell of it: tests/rlhf/loop/test_distributed.py."""
+    """For messages of real trainers see tests/rlhf/loop/test_distributed.py."""
     fail = (
         "import os, pathlib, sys, time; from training.contract import RunStatus, write_status\n"
         "now = {'updated_at': time.time(), 'step': 0, 'total_steps': 1}\n"

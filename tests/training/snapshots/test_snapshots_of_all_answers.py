@@ -1,4 +1,4 @@
-"""What a snapshot holds beside rankings: every kind of answer, reviews, and weights."""
+"""Contents of a snapshot beside rankings: every kind of answer, reviews, and weights."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which answers a snapshot says were read for faults, so that those without a flag count as faultless."""
+"""Answers that a snapshot records as read for faults, so that those without a flag count as faultless."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a snapshot says of annotators: the order on their screens, and groups of three or more."""
+"""Annotators in a snapshot: the order on their screens, and groups of three or more."""
 
 import pytest
 

@@ -153,7 +153,7 @@ def test_an_import_that_was_cut_off_goes_on_where_it_stopped(
 def test_a_judgment_under_somebodys_pseudonym_is_not_taken_for_theirs(
     project: Project, alice: User, tmp_path: Path
 ):
-    """What a file says of Alice is no word of hers, and what she said is there already."""
+    """Import nothing from a file as Alice's own judgment; the one she did submit is there already."""
     comparison = factories.make_comparison(project, ["Yes.", "No."], question="Tea?")
     factories.make_judgment(comparison, alice)
     exported = StringIO()

@@ -1,4 +1,4 @@
-"""Rows come out of every sort of file, one after another, and a bad one is told by its number."""
+"""Rows are read one by one from every sort of file, and a bad row is reported by its number."""
 
 import gzip
 import json

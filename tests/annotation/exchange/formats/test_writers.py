@@ -1,4 +1,4 @@
-"""What becomes of a judgment in each format that goes out; the expected rows are written out by hand."""
+"""A judgment in each export format; the expected rows are written out by hand."""
 
 import json
 from dataclasses import replace
