@@ -25,6 +25,8 @@ IN_CI = os.environ.get("CI", "").lower() == "true"
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
+WORKERS = {"SQLite": 3, "PostgreSQL": 4}
+"""Processes of tests, more than there are cores: many tests wait for a browser, a server or a trainer."""
 
 
 LEFT_OUT_WHEN_FAST = (
@@ -91,7 +93,11 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
-    parallel = [] if "-n" in arguments else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    parallel = (
+        []
+        if "-n" in arguments
+        else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
+    )
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):

@@ -52,6 +52,7 @@ def test_database_keys_and_back_ups_are_private_also_in_folders_that_were_open(t
     assert len(list(target.rglob("*"))) > 4
 
 
+@pytest.mark.long
 def test_a_restored_database_is_private(tmp_path: Path):
     home, target = tmp_path / "home", tmp_path / "backups"
     run(home, "migrate", "--verbosity", "0")

@@ -67,7 +67,14 @@ def value_in_rondo(base: Path, checkpoint: Path) -> float:
     return float(log_probs[row.answer_start - 1 :].sum())
 
 
-@pytest.mark.parametrize("name", ["policy", "policy of ties", "reward", "ensemble"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "policy",
+        "ensemble",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("policy of ties", "reward")),
+    ],
+)
 def test_the_guides_snippet_computes_the_same_without_rondo(
     base: Path, checkpoints: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

@@ -124,7 +124,7 @@ def test_looking_after_every_prompt_promotes_an_equal_policy_in_fewer_than_five_
     assert 0 < promoted <= 0.025
 
 
-@pytest.mark.parametrize("size", [8, 20, 60, 200])
+@pytest.mark.parametrize("size", [8, 20, 60, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tie_rate", [0.0, 0.4])
 def test_of_a_thousand_rounds_between_equal_policies_at_most_fifty_promote(size, tie_rate):
     source = random.Random(size)
