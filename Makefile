@@ -28,7 +28,7 @@ run: install ## Start web, worker and model server; Ctrl-C stops all of them
 test: install-dev ## Run the whole test suite
 	@$(BIN)/python .ci/test.py
 
-test-fast: install-dev ## Run the tests without browser and training, on SQLite
+test-fast: install-dev ## Run the tests without browser, pages and training, on SQLite
 	@$(BIN)/python .ci/test.py --fast
 
 test-faults: install-dev ## Run the long tests: kills, cut networks, whole examples and installations

@@ -5,7 +5,7 @@ come first.
 
     .ci/test.py            all but the long tests: what `make test` runs
     .ci/test.py --faults   the long tests: `make test-faults`
-    .ci/test.py --fast     no browser, no training, SQLite alone: `make test-fast`
+    .ci/test.py --fast     no browser, no page, no training, SQLite alone: `make test-fast`
 
 Other arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
 """
@@ -25,8 +25,8 @@ IN_CI = os.environ.get("CI", "").lower() == "true"
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
-WORKERS = {"SQLite": 3, "PostgreSQL": 4}
-"""Processes of tests, more than there are cores: many tests wait for a browser, a server or a trainer."""
+WORKERS = {"SQLite": 3, "PostgreSQL": 3, "SQLite, no pages": 2}
+"""Processes of tests, more than there are cores where many wait for a browser, a server or a trainer."""
 
 
 LEFT_OUT_WHEN_FAST = (
@@ -43,16 +43,34 @@ LEFT_OUT_WHEN_FAST = (
     # Trainers, workers or a whole installation, as processes.
     "tests/annotation/assignments/test_concurrency.py",
     "tests/faults",
+    "tests/operations/test_requests.py",
     "tests/loop",
     "tests/training/launchers",
     "tests/training/rounds",
     "tests/training/runs",
     "tests/webapp/test_backup.py",
+    "tests/webapp/test_checks.py",
     "tests/webapp/test_demo.py",
+    "tests/webapp/test_headers.py",
     "tests/webapp/test_private_files.py",
+    "tests/webapp/test_process_manager.py",
     "tests/webapp/test_storage.py",
     "tests/webapp/test_up.py",
+    # Thousands of simulated votes, rounds and learned scores.
+    "tests/training/evaluation/test_decision.py",
+    "tests/training/evaluation/test_second_evaluator.py",
+    "tests/training/ratings",
+    # Whole files read again and again: imports, the guide, the document of the API, archives, a store.
+    "tests/annotation/exchange/test_bombs.py",
+    "tests/annotation/text/test_rendering_work.py",
+    "tests/api/test_contract.py",
+    "tests/architecture/test_house.py",
+    "tests/architecture/test_imports.py",
+    "tests/store",
+    "tests/webapp/test_guide.py",
+    "tests/webapp/test_sqlite.py",
     # Every address as everybody, in both languages; every form of the admin.
+    "tests/api/test_who_may.py",
     "tests/annotation/test_admin.py",
     "tests/architecture/test_addresses.py",
     "tests/architecture/test_languages.py",
@@ -65,8 +83,9 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--fast", "--faults")]
     if "--fast" in sys.argv:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
-        wanted = "not postgres and not slow and not long and not browser and not starter and not servers"
-        sys.exit(_pytest("SQLite", ["-m", wanted, *left_out, *arguments], {"RONDO_TEST_EXAMPLES": "10"}))
+        quick = "not postgres and not slow and not long and not browser and not starter and not servers"
+        chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
+        sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
     elsewhere = "not vllm and not quantised and not trl"
     selected = f"{'long' if '--faults' in sys.argv else 'not long'} and {elsewhere}"
     why_not = _postgres_refuses()

@@ -5,7 +5,7 @@ both, for there the databases differ. What goes through a browser or takes long 
 stricter and more concurrent PostgreSQL. What asks for pages runs on SQLite: it asks what is shown and who may
 come in. So do services that only read and write rows. That PostgreSQL understands the queries of every page
 and stores what the API writes is shown by one walk over all addresses there, in every role, and by the API's
-tests.
+tests. While one works on the code, `make test-fast` runs what asks for no page.
 """
 
 from pathlib import Path
@@ -100,8 +100,8 @@ ON_BOTH = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
-        choices=("sqlite", "postgresql"),
-        help="Run what this database is asked where both are: without it, all.",
+        choices=("sqlite", "postgresql", "fast"),
+        help="Run what this database is asked where both are, or what asks for no page; without it, all.",
     )
 
 
@@ -127,6 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def belongs_to(share: str, item: pytest.Item) -> bool:
     """Return whether this share contains a test; every test is in at least one share."""
+    if share == "fast":
+        return not asks_for_pages(item)
     if not reaches_database(item):
         return share == "sqlite"
     if item.get_closest_marker("postgres"):

@@ -82,6 +82,18 @@ def test_each_kind_of_test_runs_where_it_says_something_and_none_is_left_out(tes
     } == shares
 
 
+@pytest.mark.parametrize(
+    ("test", "is_fast"),
+    [
+        (Test("tests/annotation/test_leases.py::test_a", ("db",)), True),
+        (Test("tests/annotation/text/test_offsets.py::test_a"), True),
+        (Test("tests/annotation/labelling/test_views.py::test_a", ("db", "client_of")), False),
+    ],
+)
+def test_the_fast_run_asks_for_no_page(test: Test, is_fast: bool):
+    assert belongs_to("fast", cast(pytest.Item, test)) == is_fast
+
+
 def run_with(share: str | None) -> Any:
     return SimpleNamespace(getoption=lambda _name: share)
 

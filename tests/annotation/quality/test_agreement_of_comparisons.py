@@ -156,7 +156,8 @@ def test_a_worker_records_it_where_the_comparison_is_locked(
             )
         )
     assert isinstance(judgment, Judgment)
-    assert sent == [(TaskName.RECORD_AGREEMENT, [comparison.pk])]
+    # Every fiftieth annotation of the database also has a learning curve drawn.
+    assert sent.count((TaskName.RECORD_AGREEMENT, [comparison.pk])) == 1
     assert agreement(comparison) is None
     record_agreement(comparison.pk)
     assert agreement(comparison) == 1
