@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.models import Comparison, Project
+from annotation.selectors.cached_counts import cached
 from annotation.selectors.judged import who_judged
-from annotation.selectors.kept import kept
 
 Choices = list[tuple[str, Any]]
 
@@ -87,12 +87,12 @@ def rounds_of(project: Project) -> list[int]:
     """The rounds for which there are comparisons; those of a large project may be some seconds old."""
     rounds = Comparison.objects.filter(project=project).order_by("round_number")
     numbers = rounds.values_list("round_number", flat=True).distinct()
-    return kept(lambda: list(numbers), "rounds of comparisons", project.pk)
+    return cached(lambda: list(numbers), "rounds of comparisons", project.pk)
 
 
 def people_of(project: Project) -> dict[int, str]:
     """Return the annotators of a project, by name; those of a large one may be some minutes old."""
-    return kept(lambda: _people(project), "people who judged", project.pk)
+    return cached(lambda: _people(project), "people who judged", project.pk)
 
 
 def _people(project: Project) -> dict[int, str]:

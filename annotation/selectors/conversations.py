@@ -141,6 +141,6 @@ def conversations_of(project: Project, *, annotator: User | None = None) -> Quer
         rows = rows.filter(annotator=annotator)
     # Grouping drops the model's order.
     return rows.annotate(
-        said=Count("turns", distinct=True),
+        turn_count=Count("turns", distinct=True),
         judged=Count("turns", filter=Q(turns__comparison__judgments__isnull=False), distinct=True),
     ).order_by("-created_at")

@@ -9,8 +9,8 @@ from django.utils import timezone
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.models import Judgment, Project
+from annotation.selectors.cached_counts import cached, is_cached
 from annotation.selectors.comparisons import items_behind
-from annotation.selectors.kept import is_kept, kept
 from annotation.statistics.report import Report
 
 KEPT_SECONDS = 15 * 60
@@ -96,7 +96,7 @@ def is_large(project: Project) -> bool:
 
 def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
     """Return the comparisons behind a figure: in a large project as they were a moment ago."""
-    return kept(
+    return cached(
         lambda: items_behind(project, selection, shown),
         *_items_of(project, selection, shown),
         at_least=ITEMS_SECONDS if is_large(project) else 0.0,
@@ -105,7 +105,7 @@ def items_of(project: Project, selection: Selection, shown: Shown) -> list[int]:
 
 def items_are_cached(project: Project, selection: Selection, shown: Shown) -> bool:
     """Return True where somebody has just listed the comparisons behind a figure."""
-    return is_kept(*_items_of(project, selection, shown))
+    return is_cached(*_items_of(project, selection, shown))
 
 
 def _key_of(project: Project, selection: Selection) -> str:

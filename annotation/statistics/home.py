@@ -13,7 +13,7 @@ from annotation.choices import SPENT_STATES, AssignmentState, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to, closed_rules, not_reserved_for_others
-from annotation.selectors.kept import kept
+from annotation.selectors.cached_counts import cached
 from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
 
@@ -74,7 +74,7 @@ def home_rows(user: User, *, archived: bool = False) -> list[HomeRow]:
             )
     projects.sort(key=lambda project: not project.has_work)
     days = [project.pk for project in projects]
-    by_day = kept(lambda: _annotations_by_day(projects), "annotations on home", *days)
+    by_day = cached(lambda: _annotations_by_day(projects), "annotations on home", *days)
     mine = _annotations_today(projects, user)
     counted = {
         project.pk for project in [candidate for candidate in projects if candidate.has_work][:_COUNTED]

@@ -12,7 +12,7 @@ from annotation.errors import Refusal
 from annotation.forms.allocation import AllotmentForm, RuleForm
 from annotation.models import Membership, Project
 from annotation.selectors.allocation import rule_rows, submitted_by_member
-from annotation.selectors.kept import is_kept, kept
+from annotation.selectors.cached_counts import cached, is_cached
 from annotation.selectors.tables.filters import tags_of
 from annotation.services.projects.members import change_allotment
 from annotation.services.projects.projects import change_settings
@@ -75,8 +75,8 @@ def _page(request: Request, project: Project, form: RuleForm) -> HttpResponse:
     memberships = list(project.memberships.select_related("user").order_by("user__username"))
     counts = ("submitted by member", project.pk)
     # In a large project the page comes first and asks for the counts.
-    has_counts = bool(request.htmx) or not is_large(project) or is_kept(*counts)
-    submitted = kept(lambda: submitted_by_member(project), *counts) if has_counts else {}
+    has_counts = bool(request.htmx) or not is_large(project) or is_cached(*counts)
+    submitted = cached(lambda: submitted_by_member(project), *counts) if has_counts else {}
     named = {rule["skill"] for rule in project.allocation}
     context = {
         "project": project,

@@ -13,8 +13,8 @@ from annotation.exchange.export_filters import COMPARISONS, ExportFilters, requi
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.statistics import rounds_of
 from annotation.models import Project
+from annotation.selectors.cached_counts import cached
 from annotation.selectors.judged import who_judged
-from annotation.selectors.kept import kept
 
 _ANY = ("", _("all"))
 
@@ -42,7 +42,7 @@ class ExportForm(forms.Form):
         self._offer("round", [(number, str(number)) for number in rounds_of(project)])
         categories = project.categories.order_by("position", "pk").values_list("key", "label")
         self._offer("category", [_ANY, *categories])
-        people = kept(lambda: _annotators(project), "annotators to export", project.pk)
+        people = cached(lambda: _annotators(project), "annotators to export", project.pk)
         self._offer("annotator", [_ANY, *people])
 
     def _offer(self, name: str, choices: list[Any]) -> None:

@@ -37,7 +37,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.data import Wanted, build_examples
+from training.rlhf.data import UsedLabels, build_examples
 from training.rlhf.measures.classification import (
     average_precision,
     cohen_kappa,
@@ -321,7 +321,7 @@ def main() -> None:
         backbone.tokenizer,
         max_tokens=settings.max_tokens,
         context=settings.context,
-        labels=Wanted(ranks="none", categories=None),
+        labels=UsedLabels(ranks="none", categories=None),
     )
     if settings.segments:
         train, test = (

@@ -48,7 +48,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.data import Wanted, build_examples
+from training.rlhf.data import UsedLabels, build_examples
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache
 from training.rlhf.measures.linear_choice import choices_of
@@ -135,7 +135,7 @@ def examples_of(
 ) -> list[Example]:
     """Judgments, ties among them, of at most so many tokens; the first so many by their prompts' hashes."""
     examples = build_examples(
-        rows, backbone.tokenizer, max_tokens=1024, context=False, labels=Wanted(ranks="tied")
+        rows, backbone.tokenizer, max_tokens=1024, context=False, labels=UsedLabels(ranks="tied")
     ).train
     short = [example for example in examples if packed_tokens(example) <= options.longest]
     return sorted(short, key=lambda example: _digest(example.prompt))[: options.judgments]

@@ -26,7 +26,7 @@ from training.models import BaseModel, Checkpoint, Evaluation, Round
 from training.selectors.chats import chat_of
 from training.services.comparing.side_by_side import Sampling, ask_side_by_side, write_answers
 from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import Wanted, request_base_model
+from training.services.registry.base_models import NewBaseModel, request_base_model
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.base_choice import choose_base
 from training.views.comparing.responses import responses_of
@@ -82,7 +82,7 @@ def trained(
 
 def add_second_base(home: Path, admin: User) -> BaseModel:
     """The Qwen2, added as an administrator adds it."""
-    source = Wanted(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
+    source = NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(home / "elsewhere" / QWEN))
     addition = request_base_model(new_base=source, requested_by=admin)
     do_addition(addition.pk)
     addition.refresh_from_db()

@@ -26,7 +26,7 @@ MODELS = (BASE, "warm", "hot", "reward")
 TOKENS = 120
 
 
-class Asked(NamedTuple):
+class ChatRequest(NamedTuple):
     """One client's request."""
 
     model: str
@@ -34,12 +34,14 @@ class Asked(NamedTuple):
     seed: int
 
 
-REQUESTS = [Asked(MODELS[n % 4], f"Question {n % 5}: why is it so?" * (1 + n % 3), n) for n in range(16)]
+REQUESTS = [
+    ChatRequest(MODELS[n % 4], f"Question {n % 5}: why is it so?" * (1 + n % 3), n) for n in range(16)
+]
 """Four models, prompts of different lengths, some of which several clients ask, and a seed each."""
 
 
 @pytest.fixture(scope="module")
-def alone(folders: Folders) -> dict[Asked, str]:
+def alone(folders: Folders) -> dict[ChatRequest, str]:
     """The answer to each request on a backbone that holds its checkpoint alone and does nothing else."""
     answers = {}
     for model in MODELS:
@@ -55,7 +57,7 @@ def alone(folders: Folders) -> dict[Asked, str]:
     return answers
 
 
-def streamed(server: RunningServer, request: Asked) -> str:
+def streamed(server: RunningServer, request: ChatRequest) -> str:
     with connect(server) as client:
         messages: list[Any] = [{"role": "user", "content": request.content}]
         chunks = client.chat.completions.create(
@@ -64,7 +66,7 @@ def streamed(server: RunningServer, request: Asked) -> str:
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-def all_at_once(server: RunningServer) -> dict[Asked, str]:
+def all_at_once(server: RunningServer) -> dict[ChatRequest, str]:
     with ThreadPoolExecutor(len(REQUESTS)) as pool:
         texts = pool.map(lambda request: streamed(server, request), REQUESTS)
         return dict(zip(REQUESTS, texts, strict=True))
@@ -78,7 +80,7 @@ def roomy(folders: Folders) -> Iterator[RunningServer]:
 
 
 def test_sixteen_streams_of_four_models_at_once_are_each_what_it_is_alone(
-    roomy: RunningServer, alone: dict[Asked, str]
+    roomy: RunningServer, alone: dict[ChatRequest, str]
 ):
     assert len(set(alone.values())) == 16, "a mix-up would show"
     most: list[float] = []
@@ -99,7 +101,7 @@ def test_sixteen_streams_of_four_models_at_once_are_each_what_it_is_alone(
 
 
 def test_with_places_for_fewer_checkpoints_and_answers_the_others_wait_and_are_answered_as_well(
-    folders: Folders, alone: dict[Asked, str]
+    folders: Folders, alone: dict[ChatRequest, str]
 ):
     arguments = ["--max-adapters", "1", "--max-rows", "3", "--cache-tokens", "2048"]
     with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:
@@ -138,7 +140,9 @@ def test_scores_and_comparisons_are_given_while_answers_are_written(roomy: Runni
         stream.close()
 
 
-def test_a_client_that_leaves_makes_place_and_disturbs_nobody(roomy: RunningServer, alone: dict[Asked, str]):
+def test_a_client_that_leaves_makes_place_and_disturbs_nobody(
+    roomy: RunningServer, alone: dict[ChatRequest, str]
+):
     request = REQUESTS[1]
     with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
         leaving = [begin_long_stream(client) for _ in range(5)]
@@ -150,7 +154,7 @@ def test_a_client_that_leaves_makes_place_and_disturbs_nobody(roomy: RunningServ
 
 
 def test_a_request_that_cannot_be_answered_disturbs_nobody(
-    roomy: RunningServer, alone: dict[Asked, str], folders: Folders
+    roomy: RunningServer, alone: dict[ChatRequest, str], folders: Folders
 ):
     request = REQUESTS[2]
     with connect(roomy) as client, ThreadPoolExecutor(1) as pool:
@@ -260,7 +264,7 @@ def test_one_key_cannot_take_all_places(folders: Folders):
 
 
 def test_what_had_come_before_sigterm_is_answered_also_where_it_had_to_wait(
-    folders: Folders, alone: dict[Asked, str]
+    folders: Folders, alone: dict[ChatRequest, str]
 ):
     arguments = ["--max-rows", "2", "--seconds-to-stop", "120"]
     with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:

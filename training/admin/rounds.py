@@ -133,7 +133,7 @@ class RoundAdmin(BoundedAdmin):
 
     @admin.display(description="reasons")
     def reasons_as_text(self, round_: Round) -> str:
-        return format_html_join("", "<div>{}</div>", ((reason,) for reason in round_.reasons_said)) or "-"
+        return format_html_join("", "<div>{}</div>", ((reason,) for reason in round_.reason_texts)) or "-"
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         user: Any = request.user

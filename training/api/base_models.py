@@ -20,7 +20,7 @@ from training.models import BaseModel, BaseModelAddition
 from training.selectors.base_models import base_of, bases_for
 from training.services.registry.base_estimates import estimates_of
 from training.services.registry.base_models import (
-    Wanted,
+    NewBaseModel,
     cancel_addition,
     inspect_again,
     look_up_on_hub,
@@ -193,7 +193,7 @@ class BaseModelsView(ListView, ApiView):
         """Have a worker add a base model; what is not supported is refused. For superusers."""
         self.require_superuser()
         values = read_body(NewBaseModelSerializer, request)
-        new_base = Wanted(**{**values, "origin": BaseOrigin(values["origin"])})
+        new_base = NewBaseModel(**{**values, "origin": BaseOrigin(values["origin"])})
         addition = request_base_model(new_base=new_base, requested_by=self.user)
         return Response(AdditionSerializer(addition).data, status=202)
 

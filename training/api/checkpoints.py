@@ -224,7 +224,7 @@ class OfCheckpoint(ApiView):
         require_manager(self.user, checkpoint.project)
         return checkpoint
 
-    def own(self, name: str) -> Checkpoint:
+    def get_checkpoint(self, name: str) -> Checkpoint:
         """One that this person may change: one of no project is the superusers' business."""
         checkpoint = self.checkpoint(name)
         if checkpoint.project is None and not self.user.is_superuser:
@@ -248,7 +248,7 @@ class CheckpointView(OfCheckpoint):
     )
     def patch(self, request: Request, name: str) -> Response:
         """Give it other tags or notes; what is not sent stays. Honours `If-Match`."""
-        checkpoint = self.own(name)
+        checkpoint = self.get_checkpoint(name)
         values = read_body(DescriptionSerializer, request)
         with transaction.atomic():
             locked = Checkpoint.objects.select_for_update(of=("self",)).get(pk=checkpoint.pk)
@@ -264,7 +264,7 @@ class CheckpointView(OfCheckpoint):
     @extend_schema(operation_id="checkpoints_delete", tags=["checkpoints"], responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
         """Delete its files; the record stays. 422 as long as anything needs them."""
-        delete_files(checkpoint=self.own(name), deleted_by=self.user)
+        delete_files(checkpoint=self.get_checkpoint(name), deleted_by=self.user)
         return Response(status=204)
 
 
@@ -316,7 +316,7 @@ class ExportsView(ListView, OfCheckpoint):
     )
     def post(self, request: Request, name: str) -> Response:
         """Have it written as a folder for others, or pushed to a hub. A worker does it."""
-        checkpoint = self.own(name)
+        checkpoint = self.get_checkpoint(name)
         export = request_export(
             checkpoint=checkpoint, requested_by=self.user, **read_body(NewExportSerializer, request)
         )

@@ -158,7 +158,7 @@ class TalkingView(ProjectView):
         conversation.project = self.project
         return conversation
 
-    def own(self, pk: uuid.UUID) -> Conversation:
+    def get_conversation(self, pk: uuid.UUID) -> Conversation:
         """Return one's own conversation in the address."""
         conversation = self.conversation(pk)
         if conversation.annotator_id != self.user.pk:
@@ -226,7 +226,7 @@ class MessagesView(TalkingView):
     )
     def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
         """Say something. Nothing is generated yet; sent twice it is one turn."""
-        conversation = self.own(pk)
+        conversation = self.get_conversation(pk)
         say(
             conversation=conversation,
             annotator=self.user,
@@ -249,7 +249,7 @@ class ResponsesView(TalkingView):
 
         What is stored already stays, so after a failure only the rest is generated, with the same seeds.
         """
-        conversation = self.own(pk)
+        conversation = self.get_conversation(pk)
         turn = last_turn(conversation)
         if turn is not None and turn.comparison_id is None:
             try:

@@ -84,7 +84,7 @@ class WholeRoundSerializer(RoundSerializer):
     )
     reasons = serializers.ListField(
         child=serializers.CharField(),
-        source="reasons_said",
+        source="reason_texts",
         help_text="Every condition of the decision with its figure, in the language of the request.",
     )
 

@@ -120,7 +120,7 @@ def _resampled(rows: Floats, value: float) -> Figure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class PromptMeasurements:
     """Measurements of both answers to one prompt. Pairs are (parent, new)."""
 
     texts: tuple[str, str]
@@ -149,13 +149,13 @@ class Found:
         return None if self.reward is None else self.reward[1] - self.reward[0]
 
 
-def outcomes_of(results: Sequence[Found], tolerance: float) -> list[float]:
+def outcomes_of(results: Sequence[PromptMeasurements], tolerance: float) -> list[float]:
     """Return the outcomes by the reward model, one for each prompt that has one."""
     outcomes = (result.outcome(tolerance) for result in results)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def figures_of(results: Sequence[Found], *, noise: Sequence[float] = ()) -> dict[str, Any]:
+def figures_of(results: Sequence[PromptMeasurements], *, noise: Sequence[float] = ()) -> dict[str, Any]:
     """Return all figures of an evaluation as decoded JSON, format 2.
 
     `win_rate`, `length_controlled` and `reward` by the reward model, `heads` by name of the head, `rules` by
@@ -194,7 +194,7 @@ def figures_of(results: Sequence[Found], *, noise: Sequence[float] = ()) -> dict
     }
 
 
-def _pair(result: Found, pair: tuple[float, float]) -> tuple[float, float]:
+def _pair(result: PromptMeasurements, pair: tuple[float, float]) -> tuple[float, float]:
     """Return a head's scores of both responses; identical responses have one score."""
     return (pair[0], pair[0]) if result.same else pair
 

@@ -86,7 +86,7 @@ def reason(code: str, **values: Any) -> dict[str, Any]:
     return {"code": code, **values}
 
 
-def said(reason: Reason) -> str:
+def reason_text(reason: Reason) -> str:
     """Return a reason as a sentence in the active language."""
     if isinstance(reason, str):
         return reason

@@ -20,7 +20,7 @@ from training.choices import (
 )
 from training.contract import ContractError
 from training.models.checkpoints import Checkpoint, Run, Snapshot
-from training.models.decision_reasons import said
+from training.models.decision_reasons import reason_text
 from training.recipe import Recipe, default_recipe
 
 
@@ -115,9 +115,9 @@ class Round(models.Model):
         return _("Round %(number)s") % {"number": self.number}
 
     @property
-    def reasons_said(self) -> list[str]:
+    def reason_texts(self) -> list[str]:
         """Return the reasons of its decision as sentences in the active language."""
-        return [said(reason) for reason in self.reasons]
+        return [reason_text(reason) for reason in self.reasons]
 
     @property
     def parsed_recipe(self) -> Recipe:

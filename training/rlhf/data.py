@@ -2,7 +2,7 @@
 
 An example is one judgment with all its completions and everything that a method may learn from: the
 ranking, ratings, span flags, missing information, texts written by people. Which of it is wanted is said
-by `Wanted`; a row that gives none of it is listed with the reason.
+by `UsedLabels`; a row that gives none of it is listed with the reason.
 
 Where a reviewer has decided a comparison the decision is one example in place of the votes on it:
 several people's dispute, settled once, counts as one judgment and not as many. Corrected answers
@@ -21,7 +21,7 @@ from training.contract.chat_template import Thinking
 from training.rlhf.tokens.changed import learning_from_changes
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
-from training.rlhf.tokens.labels import Labels, Missing, Rating, RowLabels, Wanted, among
+from training.rlhf.tokens.labels import Labels, Missing, Rating, RowLabels, UsedLabels, among
 from training.rlhf.tokens.token_cache import TokenCache
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "Labels",
     "Missing",
     "Rating",
-    "Wanted",
+    "UsedLabels",
     "build_examples",
     "only_teaching",
 ]
@@ -65,7 +65,7 @@ def build_examples(
     *,
     max_tokens: int,
     context: bool,
-    labels: Wanted | None = None,
+    labels: UsedLabels | None = None,
     cache: TokenCache | None = None,
     thinking: Thinking = "train",
     encoder: Encoder | None = None,
@@ -80,7 +80,7 @@ def build_examples(
         encoder or Encoder(tokenizer, thinking=thinking),
         max_tokens=max_tokens,
         context=context,
-        labels=labels or Wanted(),
+        labels=labels or UsedLabels(),
         cache=cache,
     )
     count = 0
@@ -91,11 +91,11 @@ def build_examples(
         cache.save()
     examples = Examples(building.train, building.held_out, building.dropped, building.shortened)
     if not examples.train:
-        raise ContractError(_nothing_to_learn_from(count, examples, labels or Wanted()))
+        raise ContractError(_nothing_to_learn_from(count, examples, labels or UsedLabels()))
     return examples
 
 
-def only_teaching(examples: Examples, teaches: Callable[[Example], bool], labels: Wanted) -> Examples:
+def only_teaching(examples: Examples, teaches: Callable[[Example], bool], labels: UsedLabels) -> Examples:
     """Return the examples that say something to a method; the others are listed with those that were dropped.
 
     Raises `ContractError` where no training example is left.
@@ -114,7 +114,7 @@ def only_teaching(examples: Examples, teaches: Callable[[Example], bool], labels
     return left
 
 
-def _nothing_to_learn_from(rows: int, examples: Examples, labels: Wanted) -> str:
+def _nothing_to_learn_from(rows: int, examples: Examples, labels: UsedLabels) -> str:
     reasons: dict[str, int] = {}
     for entry in examples.dropped:
         reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + 1
@@ -134,7 +134,7 @@ class _Building:
         *,
         max_tokens: int,
         context: bool,
-        labels: Wanted,
+        labels: UsedLabels,
         cache: TokenCache | None = None,
     ) -> None:
         self._encoder = encoder

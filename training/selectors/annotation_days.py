@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from annotation.models import Judgment, Project, User
-from annotation.selectors.kept import kept
+from annotation.selectors.cached_counts import cached
 from annotation.statistics.plots import Bar, bars
 
 DAYS = 30
@@ -79,7 +79,7 @@ def annotation_days(project: Project) -> AnnotationDays:
     """Return the annotations of a project by day and by annotator; of a large one as of some minutes ago."""
     first = timezone.localdate() - timedelta(days=DAYS - 1)
     shown = [first + timedelta(days=number) for number in range(DAYS)]
-    total, by_annotator = kept(lambda: _counted(project), "annotations by day", project.pk)
+    total, by_annotator = cached(lambda: _counted(project), "annotations by day", project.pk)
     people = User.objects.filter(pk__in=by_annotator, is_machine=False).in_bulk()
     ordered = sorted(people.values(), key=lambda user: (-sum(by_annotator[user.pk].values()), str(user)))
     values = [total.get(day, 0) for day in shown]

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Completion, Project
-from annotation.selectors.kept import is_kept, kept
+from annotation.selectors.cached_counts import cached, is_cached
 from annotation.statistics.cached import is_large
 from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind, RoundState, StepKind
 from training.models import Checkpoint, Round
@@ -90,11 +90,11 @@ def dashboard_of(project: Project) -> Dashboard:
 
 def is_quick(project: Project) -> bool:
     """Return True where nobody waits for `dashboard_of`: the project is small, or was counted lately."""
-    return not is_large(project) or is_kept(_COUNTS, project.pk)
+    return not is_large(project) or is_cached(_COUNTS, project.pk)
 
 
 def _counts(project: Project) -> dict[str, int]:
-    return kept(lambda: _count(project), _COUNTS, project.pk)
+    return cached(lambda: _count(project), _COUNTS, project.pk)
 
 
 def _count(project: Project) -> dict[str, int]:
@@ -196,7 +196,7 @@ def next_step_of(project: Project, newest: Round | None) -> NextStep:
 
 def _outlook_text(round_: Round, figures: Mapping[str, int]) -> str:
     """Say how far labelling is, and how long training would take now."""
-    outlook = kept(lambda: training_outlook(round_), "training outlook", round_.pk)
+    outlook = cached(lambda: training_outlook(round_), "training outlook", round_.pk)
     if not outlook.judgments:
         return _("%(done)s of %(wanted)s annotations. Start training when there are enough.") % figures
     if outlook.seconds is None:

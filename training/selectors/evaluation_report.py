@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 
 from annotation.statistics.plots import Axis, Bar, Interval, bars
 from annotation.text.edits import Piece, sides
-from training.figures.evaluation_statistics import Figure, Found
+from training.figures.evaluation_statistics import Figure, PromptMeasurements
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation
 from training.models.evaluations import is_narrow
 from training.selectors.evaluation_words import paragraph_on
-from training.selectors.evaluations import PeopleSay, found_of, people_say, tolerance_in
+from training.selectors.evaluations import PeopleSay, measurements_of, people_say, tolerance_in
 
 _SHARES = Axis(start=0.0, end=1.0, length=300.0)
 _ROW_HEIGHT = 24
@@ -63,7 +63,7 @@ class Row:
     """A prompt with both answers, their differing words, and their scores."""
 
     prompt: Any
-    measurements: Found
+    measurements: PromptMeasurements
     left: Sequence[Piece]
     right: Sequence[Piece]
     tolerance: float
@@ -140,7 +140,9 @@ def report_on(evaluation: Evaluation) -> Report:
 
 def _row(row: EvaluatedPrompt, tolerance: float) -> Row:
     left, right = sides(row.old.text, row.new.text)
-    return Row(prompt=row.prompt, measurements=found_of(row), left=left, right=right, tolerance=tolerance)
+    return Row(
+        prompt=row.prompt, measurements=measurements_of(row), left=left, right=right, tolerance=tolerance
+    )
 
 
 def _worse_first(row: Row) -> tuple[bool, float]:

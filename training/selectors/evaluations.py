@@ -12,7 +12,15 @@ from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import Comparison, Judgment, Withholding
 from training.choices import CheckpointKind, StepKind
 from training.contract import canonical_json
-from training.figures.evaluation_statistics import LOSS, TIE, WIN, Figure, Found, prompt_outcomes, win_rate
+from training.figures.evaluation_statistics import (
+    LOSS,
+    TIE,
+    WIN,
+    Figure,
+    PromptMeasurements,
+    prompt_outcomes,
+    win_rate,
+)
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
 from training.selectors.votes import judged
 
@@ -38,7 +46,7 @@ NOBODY = PeopleSay(outcomes=(), held_out=None, held_out_judgments=0, everywhere=
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class JudgmentProgress:
     """Progress of people's judgments on an evaluation's comparisons."""
 
     comparisons: int
@@ -101,10 +109,10 @@ def evaluation_of(round_: Round) -> Evaluation | None:
     )
 
 
-def found_of(row: EvaluatedPrompt) -> Found:
+def measurements_of(row: EvaluatedPrompt) -> PromptMeasurements:
     """Return the measurements in an evaluation's row, which should have `old` and `new`."""
     figures = row.figures
-    return Found(
+    return PromptMeasurements(
         texts=(row.old.text, row.new.text),
         reward=_pair(figures.get("reward")),
         heads={name: (both[0], both[1]) for name, both in figures.get("heads", {}).items()},
@@ -164,7 +172,7 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
     )
 
 
-def asked_of_people(evaluation: Evaluation) -> Asked:
+def judgment_progress(evaluation: Evaluation) -> JudgmentProgress:
     """Return how many of an evaluation's pairs annotators got, and how many judgments they submitted."""
     pairs = evaluation.rows.values_list("old_id", "new_id")
     measured_pairs = {frozenset(pair) for pair in pairs}
@@ -195,7 +203,7 @@ def asked_of_people(evaluation: Evaluation) -> Asked:
         )
         .count()
     )
-    return Asked(
+    return JudgmentProgress(
         comparisons=len(paired),
         judgments=judgments,
         possible=sum(comparison.overlap for comparison in paired if comparison.pk not in withheld),

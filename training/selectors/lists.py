@@ -7,7 +7,7 @@ from django.db.models import Count, Prefetch
 
 from annotation.models import Project
 from annotation.selectors.access import judgments_current
-from annotation.selectors.kept import kept
+from annotation.selectors.cached_counts import cached
 from training.contract import ContractError, EvaluationReport, read_evaluation
 from training.figures.held_out import Figure, figures_of
 from training.files.run_folders import folder_of
@@ -40,7 +40,7 @@ def rounds_of_project(project: Project) -> list[RoundRow]:
         "evaluations", Evaluation.objects.filter(finished_at__isnull=False).select_related("checkpoint")
     )
     counted = judgments_current(project).order_by().values_list("comparison__round_number")
-    annotations = kept(lambda: dict(counted.annotate(Count("pk"))), "annotations by round", project.pk)
+    annotations = cached(lambda: dict(counted.annotate(Count("pk"))), "annotations by round", project.pk)
     rounds = project.rounds.select_related("policy").prefetch_related(evaluations).order_by("-number")
     return [
         RoundRow(

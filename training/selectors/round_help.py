@@ -15,7 +15,7 @@ from annotation.choices import Split
 from training.choices import Verdict
 from training.figures.evaluation_statistics import Figure, outcomes_of
 from training.models import Evaluation, Round
-from training.selectors.evaluations import PeopleSay, evaluation_of, found_of, people_say, tolerance_in
+from training.selectors.evaluations import PeopleSay, evaluation_of, measurements_of, people_say, tolerance_in
 from training.selectors.validation import reward_model_validation
 
 _ANSWERS: dict[str, Literal["yes", "no", "open"]] = {Verdict.PROMOTE: "yes", Verdict.REJECT: "no"}
@@ -132,7 +132,7 @@ def _model_outcomes(evaluation: Evaluation) -> list[float]:
     if evaluation.figures["win_rate"] is None:
         return []
     rows = evaluation.rows.select_related("old", "new")
-    return outcomes_of([found_of(row) for row in rows], tolerance_in(evaluation.figures))
+    return outcomes_of([measurements_of(row) for row in rows], tolerance_in(evaluation.figures))
 
 
 def _counted(outcomes: list[float] | tuple[float, ...]) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import context_length, end_tokens
-from training.rlhf.rollout.rows import Wanted
+from training.rlhf.rollout.rows import SampleRequest
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
@@ -328,12 +328,12 @@ class Model:
 
 def _requested_samples(
     prompts: Sequence[Sequence[int]], parameters: SamplingParameters, samples: int, adapter: str | None
-) -> Iterator[Wanted]:
+) -> Iterator[SampleRequest]:
     """Every choice of the request, each with a seed of its own."""
     for number, prompt in enumerate(prompts):
         ids = tuple(prompt)
         for sample in range(samples):
-            yield Wanted(
+            yield SampleRequest(
                 prompt=ids,
                 parameters=parameters,
                 seed=parameters.seed + number * samples + sample,

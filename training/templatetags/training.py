@@ -38,7 +38,7 @@ _BADGES = {
     RunState.STOPPED: "warn",
 }
 
-_DEEDS = {
+_ACTION_LABELS = {
     "round.draft": _("drafted"),
     "round.open": _("opened"),
     "round.recipe": _("changed the recipe"),
@@ -57,9 +57,9 @@ _DEEDS = {
 
 
 @register.filter
-def deed(action: str) -> str | Promise:
+def action_label(action: str) -> str | Promise:
     """An action of the audit log in words; one without words as it is."""
-    return _DEEDS.get(action, action)
+    return _ACTION_LABELS.get(action, action)
 
 
 @register.filter

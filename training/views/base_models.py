@@ -22,7 +22,7 @@ from training.selectors.base_models import additions_shown, base_of, bases_for, 
 from training.selectors.projects import managed_projects
 from training.services.registry.base_estimates import estimates_of
 from training.services.registry.base_models import (
-    Wanted,
+    NewBaseModel,
     allowed_roots,
     cancel_addition,
     inspect_again,
@@ -184,11 +184,11 @@ def _shown_again(form: forms.Form) -> Any:
         return None
 
 
-def _new_base(origin: BaseOrigin, form: forms.Form) -> Wanted:
+def _new_base(origin: BaseOrigin, form: forms.Form) -> NewBaseModel:
     values = dict(form.cleaned_data)
     if origin == BaseOrigin.HUB and not values.pop("accept"):
         raise Refusal(_("Read the licence and accept it first."), field="accept")
-    return Wanted(origin=origin, **values)
+    return NewBaseModel(origin=origin, **values)
 
 
 def _blame(form: forms.Form, refusal: Refusal) -> None:

@@ -23,7 +23,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.allocation import reservations
-from annotation.selectors.kept import kept
+from annotation.selectors.cached_counts import cached
 from annotation.selectors.tables.search import few_of, is_common
 from annotation.selectors.tables.table import Choice, Filter, never
 
@@ -53,7 +53,7 @@ def _tags(project: Project) -> Sequence[Choice]:
 
 def tags_of(project: Project) -> list[str]:
     """Return the tags of the project's prompts in order; of a large project those of a while ago."""
-    return kept(lambda: _tags_in_use(project), "tags of prompts", project.pk)
+    return cached(lambda: _tags_in_use(project), "tags of prompts", project.pk)
 
 
 def _tags_in_use(project: Project) -> list[str]:
@@ -139,7 +139,7 @@ def with_response_of(rows: QuerySet[Any], _project: Project, value: str) -> Quer
 
 def tools(project: Project) -> Sequence[Choice]:
     """Return the tools that agents called; of a large project those of a while ago."""
-    return [(tool, tool) for tool in kept(lambda: _tools_in_use(project), "tools of traces", project.pk)]
+    return [(tool, tool) for tool in cached(lambda: _tools_in_use(project), "tools of traces", project.pk)]
 
 
 def _tools_in_use(project: Project) -> list[str]:

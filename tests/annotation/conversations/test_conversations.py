@@ -130,5 +130,5 @@ def test_the_list_counts_turns_and_annotated_turns(conversation: Conversation, a
     add_turn(conversation=conversation, text="And coffee?", before=turn, continuation=None)
     begin_conversation(project=conversation.project, annotator=bob)
     row: Any = conversations_of(conversation.project, annotator=alice).get()
-    assert (row.said, row.judged) == (2, 0)
+    assert (row.turn_count, row.judged) == (2, 0)
     assert conversations_of(conversation.project).count() == 2

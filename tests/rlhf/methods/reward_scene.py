@@ -8,7 +8,7 @@ import torch
 from tests.rlhf.methods.test_methods import CPU, LORA, batch_of, spec_of
 from tests.rlhf.runs import row
 from training.contract import RewardSettings, SnapshotRow
-from training.rlhf.data import Wanted, build_examples
+from training.rlhf.data import UsedLabels, build_examples
 from training.rlhf.loop.evaluation import Account
 from training.rlhf.methods.reward import RewardModelling, read_rewards
 from training.rlhf.model.backbone import Backbone
@@ -38,7 +38,7 @@ def mixed() -> list[SnapshotRow]:
 
 
 def examples_of(backbone: Backbone, rows: Sequence[SnapshotRow], *, ties: bool = True) -> list[Example]:
-    requirements = Wanted(ranks="tied" if ties else "decided", criteria=None)
+    requirements = UsedLabels(ranks="tied" if ties else "decided", criteria=None)
     return build_examples(rows, backbone.tokenizer, max_tokens=128, context=False, labels=requirements).train
 
 

@@ -19,7 +19,7 @@ from training.contract import (
     read_spec,
     settings_from_json,
 )
-from training.rlhf.data import Examples, Wanted, build_examples
+from training.rlhf.data import Examples, UsedLabels, build_examples
 from training.rlhf.losses import bradley_terry, dpo
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
@@ -34,7 +34,7 @@ def tokenizer():
 
 
 def built(tokenizer, *rows: SnapshotRow, use_corrections: bool = False) -> Examples:
-    requirements = Wanted(corrections=use_corrections)
+    requirements = UsedLabels(corrections=use_corrections)
     return build_examples([USABLE, *rows], tokenizer, max_tokens=256, context=False, labels=requirements)
 
 
@@ -161,7 +161,7 @@ def test_corrections_alone_are_enough_to_learn_from(tokenizer) -> None:
     with pytest.raises(ContractError, match="1 × no preference was asked for"):
         build_examples([judged], tokenizer, max_tokens=64, context=False)
     examples = build_examples(
-        [judged], tokenizer, max_tokens=64, context=False, labels=Wanted(corrections=True)
+        [judged], tokenizer, max_tokens=64, context=False, labels=UsedLabels(corrections=True)
     )
     assert examples.train[0].pairs == ((0, 1),)
 

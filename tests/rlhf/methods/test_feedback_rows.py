@@ -5,7 +5,7 @@ import pytest
 from tests.rlhf.methods.policies import examples_of, method_of, step
 from tests.rlhf.runs import row
 from training.contract import KtoSettings, LoraSettings
-from training.rlhf.data import Wanted, build_examples
+from training.rlhf.data import UsedLabels, build_examples
 from training.rlhf.methods.kto import said_good
 from training.rlhf.model.backbone import Backbone
 
@@ -41,7 +41,7 @@ def test_thumbs_are_good_and_bad_answers_for_kto_with_their_weight(backbone: Bac
 def test_a_rewrite_is_a_pair_for_a_reward_model_and_a_thumb_is_none(backbone: Backbone):
     rewrite = row("c", ["no, never", "in the east"], [2, 1], weight=0.25, feedback="rewrite")
     examples = build_examples(
-        [rewrite, thumb("a", 1)], backbone.tokenizer, max_tokens=128, context=False, labels=Wanted()
+        [rewrite, thumb("a", 1)], backbone.tokenizer, max_tokens=128, context=False, labels=UsedLabels()
     )
     [pair] = examples.train
     assert (pair.ranks, pair.weight) == ((2, 1), 0.25)

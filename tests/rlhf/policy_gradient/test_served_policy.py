@@ -32,7 +32,7 @@ from training.contract import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import served
-from training.rlhf.policy_gradient.served import Asked, ServedPolicy
+from training.rlhf.policy_gradient.served import BatchRequest, ServedPolicy
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import ServerError
 
@@ -236,7 +236,7 @@ def draw(
     seeds: Sequence[int] = (5,),
 ) -> list[list[Sample]]:
     """One sample of each prompt, one token long."""
-    request = Asked(prompts, SamplingParameters(max_tokens=1), 1, seeds)
+    request = BatchRequest(prompts, SamplingParameters(max_tokens=1), 1, seeds)
     drawn = policy.drawn(step, lambda _: request, last=step + 1, stopped=lambda: False)
     assert drawn is not None
     return drawn.samples

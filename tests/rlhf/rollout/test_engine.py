@@ -19,7 +19,7 @@ from training.rlhf.rollout import Delta, SamplingParameters, rollout
 from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import Handle, Wanted
+from training.rlhf.rollout.rows import Handle, SampleRequest
 
 SHAPES = {
     "narrow": LoraSettings(rank=1, targets=("q_proj",)),
@@ -62,9 +62,11 @@ def engine_of(backbone: Backbone, **choices: Any) -> Engine:
 
 def request_of(
     prompt: list[int], adapter: str | None = None, *, seed: int = 0, place: int = 0, **choices: Any
-) -> Wanted:
+) -> SampleRequest:
     parameters = SamplingParameters(**{"max_tokens": 12, **choices})
-    return Wanted(prompt=tuple(prompt), parameters=parameters, seed=seed, adapter=adapter, place=(place, 0))
+    return SampleRequest(
+        prompt=tuple(prompt), parameters=parameters, seed=seed, adapter=adapter, place=(place, 0)
+    )
 
 
 def run(engine: Engine) -> None:
@@ -72,12 +74,12 @@ def run(engine: Engine) -> None:
         engine.step()
 
 
-def alone(backbone: Backbone, request: Wanted) -> list[Any]:
+def alone(backbone: Backbone, request: SampleRequest) -> list[Any]:
     parameters = replace(request.parameters, seed=request.seed)
     return rollout(backbone, [list(request.prompt)], parameters, adapter=request.adapter)[0]
 
 
-def drawn_request(chance: random.Random, names: list[str | None]) -> Wanted:
+def drawn_request(chance: random.Random, names: list[str | None]) -> SampleRequest:
     """A request like those of strangers: any adapter, prompt, length and way of sampling."""
     length = chance.choice([1, 2, 5, 30])
     return request_of(

@@ -22,7 +22,7 @@ from training.rlhf.policy_gradient import loop
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import Wanted
+from training.rlhf.rollout.rows import SampleRequest
 from training.rlhf.rollout.static_shapes import Compute, StaticLane, StaticShapes, bucket, shapes_for
 
 PROMPTS = [[0] + [65 + (number * 7 + place) % 40 for place in range(3 + 11 * number)] for number in range(5)]
@@ -133,7 +133,8 @@ def test_rows_of_two_adapters_are_refused(backbone: Backbone):
     shapes = StaticShapes(backbone, rows=2, width=50)
     engine = Engine(backbone, ends=end_tokens(backbone), max_rows=2, make_lane=lambda: StaticLane(shapes))
     requests = [
-        Wanted(prompt=(0, 70), parameters=PARAMETERS, seed=1, adapter=adapter) for adapter in (None, "policy")
+        SampleRequest(prompt=(0, 70), parameters=PARAMETERS, seed=1, adapter=adapter)
+        for adapter in (None, "policy")
     ]
     handle = engine.submit(requests)
     while engine.busy:

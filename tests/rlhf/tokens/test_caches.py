@@ -12,7 +12,7 @@ import torch
 
 from tests.rlhf.runs import files_of, judgments, make_run, row, train
 from training.contract import RunSpec, read_spec, write_spec
-from training.rlhf.data import Examples, Wanted, build_examples
+from training.rlhf.data import Examples, UsedLabels, build_examples
 from training.rlhf.loop import reference as reference_module
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.reference import Reference
@@ -22,7 +22,7 @@ from training.rlhf.tokens.packing import pack
 from training.rlhf.tokens.stored import Stored
 from training.rlhf.tokens.token_cache import TokenCache
 
-EVERYTHING = Wanted(categories=None, missing=None, corrections=True)
+EVERYTHING = UsedLabels(categories=None, missing=None, corrections=True)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_another_setting_snapshot_or_tokenizer_is_not_taken_for_the_same(
     passages = [{"title": "Sky", "sentences": ["It is blue."]}]
     rows = [row("j", ["yes", "no"], [1, 2], context=passages)]
 
-    def tokenised(*, context: bool = False, digest: str = "d", requirements: Wanted | None = None) -> int:
+    def tokenised(*, context: bool = False, digest: str = "d", requirements: UsedLabels | None = None) -> int:
         before = len(encoded)
         tokens = TokenCache(tmp_path, snapshot_digest=digest, tokenizer=backbone.tokenizer)
         build_examples(
@@ -87,7 +87,7 @@ def test_another_setting_snapshot_or_tokenizer_is_not_taken_for_the_same(
 
     assert tokenised() == 2
     assert tokenised(context=True) == 2
-    assert tokenised(requirements=Wanted(categories=None)) == 2  # with places
+    assert tokenised(requirements=UsedLabels(categories=None)) == 2  # with places
     assert tokenised(digest="other") == 2
     assert tokenised() == tokenised(context=True) == 0
     template = backbone.tokenizer.chat_template

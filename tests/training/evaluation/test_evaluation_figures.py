@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.figures.evaluation_statistics import (
-    Found,
+    PromptMeasurements,
     figures_of,
     mean_of,
     outcome_of,
@@ -66,16 +66,19 @@ def test_the_interval_of_a_win_rate_covers_the_truth_at_least_as_often_as_it_say
 # The round that the issue describes: 7 held-out prompts, 5 with identical responses, four of these with
 # rewards that differ by 1e-7, and two prompts with clearly higher rewards.
 _IDENTICAL = [
-    Found(texts=("the same", "the same"), reward=(1.0, 1.0 + noise), heads={}, rules={})
+    PromptMeasurements(texts=("the same", "the same"), reward=(1.0, 1.0 + noise), heads={}, rules={})
     for noise in (1e-7, 1e-7, 1e-7, 1e-7, 0.0)
 ]
-_DIFFERENT = [Found(texts=("old", "new"), reward=(0.5, gained), heads={}, rules={}) for gained in (0.75, 1.0)]
+_DIFFERENT = [
+    PromptMeasurements(texts=("old", "new"), reward=(0.5, gained), heads={}, rules={})
+    for gained in (0.75, 1.0)
+]
 
 
 def test_identical_responses_are_ties_and_gain_exactly_nothing():
     assert [pair.outcome(0.0) for pair in _IDENTICAL] == [0.5] * 5
     assert [pair.gain(0.0) for pair in _IDENTICAL] == [0.0] * 5
-    assert Found(texts=("the same", " the same\n"), heads={}, rules={}).same
+    assert PromptMeasurements(texts=("the same", " the same\n"), heads={}, rules={}).same
 
 
 def test_the_replayed_round_is_no_win():
@@ -91,7 +94,9 @@ def test_the_replayed_round_is_no_win():
 
 
 def test_scores_within_the_noise_of_the_reward_model_gain_nothing():
-    close = Found(texts=("old", "new"), reward=(1.0, 1.25), heads={"score": (1.0, 1.25)}, rules={})
+    close = PromptMeasurements(
+        texts=("old", "new"), reward=(1.0, 1.25), heads={"score": (1.0, 1.25)}, rules={}
+    )
     figures = figures_of([close], noise=[0.125])
     # 4 · 0.125 = 0.5 is more than the difference of 0.25.
     assert (figures["tolerance"]["value"], figures["tied"]) == (0.5, 1)
@@ -100,8 +105,8 @@ def test_scores_within_the_noise_of_the_reward_model_gain_nothing():
 
 
 def test_the_win_rate_at_equal_length_is_below_the_raw_one_where_only_longer_responses_win():
-    longer = [Found(texts=("a" * 20, "b" * 60), reward=(0.0, 1.0), heads={}, rules={})] * 16
-    shorter = [Found(texts=("a" * 60, "b" * 20), reward=(1.0, 0.0), heads={}, rules={})] * 4
+    longer = [PromptMeasurements(texts=("a" * 20, "b" * 60), reward=(0.0, 1.0), heads={}, rules={})] * 16
+    shorter = [PromptMeasurements(texts=("a" * 60, "b" * 20), reward=(1.0, 0.0), heads={}, rules={})] * 4
     figures = figures_of([*longer, *shorter])
     assert figures["win_rate"]["value"] == 0.8
     assert figures["length_controlled"]["value"] < 0.7
@@ -117,9 +122,9 @@ def test_ratios_are_of_sums_and_undefined_against_nothing():
 
 def test_a_rule_counts_only_prompts_on_both_texts_of_which_it_has_a_verdict():
     pairs = [
-        Found(texts=("a", "b"), heads={}, rules={"right": (0.0, 1.0)}),
-        Found(texts=("a", "b"), heads={}, rules={"right": (None, 1.0)}),
-        Found(texts=("a", "a"), heads={}, rules={}),
+        PromptMeasurements(texts=("a", "b"), heads={}, rules={"right": (0.0, 1.0)}),
+        PromptMeasurements(texts=("a", "b"), heads={}, rules={"right": (None, 1.0)}),
+        PromptMeasurements(texts=("a", "a"), heads={}, rules={}),
     ]
     figures = figures_of(pairs)
     assert figures["rules"]["right"]["gain"]["prompts"] == 1

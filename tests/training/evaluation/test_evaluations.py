@@ -12,7 +12,7 @@ from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.models import EvaluatedPrompt, Evaluation
-from training.selectors.evaluations import asked_of_people, people_say
+from training.selectors.evaluations import judgment_progress, people_say
 
 pytestmark = pytest.mark.django_db
 
@@ -240,7 +240,7 @@ def test_a_vote_of_people_counts_ties_half_and_machines_not_at_all(
     by_people = people_say(evaluation.checkpoint, evaluation.parent)
     assert by_people.held_out.value == 0.75
     assert by_people.held_out_judgments == 2
-    progress = asked_of_people(evaluation)
+    progress = judgment_progress(evaluation)
     assert (progress.comparisons, progress.judgments, progress.possible) == (3, 2, 6)
 
 

@@ -9,10 +9,10 @@ from annotation.models import User
 from training.choices import BaseOrigin
 from training.models import BaseModelAddition
 from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import Wanted, request_base_model
+from training.services.registry.base_models import NewBaseModel, request_base_model
 
 
-def added(request: Wanted, user: User) -> BaseModelAddition:
+def added(request: NewBaseModel, user: User) -> BaseModelAddition:
     """The addition after a worker has done it."""
     addition = request_base_model(new_base=request, requested_by=user)
     do_addition(addition.pk)
@@ -20,8 +20,8 @@ def added(request: Wanted, user: User) -> BaseModelAddition:
     return addition
 
 
-def of_folder(folder: Path) -> Wanted:
-    return Wanted(origin=BaseOrigin.FOLDER, folder=str(folder))
+def of_folder(folder: Path) -> NewBaseModel:
+    return NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(folder))
 
 
 def leftovers(settings: Settings) -> list[str]:

@@ -23,7 +23,7 @@ from training.services.registry.base_adding import do_addition, sweep_additions
 from training.services.registry.base_estimates import CACHE_TOKENS, estimates_of
 from training.services.registry.base_models import (
     STARTER_PACKAGE,
-    Wanted,
+    NewBaseModel,
     inspect_again,
     remove_base_model,
     request_base_model,
@@ -145,7 +145,7 @@ def test_only_an_administrator_adds_and_a_name_is_taken_once(server_folder: Path
     register_starter(name="taken")
     with pytest.raises(Refusal, match="is called taken"):
         request_base_model(
-            new_base=Wanted(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
+            new_base=NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
             requested_by=admin,
         )
 
@@ -196,7 +196,7 @@ def test_a_gguf_file_becomes_a_base_model_and_a_damaged_or_unclear_one_leaves_no
     client.force_login(admin)
     assert "19 × F16, 7 × F32, 3 × Q8_0" in client.get(base.get_absolute_url()).content.decode()
     # A folder with one file is that file.
-    assert added(Wanted(origin=BaseOrigin.FOLDER, folder=str(folder), name="again"), admin).error == ""
+    assert added(NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(folder), name="again"), admin).error == ""
     (folder / "b.gguf").write_bytes(file.read_bytes()[:5000])
     assert "holds 2 GGUF files" in added(of_folder(folder), admin).error
     assert "not a whole GGUF file" in added(of_folder(folder / "b.gguf"), admin).error

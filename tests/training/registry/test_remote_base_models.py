@@ -21,7 +21,12 @@ from training.files.hub.__main__ import download
 from training.models import BaseModel, BaseModelAddition, Checkpoint
 from training.services.registry import base_adding
 from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import Wanted, cancel_addition, look_up_on_hub, request_base_model
+from training.services.registry.base_models import (
+    NewBaseModel,
+    cancel_addition,
+    look_up_on_hub,
+    request_base_model,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("forked_inspections")]
 
@@ -39,8 +44,10 @@ def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield running
 
 
-def of_hub(licence: str | None = "apache-2.0", revision: str = "") -> Wanted:
-    return Wanted(origin=BaseOrigin.HUB, repository="maker/tiny-llama", revision=revision, licence=licence)
+def of_hub(licence: str | None = "apache-2.0", revision: str = "") -> NewBaseModel:
+    return NewBaseModel(
+        origin=BaseOrigin.HUB, repository="maker/tiny-llama", revision=revision, licence=licence
+    )
 
 
 # ── The hub ───────────────────────────────────────────────────────────────────────────
@@ -171,14 +178,14 @@ def test_a_model_of_another_server_is_added_when_that_server_knows_it(
     admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     _served(monkeypatch, settings, httpx.Response(200, json={"data": [{"id": "maker/large"}]}))
-    request = Wanted(
+    request = NewBaseModel(
         origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="maker/large"
     )
     assert added(request, admin).error == ""
     base = BaseModel.objects.get(name="large")
     assert (base.origin, base.has_files, base.files) == (BaseOrigin.SERVER, False, [])
     assert (base.starter.server_url, base.starter.server_model) == ("http://gpu-box:8000/v1", "maker/large")
-    other = Wanted(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="small")
+    other = NewBaseModel(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="small")
     refused = added(other, admin)
     assert refused.state == JobState.FAILED
     assert "It serves: maker/large" in refused.error
@@ -189,10 +196,14 @@ def test_a_server_that_does_not_answer_is_not_added(
     admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     _served(monkeypatch, settings, httpx.Response(500, json={"error": {"message": "broken"}}))
-    request = Wanted(origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="large")
+    request = NewBaseModel(
+        origin=BaseOrigin.SERVER, server_url="http://gpu-box:8000/v1", server_model="large"
+    )
     assert added(request, admin).state == JobState.FAILED
     assert not BaseModel.objects.exists()
-    inside = Wanted(origin=BaseOrigin.SERVER, server_url="http://169.254.169.254/v1", server_model="large")
+    inside = NewBaseModel(
+        origin=BaseOrigin.SERVER, server_url="http://169.254.169.254/v1", server_model="large"
+    )
     with pytest.raises(Refusal) as refused:
         request_base_model(new_base=inside, requested_by=admin)
     assert refused.value.field == "server_url"

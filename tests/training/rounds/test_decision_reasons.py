@@ -8,7 +8,7 @@ from django.utils import translation
 from django.utils.functional import lazy
 
 from training.models import decision_reasons
-from training.models.decision_reasons import reason, said
+from training.models.decision_reasons import reason, reason_text
 
 INTERVAL = {"value": 0.47, "low": 0.2, "high": None}
 BY_PEOPLE = {"by": "people", "parent": "tea-1"}
@@ -46,9 +46,9 @@ KEPT = [
 @pytest.mark.parametrize(("stored", "sentence"), KEPT)
 def test_a_reason_is_said_with_its_figures(stored: Any, sentence: str):
     with translation.override("en"):
-        assert said(stored) == sentence
+        assert reason_text(stored) == sentence
         # It lies in the database as JSON in between.
-        assert said(json.loads(json.dumps(stored))) == sentence
+        assert reason_text(json.loads(json.dumps(stored))) == sentence
 
 
 def test_a_reason_is_said_in_the_language_of_its_reader(monkeypatch: pytest.MonkeyPatch):
@@ -62,9 +62,9 @@ def test_a_reason_is_said_in_the_language_of_its_reader(monkeypatch: pytest.Monk
     (source,) = german
     monkeypatch.setitem(decision_reasons._SENTENCES, "people_came", lazy(catalogue, str)(source))
     with translation.override("de"):
-        assert said(stored) == "3 von 5 da."
+        assert reason_text(stored) == "3 von 5 da."
     with translation.override("en"):
-        assert said(stored) == "3 of 5 annotations by people are in."
+        assert reason_text(stored) == "3 of 5 annotations by people are in."
 
 
 def test_a_code_without_a_sentence_is_never_kept():

@@ -50,9 +50,9 @@ def test_the_default_recipe_ends_a_small_round_without_enough_evidence(undecided
     assert undecided.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert undecided.verdict == Verdict.NOT_ENOUGH_EVIDENCE
     assert deeds(undecided)[-1] == ("round.not_enough_evidence", None)
-    assert "not validated" in " ".join(undecided.reasons_said)
+    assert "not validated" in " ".join(undecided.reason_texts)
     # 94 comparisons would show a win rate of 70 %; there are only 22 held-out prompts.
-    assert "22 of the wanted 94 blind comparisons" in undecided.reasons_said[-1]
+    assert "22 of the wanted 94 blind comparisons" in undecided.reason_texts[-1]
 
 
 def test_the_next_round_goes_on_with_the_parent_and_asks_people_about_both(undecided: Round):

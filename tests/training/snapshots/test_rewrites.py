@@ -20,7 +20,7 @@ from training.contract import SnapshotRow, read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint
 from training.rlhf.data import build_examples
-from training.rlhf.tokens.labels import Wanted
+from training.rlhf.tokens.labels import UsedLabels
 from training.services.sampling import continuing
 from training.services.snapshots import freeze_snapshot
 
@@ -150,7 +150,7 @@ def test_a_rewrite_gives_a_pair_an_example_and_a_span(
             tokenizer,
             max_tokens=256,
             context=False,
-            labels=Wanted(**kinds),  # type: ignore[arg-type]
+            labels=UsedLabels(**kinds),  # type: ignore[arg-type]
         )
         return [
             [

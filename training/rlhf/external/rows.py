@@ -29,7 +29,7 @@ from training.rlhf.data import build_examples
 from training.rlhf.methods.kto import said_good
 from training.rlhf.tokens.encoding import Answered, Encoder
 from training.rlhf.tokens.example import Example
-from training.rlhf.tokens.labels import Wanted
+from training.rlhf.tokens.labels import UsedLabels
 
 Row = dict[str, Any]
 
@@ -128,12 +128,12 @@ class _TextEncoder(Encoder):
         return Answered((0, len(self.texts) - 1), 1)
 
 
-def _used_labels(settings: Settings) -> Wanted:
+def _used_labels(settings: Settings) -> UsedLabels:
     if isinstance(settings, PreferenceSettings):
-        return Wanted(ranks="decided", corrections=settings.use_corrections)
+        return UsedLabels(ranks="decided", corrections=settings.use_corrections)
     if isinstance(settings, KtoSettings):
         rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)
-        return Wanted(
+        return UsedLabels(
             ranks="decided" if "ranks" in settings.sources else "none",
             criteria=(frozenset(settings.criteria) or None) if rated else frozenset(),
             verdicts="verdicts" in settings.sources,
@@ -141,7 +141,7 @@ def _used_labels(settings: Settings) -> Wanted:
             remedy="Ask for thumbs or ratings, or name other sources",
         )
     if isinstance(settings, SftSettings):
-        return Wanted(
+        return UsedLabels(
             ranks="none",
             written=frozenset(settings.sources),
             nothing=f"has no text to be imitated ({', '.join(settings.sources)})",

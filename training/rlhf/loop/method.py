@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec, SnapshotRow
-from training.rlhf.data import Examples, Wanted
+from training.rlhf.data import Examples, UsedLabels
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.example import Example
@@ -62,7 +62,7 @@ class TrainingMethod(Protocol):
     """Kind of the run's checkpoint."""
     adapter: str
     """Name of the adapter that is trained."""
-    wanted: Wanted
+    wanted: UsedLabels
     """Labels of a snapshot that it learns from."""
     start_is_candidate: bool = False
     """True if the state before the first step is evaluated and may be the best."""

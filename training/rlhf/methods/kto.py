@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import CheckpointKind, KtoSettings, RunSpec
-from training.rlhf.data import Wanted
+from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.reference import Reference
@@ -67,7 +67,7 @@ class KahnemanTversky(TrainingMethod):
         self._reference_kl = 0.0
         self._weight_good, self._weight_bad = weights_of_kinds(settings, 1.0, 1.0)
         rated = not {"thumbs", "ratings"}.isdisjoint(settings.sources)
-        self.wanted = Wanted(
+        self.wanted = UsedLabels(
             ranks="decided" if "ranks" in settings.sources else "none",
             criteria=(frozenset(settings.criteria) or None) if rated else frozenset(),
             verdicts="verdicts" in settings.sources,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
-from training.rlhf.data import Wanted
+from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.reference import Reference
@@ -71,7 +71,7 @@ class DirectPreference(TrainingMethod):
         self._continues_ties = LOG_TIE in backbone.extras(self.adapter)
         if self._learns_ties and not self._continues_ties:
             backbone.add_extra(self.adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
-        self.wanted = Wanted(
+        self.wanted = UsedLabels(
             ranks="tied" if self._learns_ties else "decided",
             corrections=settings.use_corrections,
             changes_alone=settings.correction_tokens == "changed",

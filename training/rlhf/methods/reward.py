@@ -21,7 +21,7 @@ from training.contract import (
     RunSpec,
 )
 from training.contract.methods.reward import STEPS
-from training.rlhf.data import Wanted
+from training.rlhf.data import UsedLabels
 from training.rlhf.loop.method import Outcome, Trained, TrainingMethod, start_adapter
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
@@ -253,14 +253,14 @@ def _objectives(backbone: Backbone, adapter: str, spec: RunSpec, settings: Rewar
     return objectives
 
 
-def _used_labels(settings: RewardSettings) -> Wanted:
+def _used_labels(settings: RewardSettings) -> UsedLabels:
     """Return the labels that the objectives use."""
     models_ties = settings.loss == "davidson" or settings.ties == "davidson"
     decided = settings.loss != "none" and not models_ties
     others = settings.ratings or settings.segments or settings.completeness
     only_pairs = settings.loss != "none" and not others
     lacks = settings.completeness.categories or None if settings.completeness else ()
-    return Wanted(
+    return UsedLabels(
         ranks="none" if settings.loss == "none" else "decided" if decided else "tied",
         criteria=frozenset(head.criterion for head in settings.ratings),
         # All of them, so that a head whose category nobody marked can tell which there are.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.contract import CheckpointKind, RunSpec, SftSettings
-from training.rlhf.data import Wanted
+from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.reference import Reference
@@ -42,7 +42,7 @@ class SupervisedFineTuning(TrainingMethod):
         self._by_token = settings.normalise == "token"
         start_adapter(backbone, self.adapter, spec, settings.trained)
         self._reference = Reference(backbone, spec, settings.trained, cache=cache)
-        self.wanted = Wanted(
+        self.wanted = UsedLabels(
             ranks="none",
             written=frozenset(settings.sources),
             nothing=f"has no text to be imitated ({', '.join(settings.sources)})",

@@ -55,7 +55,7 @@ from training.rlhf.policy_gradient.sampling import (
     seeds_of_step,
     staleness_figures,
 )
-from training.rlhf.policy_gradient.served import Asked, Drawn, ServedPolicy
+from training.rlhf.policy_gradient.served import BatchRequest, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.update import evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
@@ -188,11 +188,13 @@ class SamplingLoop(SteppingLoop):
         assert drawn is not None  # noqa: S101 - else there was a reason to stop
         return Sampled.of(prompts, drawn.samples, version=drawn.version)
 
-    def _request(self, step: int) -> Asked:
+    def _request(self, step: int) -> BatchRequest:
         """Return the batch of a step as a server is asked for it."""
         prompts = self._prompts_of(step)
         seeds = seeds_of_step(prompts, step, seed=self._seed)
-        return Asked([prompt.ids for prompt in prompts], self._sampler, self._own.rollout.samples, seeds)
+        return BatchRequest(
+            [prompt.ids for prompt in prompts], self._sampler, self._own.rollout.samples, seeds
+        )
 
     def _prompts_of(self, step: int) -> list[Prompt]:
         return examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)

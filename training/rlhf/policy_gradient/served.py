@@ -38,7 +38,7 @@ _GAP_TOLD = 0.5
 """Nats between trainer and server, per token, that no rounding explains."""
 
 
-class Asked(NamedTuple):
+class BatchRequest(NamedTuple):
     """A batch to be drawn: `n` samples of every prompt, by seeds of the prompts' first ones."""
 
     prompts: Sequence[Sequence[int]]
@@ -95,7 +95,7 @@ class ServedPolicy:
         self._newest = 0
         self._loaded: int | None = None
         self._is_first = True
-        self._ahead: Ahead[Asked, Drawn] = Ahead(self._draw, most=settings.max_staleness)
+        self._ahead: Ahead[BatchRequest, Drawn] = Ahead(self._draw, most=settings.max_staleness)
         self._servers = RolloutServers(
             urls, backbone, settings, key=key, attempts=_ATTEMPTS, pause=_PAUSE, transport=transport
         )
@@ -111,7 +111,12 @@ class ServedPolicy:
         self._servers.close()
 
     def drawn(
-        self, step: int, make_request: Callable[[int], Asked], *, last: int, stopped: Callable[[], bool]
+        self,
+        step: int,
+        make_request: Callable[[int], BatchRequest],
+        *,
+        last: int,
+        stopped: Callable[[], bool],
     ) -> Drawn | None:
         """Return the batch of a step, drawn by the policy as it is or, within the bound, as it was.
 
@@ -156,7 +161,7 @@ class ServedPolicy:
         self._written[step] = name
         self._newest = step
 
-    def _draw(self, request: Asked, version: int) -> Drawn:
+    def _draw(self, request: BatchRequest, version: int) -> Drawn:
         """Draw a batch, in the thread of `Ahead`."""
         if version != self._loaded:
             older = [written for written in list(self._written) if written < version]

@@ -19,7 +19,7 @@ from training.rlhf.rollout.drawing import draw_tokens
 from training.rlhf.rollout.lane import Lane
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.rollout.prefixes import Prefixes
-from training.rlhf.rollout.rows import Handle, Row, Slot, Wanted, tokens_held
+from training.rlhf.rollout.rows import Handle, Row, SampleRequest, Slot, tokens_held
 from training.rlhf.rollout.samples import OnDelta
 
 READ_AT_ONCE = 4096
@@ -103,7 +103,7 @@ class Engine:
         """Return whether one more sample would be written at once, if its keys find place."""
         return not self._waiting and (self._max_rows is None or self.running < self._max_rows)
 
-    def submit(self, samples: Iterable[Wanted], on_delta: OnDelta | None = None) -> Handle:
+    def submit(self, samples: Iterable[SampleRequest], on_delta: OnDelta | None = None) -> Handle:
         """Ask for samples; they begin with the next steps.
 
         on_delta: told of text as it becomes certain; the last delta of a sample holds the sample. What it
@@ -119,7 +119,7 @@ class Engine:
         self._waiting += handle.rows
         return handle
 
-    def _check(self, samples: Sequence[Wanted]) -> None:
+    def _check(self, samples: Sequence[SampleRequest]) -> None:
         context = context_length(self._backbone)
         for sample in samples:
             if not sample.prompt:

@@ -8,7 +8,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.engine import READ_AT_ONCE as _READ_AT_ONCE
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import Wanted
+from training.rlhf.rollout.rows import SampleRequest
 from training.rlhf.rollout.samples import Cancelled, OnDelta, Sample
 from training.rlhf.rollout.static_shapes import StaticLane, StaticShapes
 from training.rlhf.sampling import MAX_SEED, SamplingParameters
@@ -89,12 +89,12 @@ def _requested_samples(
     n: int,
     adapter: str | None,
     seeds: Sequence[int] | None,
-) -> Iterator[Wanted]:
+) -> Iterator[SampleRequest]:
     for number, prompt in enumerate(prompts):
         first = parameters.seed if seeds is None else seeds[number]
         ids = tuple(prompt)
         for sample in range(n):
-            yield Wanted(
+            yield SampleRequest(
                 prompt=ids,
                 parameters=parameters,
                 seed=(first + sample) % (MAX_SEED + 1),

@@ -16,7 +16,7 @@ from training.rlhf.sampling import FinishReason, SamplingParameters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class SampleRequest:
     """One sample that is asked for."""
 
     prompt: tuple[int, ...]
@@ -70,7 +70,7 @@ class Handle:
 class Row:
     """One sample being written."""
 
-    wanted: Wanted
+    wanted: SampleRequest
     handle: Handle
     slot: Slot
     generator: Noise
@@ -84,7 +84,7 @@ class Row:
     finished: Sample | None = None
 
     @classmethod
-    def begin(cls, backbone: Backbone, sample: Wanted, handle: Handle, slot: Slot) -> Row:
+    def begin(cls, backbone: Backbone, sample: SampleRequest, handle: Handle, slot: Slot) -> Row:
         """Return a sample without tokens."""
         return cls(
             wanted=sample,

@@ -58,7 +58,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class UsedLabels:
     """Labels that a method learns from."""
 
     ranks: Literal["decided", "tied", "none"] = "decided"
@@ -89,7 +89,7 @@ class Wanted:
 class RowLabels:
     """Labels of a row's completions besides their ranking, as far as a method uses them."""
 
-    def __init__(self, row: SnapshotRow, labels: Wanted, *, again: bool) -> None:
+    def __init__(self, row: SnapshotRow, labels: UsedLabels, *, again: bool) -> None:
         self._row = row
         self._ratings = [item for item in row.ratings if among(item.criterion, labels.criteria)]
         self._flags = [item for item in row.spans if among(item.category, labels.categories)]

@@ -32,8 +32,8 @@ from training.selectors.evaluations import (
     evaluation_of,
     evaluation_settings,
     evaluator_of,
-    found_of,
     in_words,
+    measurements_of,
     trained_by,
 )
 from training.services.evaluation.rules import RuledText, score_by_rules
@@ -154,7 +154,7 @@ def _score(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
     if model is None:
         return "the round trained no reward model"
     for row in work.lacking("reward"):
-        texts = [row.old.text] if found_of(row).same else [row.old.text, row.new.text]
+        texts = [row.old.text] if measurements_of(row).same else [row.old.text, row.new.text]
         try:
             scores = _scores_of(model, row, texts, work, engine)
         except EngineError as error:
@@ -188,7 +188,7 @@ def _measure_noise(model: Checkpoint, work: _Work, engine: Engine) -> None:
 
     Each response is scored alone, and then both in the other order with one of them twice.
     """
-    scored = [row for row in work.rows if row.figures.get("reward") and not found_of(row).same]
+    scored = [row for row in work.rows if row.figures.get("reward") and not measurements_of(row).same]
     for row in scored[:_SCORED_AGAIN]:
         if "noise" in row.figures:
             continue
@@ -272,7 +272,7 @@ def _ruled(prompt: Prompt, answer: Completion) -> RuledText:
 
 def _finish(evaluation: Evaluation, rows: Sequence[EvaluatedPrompt], notes: dict[str, str]) -> None:
     noise = [row.figures["noise"] for row in rows if "noise" in row.figures]
-    figures = figures_of([found_of(row) for row in rows], noise=noise)
+    figures = figures_of([measurements_of(row) for row in rows], noise=noise)
     evaluation.figures = {"format": FIGURES_FORMAT, **figures, "notes": notes}
     Evaluation.objects.filter(pk=evaluation.pk, finished_at__isnull=True).update(
         figures=evaluation.figures, finished_at=Now()
@@ -286,7 +286,7 @@ def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = 
     Their judgments measure and never train. What was asked already, in whichever round, is not asked again.
     """
     rows = evaluation.rows.select_related("prompt__project", "old", "new")
-    differing = [row for row in rows if not found_of(row).same][:most]
+    differing = [row for row in rows if not measurements_of(row).same][:most]
     for row in differing:
         completions = [row.old, row.new]
         if not _asked_already(completions):

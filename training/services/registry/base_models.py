@@ -28,7 +28,7 @@ JOB = "base-model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class NewBaseModel:
     """A base model to be added; each origin reads the fields that it needs."""
 
     origin: BaseOrigin
@@ -64,7 +64,7 @@ def look_up_on_hub(*, repository: str, revision: str = "") -> HubModel:
         raise Refusal(str(error), field="repository") from error
 
 
-def request_base_model(*, new_base: Wanted, requested_by: User) -> BaseModelAddition:
+def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseModelAddition:
     """Have a worker add a base model. A worker is told after the commit.
 
     For superusers alone: it fills a disk or sends a key to a server. Refuses a name that is taken or not
@@ -220,7 +220,7 @@ def _require_free_name(name: str) -> None:
         )
 
 
-def _of_hub(new_base: Wanted) -> dict[str, Any]:
+def _of_hub(new_base: NewBaseModel) -> dict[str, Any]:
     model = look_up_on_hub(repository=new_base.repository, revision=new_base.revision)
     if new_base.licence != model.licence:
         raise Refusal(
@@ -235,7 +235,7 @@ def _of_hub(new_base: Wanted) -> dict[str, Any]:
     return {"repository": model.repository, "revision": model.revision, "licence": model.licence}
 
 
-def _of_server(new_base: Wanted) -> dict[str, Any]:
+def _of_server(new_base: NewBaseModel) -> dict[str, Any]:
     if not new_base.server_model.strip():
         raise Refusal(_("Write the model’s name on the server."), field="server_model")
     try:

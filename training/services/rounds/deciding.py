@@ -27,7 +27,7 @@ from training.choices import (
     Verdict,
 )
 from training.models import Checkpoint, Round, RoundStep
-from training.models.decision_reasons import said
+from training.models.decision_reasons import reason_text
 from training.selectors.evaluations import evaluation_of, trained_by
 from training.selectors.projects import checkpoints_of
 from training.selectors.round_states import can_decide
@@ -208,7 +208,7 @@ def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoi
     reasons = Round.objects.values_list("reasons", flat=True).get(pk=round_.pk)
     # The log is one for all who read it, whoever decided.
     with translation.override("en"):
-        reasons_said = [said(reason) for reason in reasons]
+        reason_texts = [reason_text(reason) for reason in reasons]
     audit.record(
         action=action,
         subject=round_,
@@ -216,7 +216,7 @@ def _decided(action: str, round_: Round, actor: User | None, candidate: Checkpoi
         project=round_.project,
         details={
             "checkpoint": candidate.name if candidate else None,
-            "reasons": reasons_said,
+            "reasons": reason_texts,
             **({"note": note.strip()} if note.strip() else {}),
         },
     )

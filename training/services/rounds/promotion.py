@@ -9,12 +9,12 @@ from training.contract import PolicyGradientSettings
 from training.figures.evaluation_statistics import Figure, outcomes_of, win_rate
 from training.figures.win_rate_interval import prompts_needed
 from training.models import Evaluation, Round
-from training.models.decision_reasons import Reason, reason, said
+from training.models.decision_reasons import Reason, reason, reason_text
 from training.recipe import PromotionSettings, Recipe
 from training.selectors.evaluations import (
-    asked_of_people,
     evaluation_of,
-    found_of,
+    judgment_progress,
+    measurements_of,
     people_say,
     tolerance_in,
     trained_by,
@@ -39,7 +39,7 @@ class Decision:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Return the reasons as sentences."""
-        return tuple(map(said, self.reasons))
+        return tuple(map(reason_text, self.reasons))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ def decision_of(*, round_: Round) -> Decision:
     reasons = [explanation for condition in conditions for explanation in condition.reasons]
     waits = any(condition.waits for condition in conditions)
     if verdict == Verdict.NOT_ENOUGH_EVIDENCE and not waits:
-        reasons += _asked_of_people(evaluation)
+        reasons += _reasons_by_people(evaluation)
     return Decision(verdict=verdict, waits=waits, reasons=tuple(reasons))
 
 
@@ -83,7 +83,7 @@ def comparisons_wanted() -> int:
     return prompts_needed(0.7, power=0.8)
 
 
-def _asked_of_people(evaluation: Evaluation) -> Iterator[Reason]:
+def _reasons_by_people(evaluation: Evaluation) -> Iterator[Reason]:
     """Say how many comparisons people are asked, and how many would show something."""
     differing = evaluation.figures["prompts"] - evaluation.figures["same"]
     if differing:
@@ -123,7 +123,7 @@ def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Co
 
 
 def _people_came(evaluation: Evaluation, requested: int) -> Condition:
-    progress = asked_of_people(evaluation)
+    progress = judgment_progress(evaluation)
     enough = min(requested, progress.possible)
     if not progress.possible:
         return Condition(held=True, reasons=[reason("people_cannot_come")])
@@ -139,7 +139,7 @@ def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
     if recipe.promotion.judged_by == "people":
         return _shown("people", people.outcomes, evaluation, recipe.promotion)
     rows = evaluation.rows.select_related("old", "new")
-    outcomes = outcomes_of([found_of(row) for row in rows], tolerance_in(evaluation.figures))
+    outcomes = outcomes_of([measurements_of(row) for row in rows], tolerance_in(evaluation.figures))
     if evaluation.figures["win_rate"] is None:
         # Without scores, identical responses alone would be ties of nobody's.
         outcomes = []

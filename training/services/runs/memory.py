@@ -229,7 +229,7 @@ class Spread:
         processes = nodes * per_node
         return cls(processes=processes, shards={"none": 1, "full": processes, "node": per_node}[sharding])
 
-    def kept(self, shape: Shape, size: int) -> int:
+    def kept_bytes(self, shape: Shape, size: int) -> int:
         """Return the bytes in one process of what has `size` bytes for all parameters of a base."""
         whole = shape.whole / shape.parameters
         return round(size * (whole + (1 - whole) / self.shards))
@@ -265,7 +265,7 @@ def memory_of(
     base = parameters * base_bytes - _spared(shape, base_bytes, quantization) if holds_base else 0
     trained = trained_parameters(settings, shape, parameters=parameters)
     return Memory(
-        base=spread.kept(shape, base),
+        base=spread.kept_bytes(shape, base),
         trained=_trained(trained, shape, whole=lora is None, base_bytes=base_bytes, spread=spread),
         frozen=adapters * shape.adapter_parameters(settings.lora) * _FLOAT,
         activations=_activations(settings, shape, tokens, base_bytes),
@@ -282,7 +282,7 @@ def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread
         return trained * _TRAINED
     # A block that is cut is rounded before it is gathered, which is counted there.
     rounded = base_bytes if base_bytes < _FLOAT and spread.shards == 1 else 0
-    return spread.kept(shape, trained * (_TRAINED + rounded))
+    return spread.kept_bytes(shape, trained * (_TRAINED + rounded))
 
 
 def _gathered(shape: Shape, *, whole: bool, base_bytes: int) -> int:

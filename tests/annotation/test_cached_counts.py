@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from annotation.selectors import kept as keeping
-from annotation.selectors.kept import is_kept, kept
+from annotation.selectors import cached_counts
+from annotation.selectors.cached_counts import cached, is_cached
 
 
 class Counter:
@@ -23,24 +23,24 @@ class Counter:
 
 def test_what_is_quick_is_computed_each_time():
     count = Counter()
-    assert [kept(count, "quick", 1), kept(count, "quick", 1)] == [1, 2]
-    assert not is_kept("quick", 1)
+    assert [cached(count, "quick", 1), cached(count, "quick", 1)] == [1, 2]
+    assert not is_cached("quick", 1)
 
 
 def test_what_took_long_is_shown_again_but_not_for_another_project(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(cached_counts, "QUICK_SECONDS", 0.001)
     count = Counter(0.02)
-    assert [kept(count, "slow", 1), kept(count, "slow", 1), kept(count, "slow", 2)] == [1, 1, 2]
-    assert is_kept("slow", 1)
+    assert [cached(count, "slow", 1), cached(count, "slow", 1), cached(count, "slow", 2)] == [1, 1, 2]
+    assert is_cached("slow", 1)
 
 
 def test_nothing_found_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(cached_counts, "QUICK_SECONDS", 0.001)
     calls = []
 
     def nothing() -> None:
         time.sleep(0.02)
         calls.append(1)
 
-    assert [kept(nothing, "nothing"), kept(nothing, "nothing")] == [None, None]
+    assert [cached(nothing, "nothing"), cached(nothing, "nothing")] == [None, None]
     assert len(calls) == 1

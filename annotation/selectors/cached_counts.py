@@ -15,7 +15,7 @@ _SHOWN_FOR = 50
 """Lifetime of a cached figure, as a multiple of the time that it took."""
 
 
-def kept(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) -> Value:
+def cached(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) -> Value:
     """Return a figure: from the cache if computing it took long, else computed now.
 
     name: the figure, and the ids of what it is about. at_least: seconds for which it is cached, however
@@ -31,7 +31,7 @@ def kept(compute: Callable[[], Value], *name: str | int, at_least: float = 0.0) 
     return entry[0]
 
 
-def is_kept(*name: str | int) -> bool:
+def is_cached(*name: str | int) -> bool:
     """Return True where a figure is cached."""
     return cache.get(_key(name)) is not None
 
