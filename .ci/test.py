@@ -25,8 +25,8 @@ IN_CI = os.environ.get("CI", "").lower() == "true"
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
-WORKERS = {"SQLite": 3, "PostgreSQL": 3, "SQLite, no pages": 2}
-"""Processes of tests, more than there are cores where many wait for a browser, a server or a trainer."""
+WORKERS = {"SQLite": 3, "PostgreSQL": 2, "SQLite, no pages": 2}
+"""Processes of tests: one more than cores where many tests wait for a server or a trainer."""
 
 
 LEFT_OUT_WHEN_FAST = (

@@ -139,6 +139,8 @@ def gate(gate_of_the_server: Gate) -> Iterator[Gate]:
 def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[Open]:
     """`open_as(alice, "/projects/tea/")` is a page that Alice is signed in on; keywords go to the context.
 
+    With `routed=True` requests of the page can be held back by `page.route` from its beginning.
+
     At the end no page may have written an error to the console: a violation of the content
     security policy is one, and so is an exception in a script.
     """
@@ -149,7 +151,7 @@ def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[O
         if message.type == "error" and not any(meant in message.text for meant in _MEANT):
             complaints.append(message.text)
 
-    def open_page(user: User | None, path: str, **options: object) -> Page:
+    def open_page(user: User | None, path: str, *, routed: bool = False, **options: object) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})  # type: ignore[arg-type]
         contexts.append(context)
         if user is not None:
@@ -161,6 +163,10 @@ def open_as(browser: Browser, live_server: LiveServer, gate: Gate) -> Iterator[O
         page.set_default_timeout(_PATIENCE)
         page.on("console", note)
         page.on("pageerror", lambda error: complaints.append(str(error)))
+        if routed:
+            # Chromium hands requests over from the next page on: one sent right after a first `page.route`
+            # may pass by it.
+            page.route("**/never-asked-for/", lambda route: route.abort())
         page.goto(live_server.url + path)
         return page
 

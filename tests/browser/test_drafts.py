@@ -35,7 +35,7 @@ def prepared(page: Page) -> None:
 
 def open_prepared(open_as: Open, user: User, **options: object) -> Page:
     """The labelling page, once the next comparison lies ready in it."""
-    page = open_as(user, LABEL, **options)
+    page = open_as(user, LABEL, routed=True, **options)
     prepared(page)
     expect(page.locator(".candidate")).to_have_count(2)
     return page
@@ -288,7 +288,7 @@ def test_an_answer_of_a_closed_tab_is_sent_by_the_next(items, alice: User, open_
 
 
 def test_an_answer_whose_receipt_was_lost_is_not_doubled(items, alice: User, open_as: Open):
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     lost: list[str] = []
 
     def lose_the_receipt(route: Route) -> None:

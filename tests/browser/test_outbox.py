@@ -36,7 +36,7 @@ def submit_leaves(page: Page) -> None:
 
 
 def test_a_submit_does_not_wait_for_a_draft_under_way(items, alice: User, open_as: Open):
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     held = hold_drafts(page)
     with page.expect_request("**/draft/"):
         page.keyboard.press("2")
@@ -52,7 +52,7 @@ def test_a_submit_does_not_wait_for_a_draft_under_way(items, alice: User, open_a
 
 
 def test_a_submit_does_not_wait_while_drafts_fail_and_pause(items, alice: User, open_as: Open):
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     page.route("**/draft/", lambda route: route.abort())
     page.keyboard.press("2")
     expect(page.locator("#outbox")).to_contain_text("1 draft kept on this device")
@@ -63,7 +63,7 @@ def test_a_submit_does_not_wait_while_drafts_fail_and_pause(items, alice: User, 
 
 
 def test_a_draft_that_fails_while_one_submits_delays_nothing(items, alice: User, open_as: Open):
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     held = hold_drafts(page)
     # Three failures in a row have made the pause eight seconds long; the fourth is under way.
     with page.expect_request("**/draft/"):
@@ -78,7 +78,7 @@ def test_a_draft_that_fails_while_one_submits_delays_nothing(items, alice: User,
 
 
 def test_drafts_of_a_closed_page_do_not_keep_a_submit_waiting(items, alice: User, open_as: Open):
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     page.route("**/draft/", lambda route: route.abort())
     page.locator("#comment").fill("never sent")
     expect(page.locator("#outbox")).to_contain_text("1 draft kept on this device")
@@ -140,7 +140,7 @@ def test_a_draft_stored_while_the_answer_is_refused_is_no_other_page(items, alic
 
 def test_an_answer_that_is_no_answer_of_the_server_holds_nothing_up(items, alice: User, open_as: Open):
     """A proxy that says 200 with a page of its own: that draft is lost to it, what comes next is not."""
-    page = open_as(alice, LABEL)
+    page = open_as(alice, LABEL, routed=True)
     page.route("**/draft/", lambda route: route.fulfill(status=200, body="<p>Please accept our terms"))
     page.keyboard.press("2")
     expect(page.locator("[data-saved]")).to_contain_text("not saved")
