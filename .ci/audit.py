@@ -51,7 +51,7 @@ def excuses(text: str) -> dict[str, str]:
 
 
 def found_faults(report: dict[str, Any], excused: dict[str, str]) -> list[str]:
-    """What has to be done: packages to update, excuses to take out."""
+    """Remedies: packages to update, excuses to take out."""
     faults, used = [], set()
     for package in report["dependencies"]:
         for one in package.get("vulns", []):

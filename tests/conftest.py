@@ -1,6 +1,6 @@
 """The named cast and the ground that every test stands on.
 
-Alice and Bob label, Carol manages, Oscar belongs to nothing, and `admin` is the superuser.
+Alice and Bob label, Carol manages, Rita reviews, Oscar belongs to nothing, and `admin` is the superuser.
 All sign in with the password `PASSWORD`.
 """
 
@@ -18,7 +18,8 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from pytest_django import Settings
 
-from annotation.models import Project, User
+from annotation.choices import Role
+from annotation.models import Membership, Project, User
 from tests import factories
 
 pytest_plugins = [
@@ -120,6 +121,14 @@ def admin(db: None) -> User:
 def project(alice: User, bob: User, carol: User) -> Project:
     """A project of Alice, Bob and Carol, with a guideline and the three error categories and no prompt."""
     return factories.make_project(annotators=[alice, bob], managers=[carol])
+
+
+@pytest.fixture
+def rita(project: Project) -> User:
+    """Reviews in `project` and labels nothing."""
+    user = factories.make_user("rita")
+    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
+    return user
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from annotation.models import Conversation, Project
 from tests.api.scene import Asker
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 
 pytestmark = pytest.mark.django_db
 BELOW = "/projects/tea/"
@@ -18,8 +17,7 @@ BELOW = "/projects/tea/"
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.conversations.generating.engine_for", client)
+    monkeypatch.setattr("training.services.conversations.generating.engine_for", fake_server.engine)
     return fake_server
 
 

@@ -30,7 +30,7 @@ ALL_MANAGERS = (401, 404, 200, 403, 403, 200, 200)
 """Of a starter model, which belongs to no project."""
 
 SUPERUSER_ALONE = (401, 403, 403, 403, 403, 403, 200)
-"""Where no project is named: nobody else may, and that such a thing is there is no secret."""
+"""Operations that name no project: nobody else may; that such a thing exists is no secret."""
 
 
 def says(status: int, expected: tuple[int, ...]) -> tuple[int, ...]:

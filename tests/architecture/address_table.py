@@ -155,7 +155,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "project-audit": ("GET", MANAGERS),
     "audit": ("GET", (302, 403, 403, 403, 403, 200)),
     "withheld": ("GET", MANAGERS),
-    # Neither release nor discard is said: back to the list, with a message.
+    # The form names neither release nor discard: back to the list, with a message.
     "withheld-decide": ("POST", (302, 404, 403, 403, 302, 302)),
     **dict.fromkeys(
         ("data-prompts", "data-comparisons", "data-annotations", "data-responses"), ("GET", MANAGERS)
@@ -186,7 +186,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "runs": ("GET", MANAGERS),
     "runs-compare": ("GET", MANAGERS),
     "run-log": ("GET", MANAGERS),
-    # Nothing is said, and nothing changes.
+    # The form is empty: nothing changes.
     "run-describe": ("POST", (302, 404, 403, 403, 302, 302)),
     "round": ("GET", MANAGERS),
     "round-progress": ("GET", MANAGERS),
@@ -277,7 +277,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "suggestions": ("GET", MANAGERS),
     "judges": ("GET", MANAGERS),
     "judge": ("GET", MANAGERS),
-    # Neither pause nor resume is said, and that is a pause: back to the judge's page.
+    # The form names neither pause nor resume, and that is a pause: back to the judge's page.
     "judge-set": ("POST", (302, 404, 403, 403, 302, 302)),
     **dict.fromkeys(("rubrics", "rubric", "rubric-new", "rubric-edit"), ("GET", MANAGERS)),
     # No action is chosen: back to the rubric's page.
@@ -307,7 +307,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # The form again, with what is missing.
     "compare-answer": ("POST", (302, 404, 403, 403, 200, 200)),
     "compare-shown": ("GET", MANAGERS),
-    # Everything is written, nothing is said, and nothing typed: back to the page, with a message.
+    # Everything is written, the form is empty and nothing typed: back to the page, with a message.
     "compare-write": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-vote": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare-reveal": ("POST", (302, 404, 403, 403, 302, 302)),
@@ -320,7 +320,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # The form again, with what is missing.
     "prompt-set-create": ("POST", (302, 404, 403, 403, 422, 422)),
     "prompt-set": ("GET", MANAGERS),
-    # Nothing is said, and nothing changes.
+    # The form is empty: nothing changes.
     "prompt-set-change": ("POST", (302, 404, 403, 403, 302, 302)),
     # Gone for whoever comes second.
     "prompt-set-delete": ("POST", (302, 404, 403, 403, 302, 404)),

@@ -99,7 +99,7 @@ LAID_OUT = {
     "make test-wheel": "tests/webapp/test_wheel.py",
     "make sbom": ".ci/bill.py --write",
 }
-"""What writes files, and what measures for minutes: make is asked what it would do."""
+"""Targets that write files or measure for minutes: make is asked which commands it would run."""
 
 
 def command_of(row: str) -> str:

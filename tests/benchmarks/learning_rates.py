@@ -57,7 +57,7 @@ MEASURES = {
     "policy_gradient": ("first_reward", "last_reward", "last_kl"),
 }
 SOURCES = {"kto": "ranks", "sft": "preferred"}
-"""What stands in for thumbs and demonstrations, which the shared data do not hold."""
+"""Judgments that stand in for thumbs and demonstrations, which the shared data do not hold."""
 LAST_STEPS = 3
 SHORT_WORDS = 6
 _TURN = re.compile(r"\n\n(Human|Assistant): ")

@@ -185,9 +185,8 @@ LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
 )
 """Colour schemes and widths in pixels that every page must be good in."""
 
-ALL_RULES = (("light", 1400), ("dark", 360))
-"""In these every rule of axe is applied; in the others what colours and widths change."""
-RULES_OF_LOOKS = ("color-contrast", "link-in-text-block", "scrollable-region-focusable")
+RULES_OF_COLOURS = ("color-contrast", "link-in-text-block")
+"""Rules of axe that are applied again in a second colour scheme: all others go by the width alone."""
 
 
 @pytest.fixture(scope="session")
@@ -198,14 +197,16 @@ def barriers(axe: Callable[..., list[str]]) -> Axe:
     """
 
     def in_every_look(page: Page) -> list[str]:
-        faults = []
+        faults: list[str] = []
+        widths: set[int] = set()
         for scheme, width in LOOKS:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.set_viewport_size({"width": width, "height": 900})
             if folder := os.environ.get("PICTURES"):
                 name = re.sub(r"\W+", "-", page.url.split("/", 3)[3]).strip("-") or "home"
                 page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
-            rules = () if (scheme, width) in ALL_RULES else RULES_OF_LOOKS
+            rules = RULES_OF_COLOURS if width in widths else ()
+            widths.add(width)
             faults += [f"{scheme}, {width} px: {line}" for line in axe(page, rules)]
             wider = page.evaluate("document.documentElement.scrollWidth") - width
             if wider > 0:

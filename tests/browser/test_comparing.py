@@ -3,7 +3,6 @@
 import re
 import uuid
 
-import httpx
 import pytest
 from django.db import transaction
 from playwright.sync_api import Page, expect
@@ -16,7 +15,6 @@ from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 from training.models import ArenaBallot, ArenaLink, Checkpoint, SideBySide
 from training.services.comparing.arena import create_arena, prepare_arena
 from training.services.comparing.leaderboard import count_votes
@@ -36,9 +34,8 @@ TEXTS = {
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: TEXTS[body["model"]]
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
+    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

@@ -9,7 +9,6 @@ from annotation.services.conversations import save_task
 from tests.browser.conftest import Axe, Open, until
 from tests.training.conversations.scene import open_conversations
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,8 +23,7 @@ GOAL = "You bought a kettle and want your money back.\n\nTry to get a *wrong ref
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: TEXTS[body["model"]]
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.conversations.generating.engine_for", client)
+    monkeypatch.setattr("training.services.conversations.generating.engine_for", fake_server.engine)
     return fake_server
 
 

@@ -2,7 +2,6 @@
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -13,7 +12,6 @@ from tests.browser.conftest import Axe, Open, until_loaded
 from tests.browser.test_run_page import policy, write_steps
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 from training.models import Checkpoint, Run, SideBySide
 from training.services.comparing.prompt_sets import create_prompt_set
 from training.services.runs.summaries import sweep_summaries
@@ -46,9 +44,8 @@ def runs(policy: Checkpoint) -> list[Run]:
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"Steep it for {len(body['model'])} minutes."
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
+    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

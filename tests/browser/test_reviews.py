@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
-from annotation.choices import ReviewReason, Role, Verdict
-from annotation.models import ItemFlag, Membership, Project, Review, User
+from annotation.choices import ReviewReason, Verdict
+from annotation.models import ItemFlag, Project, Review, User
 from annotation.services.quality.reviews import open_review
 from tests import factories
 from tests.browser.conftest import Axe, Open
@@ -14,14 +14,6 @@ LONG = (
     "1. Boil the water and let it stand for five minutes.\n2. Pour it over the leaves.\n3. Wait.\n\n"
     "Longer than that, and it tastes bitter, because more of the catechins dissolve."
 )
-
-
-@pytest.fixture
-def rita(project: Project) -> User:
-    """Reviews in `project` and labels nothing."""
-    user = factories.make_user("rita")
-    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
-    return user
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ FIELDS: dict[type[models.Model], tuple[str, ...]] = {
 
 
 FILES = ("category-colours",)
-"""What is no page, and is not saved either: a style sheet."""
+"""An address of neither a page nor a saved file: a style sheet."""
 
 
 def test_the_corpus_is_as_large_as_it_says():

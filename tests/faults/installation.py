@@ -18,7 +18,7 @@ PROGRAMS = {
     "trainer": "-m training.rlhf ",
     "model server": "-m training.serving",
 }
-"""What the command line of each program holds."""
+"""Words in the command line of each program."""
 SERVERS = ("postgres", "redis")
 VICTIMS = (*PROGRAMS, *SERVERS)
 

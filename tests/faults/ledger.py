@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = "tea"
-"""Where everybody works."""
+"""The project in which everybody works."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

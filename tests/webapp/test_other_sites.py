@@ -32,9 +32,9 @@ class Provider(BaseHTTPRequestHandler):
 
     who: dict[str, object] = {}
     beside: dict[str, object] = {}
-    """What comes with an access token."""
+    """Claims that come with an access token."""
     exchanged: list[dict[str, str]] = []
-    """What codes were exchanged for one."""
+    """Codes that were exchanged for one."""
 
     def do_GET(self) -> None:
         base = f"http://127.0.0.1:{self.connection.getsockname()[1]}"

@@ -58,7 +58,7 @@ _ACTION_LABELS = {
 
 @register.filter
 def action_label(action: str) -> str | Promise:
-    """An action of the audit log in words; one without words as it is."""
+    """Return an action of the audit log in words; an unknown action as it is."""
     return _ACTION_LABELS.get(action, action)
 
 

@@ -31,7 +31,7 @@ from annotation.exchange.formats.items import (
 
 _SUFFIX = ".responses"
 Annotations = dict[str, dict[str, Any]]
-"""Who, or `#0`, `#1`, … where nobody is named → question → value."""
+"""Annotator, or `#0`, `#1`, … where nobody is named → question → value."""
 
 
 def _records(row: Row) -> Iterator[ImportedItem]:

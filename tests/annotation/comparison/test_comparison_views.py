@@ -5,23 +5,14 @@ import re
 import pytest
 from django.urls import reverse
 
-from annotation.choices import ReviewReason, Role, Verdict
-from annotation.models import Criterion, Critique, Membership, Project, Rating, User
+from annotation.choices import ReviewReason, Verdict
+from annotation.models import Criterion, Critique, Project, Rating, User
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.quality.reviews import decide_review, open_review
-from tests import factories
 from tests.annotation.comparison.comparison_scene import ClientOf, page_of
 from tests.annotation.statistics.statistics_scene import ids_of, item, say
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def rita(project: Project) -> User:
-    """Reviews in `project` and labels nothing."""
-    user = factories.make_user("rita")
-    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
-    return user
 
 
 def test_the_switch_shows_the_responses_as_one_annotator_saw_them(

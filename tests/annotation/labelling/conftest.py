@@ -12,7 +12,7 @@ from tests.annotation.labelling.questions_scene import CRLF, ClientOf
 
 @pytest.fixture
 def browser(alice: User, client_of: ClientOf) -> Client:
-    """Where Alice is signed in."""
+    """A client in which Alice is signed in."""
     return client_of(alice)
 
 

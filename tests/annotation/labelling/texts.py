@@ -21,7 +21,7 @@ MARKDOWN = [
     "<http://x.y>", "\n|a|b|\n|-|-|\n|", "|", "\n---\n", "$x$", "$😀_1$", r"\(a<b\)", "$$\ny^2\n$$\n",
     "\n\n$$a+b$$\n\n", "$5 ", "$", r"\[ \frac{1}{2} \]",
 ]  # fmt: skip
-"""What Markdown and LaTeX take away, add or move."""
+"""Texts of which Markdown and LaTeX take away, add or move something."""
 
 
 def plain_text(draw: random.Random) -> str:

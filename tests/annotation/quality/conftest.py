@@ -2,17 +2,8 @@
 
 import pytest
 
-from annotation.choices import Role
-from annotation.models import Comparison, Membership, Project, User
+from annotation.models import Comparison, Project, User
 from tests import factories
-
-
-@pytest.fixture
-def rita(project: Project) -> User:
-    """Reviews in `project` and labels nothing."""
-    user = factories.make_user("rita")
-    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
-    return user
 
 
 @pytest.fixture

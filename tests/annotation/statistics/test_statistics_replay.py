@@ -83,7 +83,7 @@ def share_won(released: list[dict[str, Any]], place: int) -> float:
 
 
 CARE = {"ann": 0.97, "ben": 0.9, "cat": 0.8, "spammer": 0.5, "adversary": 0.15}
-"""How often each simulated annotator sides with the released choice; 0.5 tosses a coin."""
+"""Share in which each simulated annotator sides with the released choice; 0.5 tosses a coin."""
 
 
 @pytest.fixture(scope="module")

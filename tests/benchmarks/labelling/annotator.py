@@ -42,7 +42,7 @@ class Annotator:
         self.port = port
         self.label = f"/projects/{project}/label/"
         self.status = 0
-        """What the last request was answered with; 0 where it was not."""
+        """Status of the last response; 0 where there was none."""
         self.session = session
         self.chance = random.Random(seed)
         self.outcome = Outcome()

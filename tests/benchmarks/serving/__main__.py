@@ -36,7 +36,7 @@ TOPICS = (
     "the moon has phases", "volcanoes erupt", "cats purr", "glass breaks", "rivers bend", "stars twinkle",
     "metals conduct electricity", "soap cleans", "ice floats", "thunder follows lightning",
 )  # fmt: skip
-"""What the sixteen clients ask about."""
+"""Subjects of the questions of the sixteen clients."""
 
 
 @dataclass(frozen=True, slots=True)

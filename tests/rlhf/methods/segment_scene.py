@@ -14,7 +14,7 @@ from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
 QUESTION = "What is the colour of the sky?"
-"""What `row` asks by default."""
+"""The question of `row` by default."""
 CPU = torch.device("cpu")
 GOOD = "The sun rises in the east."
 BAD = " A policy gives no answer ever."

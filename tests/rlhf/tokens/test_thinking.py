@@ -64,8 +64,8 @@ PLAIN = {
     "glm4moe": "\n<think></think>\n",
     "gptoss": "<|channel|>final<|message|>",
 }
-"""What each template writes between its generation prompt and an answer without thinking. Others take back
-the thinking that the generation prompt opens."""
+"""Text of each template between its generation prompt and an answer without thinking. Others take back the
+thinking that the generation prompt opens."""
 ASK = [Message(role="user", content="Why?")]
 LONGER = [*ASK, Message(role="assistant", content="Because."), Message(role="user", content="And now?")]
 SYSTEM = [Message(role="system", content="Be brief."), *LONGER]

@@ -1,6 +1,5 @@
 """Fixtures of side-by-side comparisons: checkpoints, a model server that streams, and a manager."""
 
-import httpx
 import pytest
 from django.test import Client
 
@@ -10,7 +9,6 @@ from tests import factories
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.comparing.compare_scene import NAMES, SignIn
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 from training.models import Checkpoint
 from training.recipe import Recipe, default_recipe
 from training.services.runs.runs import create_run
@@ -22,9 +20,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: "Not <hot>." if body["model"] == "north" else "Very hot."
     fake_server.score = lambda text: 1.25 if text.startswith("Very") else -0.5
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
+    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

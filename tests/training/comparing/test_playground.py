@@ -3,7 +3,6 @@
 import re
 from html import unescape
 
-import httpx
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -15,7 +14,6 @@ from tests import factories
 from tests.api.scene import Asker
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
-from training.engine import Engine
 from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.prompt_sets import progress_on
 from training.services.comparing.prompt_sets import (
@@ -33,9 +31,8 @@ pytestmark = pytest.mark.django_db
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"{body['model']} says so."
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(fake_server))  # noqa: E731
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", client)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", client)
+    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

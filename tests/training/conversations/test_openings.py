@@ -9,7 +9,6 @@ from annotation.services.conversations import archive_task, save_task
 from tests.training.conversations.scene import open_conversations
 from tests.training.engine.streaming_server import StreamingServer
 from training.choices import TaskName
-from training.engine import Engine
 from training.models import PreparedOpening
 from training.selectors.conversations import completions_shown, standing_of
 from training.services.conversations import begin
@@ -22,8 +21,7 @@ pytestmark = pytest.mark.django_db
 def task(
     project: Project, carol: User, server: StreamingServer, monkeypatch: pytest.MonkeyPatch
 ) -> ConversationTask:
-    client = lambda *_, **__: Engine(transport=httpx.MockTransport(server))  # noqa: E731
-    monkeypatch.setattr("training.services.conversations.openings.engine_for", client)
+    monkeypatch.setattr("training.services.conversations.openings.engine_for", server.engine)
     open_conversations(project, carol)
     return save_task(
         project=project, actor=carol, name="Refund", opening="My tea is cold.", system="Be kind."

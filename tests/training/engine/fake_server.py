@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 
+from training.engine import Engine
+
 
 class FakeServer:
     """A handler for `httpx.MockTransport`. `trouble` decides instead, as long as it returns a response."""
@@ -18,6 +20,10 @@ class FakeServer:
         self.score: Callable[[str], float] = len
         self.kl: list[float] | None = None
         """Of every answer's tokens; None: the server does not know the question."""
+
+    def engine(self, *_: object, **__: object) -> Engine:
+        """Return an engine that asks this server, whatever it is made with."""
+        return Engine(transport=httpx.MockTransport(self))
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if trouble := self.trouble(request):

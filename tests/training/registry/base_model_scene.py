@@ -25,7 +25,7 @@ def of_folder(folder: Path) -> NewBaseModel:
 
 
 def leftovers(settings: Settings) -> list[str]:
-    """What lies in the folder of base models."""
+    """Return the names in the folder of base models."""
     folder = Path(settings.RONDO_MODELS)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 

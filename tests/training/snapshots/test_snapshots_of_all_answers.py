@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from annotation.choices import ReviewReason, Role, Verdict
+from annotation.choices import ReviewReason, Verdict
 from annotation.errors import Refusal
 from annotation.models import (
     Category,
@@ -37,13 +37,6 @@ pytestmark = pytest.mark.django_db
 def comparison(project: Project) -> Comparison:
     prompt = factories.make_prompt(project, "How long?", split="train")
     return factories.make_comparison(project, ["Ten hours.", "Two minutes."], prompt=prompt)
-
-
-@pytest.fixture
-def rita(project: Project) -> User:
-    user = factories.make_user("rita")
-    Membership.objects.create(project=project, user=user, role=Role.REVIEWER)
-    return user
 
 
 def decide(comparison: Comparison, reviewer: User, verdict: str, *ranks: int) -> None:
