@@ -319,13 +319,15 @@ class JobState(models.TextChoices):
 
 
 class ImportState(models.TextChoices):
-    """Life of a file that is brought in: uploaded → waiting → running → finished or failed."""
+    """Life of a file that is brought in: uploaded → waiting → running → finished or failed; → undoing → undone."""
 
     UPLOADED = "uploaded", _("uploaded: look it through")
     WAITING = "waiting", _("waiting for a worker")
     RUNNING = "running", _("running")
     FINISHED = "finished", _("finished")
     FAILED = "failed", _("failed")
+    UNDOING = "undoing", _("being undone")
+    UNDONE = "undone", _("undone")
 
 
 class WebhookEvent(models.TextChoices):

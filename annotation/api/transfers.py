@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.http import Http404, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
@@ -27,9 +27,9 @@ from annotation.exchange.export_files import (
 )
 from annotation.exchange.export_filters import COMPARISONS, MOST_COMPARISONS, ExportFilters
 from annotation.exchange.file_exports import Export
-from annotation.exchange.formats.columns import TARGETS
+from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, preview_of
+from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, accounts_of, preview_of
 from annotation.exchange.uploads import correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport
 
@@ -56,12 +56,51 @@ class FormatsSerializer(serializers.Serializer[Any]):
     columns = serializers.ListField(child=serializers.CharField())
 
 
+class ColumnSerializer(serializers.Serializer[Any]):
+    """What becomes of one column of a file."""
+
+    name = serializers.CharField()
+    rows = serializers.IntegerField(help_text="Rows that have a value in it.")
+    kind = serializers.ChoiceField(
+        choices=["read", "metadata", "left_out", "not_read", "question"],
+        help_text="A `question` must be answered before the import: give the column a role, or leave it out.",
+    )
+    role = serializers.CharField(help_text="Empty where it has none.")
+    reading = serializers.CharField(help_text="What it is read as, or why it is not read.")
+    line = serializers.CharField(help_text="The account in words.")
+
+
+class Named(serializers.Field[Any, Any, Any, Any]):
+    """The name of a column, or a list of names."""
+
+    def to_internal_value(self, data: Any) -> str | list[str]:
+        """Accept a text or a list of texts that a database can store."""
+        names = [data] if isinstance(data, str) else data
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise serializers.ValidationError("The name of a column, or a list of names, is expected.")
+        if any(not name or len(name) > 500 or not storable({name: ""}) for name in names):
+            raise serializers.ValidationError("A column's name holds a character that no text has.")
+        return data if isinstance(data, str) else list(names)
+
+    def to_representation(self, value: Any) -> Any:
+        """Return it as it is."""
+        return value
+
+
 class ImportSerializer(serializers.ModelSerializer[FileImport]):
     """A file import and its progress."""
 
     mapping = serializers.DictField(
-        child=serializers.CharField(), help_text="Column of the format → column of the file."
+        child=Named(),
+        help_text=f"Role → column of the file, where the names differ; a list for {', '.join(MANY)}.",
     )
+    leave_out = serializers.ListField(
+        child=serializers.CharField(), help_text="Columns that are not read because somebody said so."
+    )
+    meanings = serializers.DictField(
+        child=serializers.CharField(), help_text="Value of the column of winners → what it means."
+    )
+    columns = serializers.SerializerMethodField(help_text="Every column of the file, and what becomes of it.")
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="What was added.")
     errors = serializers.ListField(  # type: ignore[assignment]
         child=serializers.CharField(), help_text="The first, by row."
@@ -73,9 +112,15 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
     class Meta:
         model = FileImport
         fields = (
-            *("id", "name", "size", "format", "mapping", "skip_bad", "state", "rows_total", "rows_done"),
+            *("id", "name", "size", "format", "mapping", "leave_out", "meanings", "columns"),
+            *("skip_bad", "state", "rows_total", "rows_done"),
             *("counts", "errors", "errors_total", "created_by", "created_at", "finished_at"),
         )
+
+    @extend_schema_field(ColumnSerializer(many=True))
+    def get_columns(self, record: FileImport) -> Any:
+        """Return the account of the columns."""
+        return ColumnSerializer(accounts_of(record.account), many=True).data
 
 
 class UploadSerializer(serializers.Serializer[Any]):
@@ -91,17 +136,33 @@ class PlanSerializer(serializers.Serializer[Any]):
         choices=list(READERS), required=False, help_text="Left out, it is guessed."
     )
     mapping = serializers.DictField(
+        child=Named(),
+        required=False,
+        help_text=f"Role → column of the file, where the names differ; a list for {', '.join(MANY)}.",
+    )
+    leave_out = serializers.ListField(
         child=serializers.CharField(max_length=500),
         required=False,
-        help_text="Column of the format → column of the file, where the names differ.",
+        max_length=2_000,
+        help_text="Columns that are not read.",
+    )
+    meanings = serializers.DictField(
+        child=serializers.CharField(max_length=500),
+        required=False,
+        help_text="Value of the column of winners → the name of an answer (also with its strength, as "
+        "`answer_2:3`), `equal`, `both_good`, `both_bad` or `cannot_judge`.",
     )
 
-    def validate_mapping(self, value: dict[str, str]) -> dict[str, str]:
-        """Refuse unknown columns and names that no database can store."""
+    def validate_mapping(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse unknown roles."""
         if unknown := sorted(set(value) - set(TARGETS)):
             raise serializers.ValidationError(f"No format has a column {unknown[0][:60]!r}.")
+        return value
+
+    def validate_meanings(self, value: dict[str, str]) -> dict[str, str]:
+        """Refuse values that no database can store."""
         if not storable(value):
-            raise serializers.ValidationError("A column's name holds a character that no text has.")
+            raise serializers.ValidationError("A value holds a character that no text has.")
         return value
 
 
@@ -117,8 +178,11 @@ class PreviewSerializer(serializers.Serializer[Any]):
     """The first rows of a file under its current plan."""
 
     columns = serializers.ListField(child=serializers.CharField(), help_text="Of the file.")
+    account = ColumnSerializer(many=True, help_text="Every column, and what becomes of it.")
     rows = serializers.ListField(
-        child=serializers.DictField(), help_text=f"The first {SHOWN_ROWS}, by the names of the format."
+        child=serializers.DictField(),
+        source="rows_by_role",
+        help_text=f"The first {SHOWN_ROWS}, by the roles of their columns; long values are cut.",
     )
     faults = serializers.ListField(
         child=serializers.CharField(), help_text="Rows that the import would refuse: row, field and remedy."
@@ -240,6 +304,8 @@ class ImportView(OfImport):
             record=record,
             format_name=values.get("format", ""),
             mapping=values.get("mapping", {}),
+            leave_out=values.get("leave_out", []),
+            meanings=values.get("meanings", {}),
             user=self.user,
         )
         return Response(ImportSerializer(record).data)

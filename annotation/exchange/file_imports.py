@@ -2,19 +2,22 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from django.utils import timezone
 
 from annotation.choices import AcquisitionStrategy, ImportState, JobState
 from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.formats.bounds import data_files
-from annotation.exchange.formats.columns import renamed
+from annotation.exchange.formats.columns import LEAVE_OUT
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Row
-from annotation.exchange.formats.registry import SAMPLE_ROWS, Plan, plan_for
+from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers
+from annotation.exchange.formats.profiles import Profile
+from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, read_rows
 from annotation.exchange.import_names import NamesInFile, scene_for
 from annotation.exchange.item_checks import checked
@@ -31,6 +34,8 @@ KEPT_ERRORS = 1_000
 _READ_AT_ONCE = 1024**2
 _MISSHAPEN = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 """Raised by a reader that meets a list where a text belongs, and the like."""
+_METADATA = "\x00metadata"
+"""Under this name, which no file has, a row carries its metadata past its reader."""
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +50,9 @@ def import_file(
     path: Path,
     name: str = "",
     format_name: str = "",
-    mapping: Mapping[str, str] | None = None,
+    mapping: Stated | None = None,
+    leave_out: Sequence[str] = (),
+    meanings: Mapping[str, str] | None = None,
     skip_bad: bool = False,
     created_by: User | None = None,
     split: str = "",
@@ -53,6 +60,9 @@ def import_file(
     on_progress: OnProgress | None = None,
 ) -> FileImport:
     """Bring a file, or a folder of a data set, into a project.
+
+    A file with a column that may be a verdict, and that nobody has placed, is refused: see `formats.plans`.
+    mapping, leave_out, meanings: what a person says of its columns and of the values of the winner.
 
     The file is looked through whole before anything is written: with one bad row it is refused
     (`ImportErrors`: row, field and remedy of each, up to `LISTED_ERRORS`), unless `skip_bad`, which lists bad
@@ -64,16 +74,24 @@ def import_file(
         project=project, path=path, name=name or path.name, created_by=created_by, split=split
     )
     plan = plan_of(
-        path, name=record.name, format_name=format_name, mapping=mapping, split=split, unpack=unpack
+        path,
+        name=record.name,
+        format_name=format_name,
+        mapping=mapping,
+        leave_out=leave_out,
+        meanings=meanings,
+        split=split,
+        unpack=unpack,
     )
-    carry_on = record.state in (ImportState.RUNNING, ImportState.FAILED) and (
-        record.format,
-        record.mapping,
-        record.skip_bad,
-    ) == (plan.reader.name, dict(plan.mapping), skip_bad)
+    require_answers(plan.questions)
+    wanted = {**plan_values(plan, leave_out), "skip_bad": skip_bad}
+    carry_on = record.state in (ImportState.RUNNING, ImportState.FAILED) and all(
+        getattr(record, name) == value for name, value in wanted.items()
+    )
     if not carry_on:
         record.rows_done, record.counts = 0, {}
-    record.format, record.mapping, record.skip_bad = plan.reader.name, dict(plan.mapping), skip_bad
+    for name, value in wanted.items():
+        setattr(record, name, value)
     record.state, record.worker, record.heartbeat_at = ImportState.RUNNING, worker_name(), timezone.now()
     record.errors, record.errors_total = [], 0
     record.save()
@@ -103,9 +121,12 @@ def import_rows(
             name=record.name,
             format_name=record.format,
             mapping=record.mapping,
+            leave_out=record.leave_out,
+            meanings=record.meanings,
             split=split,
             unpack=unpack,
         )
+        require_answers(plan.questions)
         _Run(record, plan, lambda: read_rows(path, unpack=unpack, split=split), on_progress).go()
     except ImportErrors as refusal:
         record.errors = refusal.errors
@@ -143,38 +164,56 @@ def plan_of(
     *,
     name: str = "",
     format_name: str = "",
-    mapping: Mapping[str, str] | None = None,
+    mapping: Stated | None = None,
+    leave_out: Sequence[str] = (),
+    meanings: Mapping[str, str] | None = None,
     split: str = "",
     unpack: bool = True,
 ) -> Plan:
-    """Return the plan for reading a file, from its first rows and from a person's choices.
+    """Return the plan for reading a file, from all of its rows and from a person's choices.
 
     name: under which messages speak of the file; an upload is stored under another one. Refuses a file
     without a good row, with what is wrong with its rows (`ImportErrors`).
     """
-    sample = sample_of(path, name=name or path.name, split=split, unpack=unpack)
-    return plan_for(sample, name=format_name, mapping=mapping)
+    profile = _profile(path, name=name or path.name, split=split, unpack=unpack)
+    choices: dict[str, Any] = {"mapping": mapping, "leave_out": leave_out, "meanings": meanings}
+    reader = READERS.get(format_name) or plan_for(profile, mapping=mapping, meanings=meanings).reader
+    if reader.survey is None:
+        return plan_for(profile, name=format_name, **choices)
+    parts = Parts()
+    for _, row in read_rows(path, unpack=unpack, split=split):
+        if not isinstance(row, FieldError):
+            for part in reader.survey(row):
+                parts.add(part)
+    return plan_for(profile, name=reader.name, parts=parts, **choices)
 
 
-def sample_of(
-    path: Path, *, name: str, split: str = "", unpack: bool = True, rows: int = SAMPLE_ROWS
-) -> list[Row]:
-    """The first good rows of a file. Raises `ImportErrors` where all rows are bad; an empty file has none."""
-    good: list[Row] = []
+def plan_values(plan: Plan, leave_out: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of an import that say how it is read."""
+    return {
+        "format": plan.reader.name,
+        "mapping": {role: names for role, names in plan.mapping.items() if role != LEAVE_OUT},
+        "leave_out": list(dict.fromkeys([*plan.roles.named(LEAVE_OUT), *leave_out])),
+        "meanings": dict(plan.meanings),
+        "account": [asdict(column) for column in plan.account],
+    }
+
+
+def _profile(path: Path, *, name: str, split: str, unpack: bool) -> Profile:
+    """Count the columns of a file. Raises `ImportErrors` where all rows are bad; an empty file has none."""
+    profile = Profile()
     errors: list[str] = []
     more = False
     for number, row in read_rows(path, unpack=unpack, split=split):
         if not isinstance(row, FieldError):
-            good.append(row)
-            if len(good) == rows:
-                break
+            profile.add(row)
         elif len(errors) < LISTED_ERRORS:
             errors.append(row_error(number, row))
         else:
             more = True
-    if errors and not good:
+    if errors and not profile.rows:
         raise ImportErrors(name, errors, more=more)
-    return good
+    return profile
 
 
 def row_error(number: int, error: FieldError) -> str:
@@ -185,22 +224,49 @@ def row_error(number: int, error: FieldError) -> str:
 def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iterator[Numbered]:
     """The items of a file's rows, checked; what is wrong with a row is told and the row left out."""
 
+    is_grouped = plan.reader.group is not None
+
     def good() -> Iterator[tuple[int, Row]]:
         for number, row in rows:
             if isinstance(row, FieldError):
                 on_error(number, row)
-            else:
-                yield number, renamed(row, plan.mapping)
+                continue
+            try:
+                values, metadata = plan.prepare(row)
+            except FieldError as error:
+                on_error(number, _in_their_names(error, plan))
+                continue
+            yield number, {**values, _METADATA: metadata} if metadata else values
 
     together = plan.reader.group(good()) if plan.reader.group else good()
     for number, row in together:
+        metadata = _metadata_of(row, is_grouped)
+        if _METADATA in row:
+            row = {name: value for name, value in row.items() if name != _METADATA}
         try:
             items = _read(row, plan)
         except FieldError as error:
-            on_error(number, error)
+            on_error(number, _in_their_names(error, plan))
             continue
         for item in items:
-            yield number, item
+            yield number, replace(item, metadata={**metadata, **item.metadata}) if metadata else item
+
+
+def _metadata_of(row: Row, is_grouped: bool) -> dict[str, Any]:
+    """The metadata of a row; of rows that are read together, what the first of them has goes first."""
+    members = row.get("rows", row.get("traces")) if is_grouped else None
+    metadata = dict(row.get(_METADATA, {}))
+    for member in members if isinstance(members, list) else ():
+        metadata = {**member.get(_METADATA, {}), **metadata}
+    return metadata
+
+
+def _in_their_names(error: FieldError, plan: Plan) -> FieldError:
+    """The error with the field as the file calls it."""
+    theirs = plan.theirs(error.field)
+    if theirs == error.field or error.field is None:
+        return error
+    return FieldError(theirs, str(error).removeprefix(f"field {error.field}: "))
 
 
 def _read(row: Row, plan: Plan) -> list[ImportedItem]:
@@ -237,11 +303,22 @@ class _Run:
 
     def go(self) -> None:
         names = self._look_through()
-        scene = scene_for(project=self._record.project, names=names, defined=self._plan.reader.categories)
+        scene, made = scene_for(
+            project=self._record.project, names=names, defined=self._plan.reader.categories
+        )
+        for kind, ids in made.items():
+            self._record.made[kind] = [*self._record.made.get(kind, []), *ids]
         self._record.rows_done = min(self._record.rows_done, self._record.rows_total)
         self._save()
         with bulk.writing_much(), Occurrences() as occurrences:
-            self._write(ItemImport(scene=scene, format_name=self._record.format, occurrences=occurrences))
+            self._write(
+                ItemImport(
+                    scene=scene,
+                    format_name=self._record.format,
+                    occurrences=occurrences,
+                    file_import=self._record.pk,
+                )
+            )
         if self._counts["waiting"] and scene.project.acquisition != AcquisitionStrategy.AGE:
             score_open_comparisons(project=scene.project)
         self._record.rows_done = self._record.rows_total
@@ -309,5 +386,5 @@ class _Run:
     def _save(self) -> None:
         record = self._record
         record.counts = self._counts
-        names = ("rows_total", "rows_done", "counts", "errors", "errors_total")
+        names = ("rows_total", "rows_done", "counts", "errors", "errors_total", "made")
         write(record, **{name: getattr(record, name) for name in names})

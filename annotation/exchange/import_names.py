@@ -55,14 +55,17 @@ class NamesInFile:
         self.categories[key] = (scope, max(steps, severity))
 
 
-def scene_for(*, project: Project, names: NamesInFile, defined: Sequence[NewCategory] = ()) -> ImportScene:
-    """The project with all categories and criteria that a file names; those that it lacks are made.
+def scene_for(
+    *, project: Project, names: NamesInFile, defined: Sequence[NewCategory] = ()
+) -> tuple[ImportScene, dict[str, list[int]]]:
+    """The project with all categories and criteria that a file names, and the ids of those that were made.
 
     defined: the categories that the format itself defines, which are made in any case.
 
     Refuses one that the project uses for something else, before anything is written.
     """
     categories = {category.key: category for category in project.categories.all()}
+    known = set(categories)
     used_categories = {new.key: (new.scope, 0) for new in defined} | names.categories
     for key, (scope, steps) in used_categories.items():
         category = categories.get(key)
@@ -83,6 +86,7 @@ def scene_for(*, project: Project, names: NamesInFile, defined: Sequence[NewCate
                 f"{RatingScale(scale).label}. Import into another project.",
                 field="ratings",
             )
+    known_criteria = set(criteria)
     for new in defined:
         if new.key not in categories:
             categories[new.key] = Category.objects.create(
@@ -94,11 +98,15 @@ def scene_for(*, project: Project, names: NamesInFile, defined: Sequence[NewCate
         criteria[key] = Criterion.objects.create(
             project=project, key=key, label=_label(key), scale=names.criteria[key], position=len(criteria) + 1
         )
-    return ImportScene(
+    scene = ImportScene(
         project=project,
         categories={key: category.pk for key, category in categories.items()},
         criteria={key: criterion.pk for key, criterion in criteria.items()},
     )
+    return scene, {
+        "categories": [category.pk for key, category in categories.items() if key not in known],
+        "criteria": [criterion.pk for key, criterion in criteria.items() if key not in known_criteria],
+    }
 
 
 def _category(project: Project, key: str, scope: CategoryScope, steps: int) -> Category:

@@ -7,7 +7,7 @@ it is cut off: what is there already is found by its key and stays as it is.
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -56,12 +56,15 @@ class ItemCounts:
 class ItemImport:
     """One import into one project. Give it the items of a file in their order, from the first on.
 
-    scene: the project with the categories and criteria that the items name.
+    scene: the project with the categories and criteria that the items name. file_import: the id of its record.
     """
 
-    def __init__(self, *, scene: ImportScene, format_name: str, occurrences: Occurrences) -> None:
+    def __init__(
+        self, *, scene: ImportScene, format_name: str, occurrences: Occurrences, file_import: int
+    ) -> None:
         self._scene = scene
         self._format = format_name
+        self._file_import = file_import
         self._occurrences = occurrences
         self._people = ImportedPeople(format_name)
 
@@ -78,7 +81,11 @@ class ItemImport:
             return self._write(items)
 
     def _write(self, items: Sequence[Numbered]) -> ItemCounts:
-        prompts, new = add_prompts(project=self._scene.project, prompts=[item for _, item in items])
+        prompts, new = add_prompts(
+            project=self._scene.project,
+            prompts=[item for _, item in items],
+            file_import=self._file_import,
+        )
         counts = ItemCounts(prompts=len(new))
         judged = []
         tasks = []
@@ -88,7 +95,9 @@ class ItemImport:
             elif item.completions:
                 tasks.append((item, prompt))
         if tasks:
-            counts.waiting = create_tasks(project=self._scene.project, tasks=tasks, new_prompts=new)
+            counts.waiting = create_tasks(
+                project=self._scene.project, tasks=tasks, new_prompts=new, file_import=self._file_import
+            )
         if judged:
             self._write_judged(judged, new, counts)
         write_turns(
@@ -102,7 +111,7 @@ class ItemImport:
         self, judged: Sequence[tuple[int, ImportedItem, int]], new_prompts: set[int], counts: ItemCounts
     ) -> None:
         completions = store_completions([(item, prompt) for _, item, prompt in judged], new_prompts)
-        places = _Places(self._scene.project, completions)
+        places = _Places(self._scene.project, completions, self._file_import)
         keys = [self._keys(item) for _, item, _ in judged]
         all_keys = [key for of_item in keys for key in of_item]
         known = set(
@@ -113,16 +122,21 @@ class ItemImport:
         )
         accepted = []
         for (number, item, prompt), ids, of_item in zip(judged, completions, keys, strict=True):
-            comparison = places.comparison(ids, prompt)
+            comparison = places.comparison(ids, prompt, item.metadata)
+            more = places.beyond(comparison, item.metadata)
             for judgment, key in zip(item.judgments, of_item, strict=True):
                 person = self._people.persons.get(judgment.annotator)
                 if key in known or (person is not None and places.has(comparison, person)):
                     counts.already_there += 1
                     continue
+                content = _content(judgment, ids)
                 annotator = people[judgment.annotator, judgment.is_machine]
                 if not judgment.annotator:
                     annotator = self._somebody(judgment, annotator, comparison, places)
                 if places.has(comparison, annotator):
+                    if places.says(comparison, annotator, content):
+                        counts.already_there += 1
+                        continue
                     counts.left_out.append(
                         f"row {number}: {judgment.annotator} judged the same answers differently before; "
                         "judgments are never overwritten"
@@ -135,9 +149,9 @@ class ItemImport:
                         comparison=comparison,
                         completions=ids,
                         annotator=annotator,
-                        slot=places.take(comparison, annotator),
+                        slot=places.take(comparison, annotator, content),
                         key=key,
-                        origin=self._origin(number, judgment),
+                        origin=self._origin(number, judgment, more),
                     )
                 )
         counts.comparisons += places.write()
@@ -177,11 +191,11 @@ class ItemImport:
             annotator = self._people.ids([name])[name]
         return annotator
 
-    def _origin(self, number: int, judgment: ImportedJudgment) -> dict[str, Any]:
-        origin = {"format": self._format, "row": number}
+    def _origin(self, number: int, judgment: ImportedJudgment, more: Mapping[str, Any]) -> dict[str, Any]:
+        origin = {"format": self._format, "row": number, "import": self._file_import}
         if not judgment.display_order:
             origin["display_order"] = "unknown"
-        return origin | ({"more": dict(judgment.more)} if judgment.more else {})
+        return origin | ({"more": {**more, **judgment.more}} if more or judgment.more else {})
 
 
 class _Places:
@@ -191,15 +205,18 @@ class _Places:
     it, and a comparison that is new here has no open place at all.
     """
 
-    def __init__(self, project: Project, completions: Sequence[Sequence[int]]) -> None:
+    def __init__(self, project: Project, completions: Sequence[Sequence[int]], file_import: int) -> None:
         self._project = project
+        self._file_import = file_import
         sets = {completion_set(ids) for ids in completions}
         there = Comparison.objects.filter(
             project=project, completion_set__in=sets, purpose=Purpose.WORK
         ).order_by("round_number")
-        rows = list(there.values_list("pk", "completion_set", "overlap"))
-        self._ids = {digest: pk for pk, digest, _ in rows}
-        self._overlap = {pk: overlap for pk, _, overlap in rows}
+        rows = list(there.values_list("pk", "completion_set", "overlap", "metadata"))
+        self._ids = {digest: pk for pk, digest, *_ in rows}
+        self._overlap = {pk: overlap for pk, _, overlap, _ in rows}
+        self._metadata: dict[int, Mapping[str, Any]] = {pk: metadata or {} for pk, *_, metadata in rows}
+        self._said: dict[tuple[int, int], bytes] = {}
         self._before = dict(self._overlap)
         self._judged: set[tuple[int, int]] = set(
             Assignment.objects.filter(comparison__in=self._overlap, retest_of__isnull=True)
@@ -209,22 +226,48 @@ class _Places:
         self._fresh = iter(bulk.reserve_ids(Comparison, len(sets - self._ids.keys())))
         self._new: dict[int, tuple[int, Sequence[int]]] = {}
 
-    def comparison(self, ids: Sequence[int], prompt: int) -> int:
-        """The comparison of these completions; a new one where there is none."""
+    def comparison(self, ids: Sequence[int], prompt: int, metadata: Mapping[str, Any]) -> int:
+        """The comparison of these completions; a new one, with this metadata, where there is none."""
         digest = completion_set(ids)
         if digest not in self._ids:
             pk = self._ids[digest] = next(self._fresh)
             self._overlap[pk] = 0
             self._new[pk] = (prompt, ids)
+            self._metadata[pk] = metadata
         return self._ids[digest]
+
+    def beyond(self, comparison: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The metadata of a row that its comparison has otherwise, or not at all: the judgment keeps it."""
+        there = self._metadata[comparison]
+        return {name: value for name, value in metadata.items() if there.get(name) != value}
 
     def has(self, comparison: int, annotator: int) -> bool:
         """Return True where this person has, or had, the comparison."""
         return (comparison, annotator) in self._judged
 
-    def take(self, comparison: int, annotator: int) -> int:
+    def says(self, comparison: int, annotator: int, content: "_Content") -> bool:
+        """Return True where this person has said the very same of the comparison."""
+        said = self._said.get((comparison, annotator))
+        if said is not None:
+            return said == content.digest
+        judgment = (
+            Judgment.objects.current()
+            .filter(comparison=comparison, annotator=annotator)
+            .prefetch_related("ranks")
+            .first()
+        )
+        return (
+            judgment is not None
+            and not content.has_parts
+            and (judgment.verdict, judgment.strength, judgment.comment)
+            == (content.verdict, content.strength, content.comment)
+            and {row.completion_id: row.rank for row in judgment.ranks.all()} == content.ranks
+        )
+
+    def take(self, comparison: int, annotator: int, content: "_Content") -> int:
         """The place of one more judgment."""
         self._judged.add((comparison, annotator))
+        self._said[comparison, annotator] = content.digest
         self._overlap[comparison] += 1
         return self._overlap[comparison] - 1
 
@@ -239,6 +282,8 @@ class _Places:
                     completions=ids,
                     round_number=round_number,
                     overlap=max(self._overlap[pk], 1),
+                    metadata=self._metadata[pk],
+                    file_import_id=self._file_import,
                 )
                 for pk, (prompt, ids) in self._new.items()
             }
@@ -247,6 +292,38 @@ class _Places:
             if self._overlap[pk] != overlap:
                 Comparison.objects.filter(pk=pk).update(overlap=self._overlap[pk])
         return len(self._new)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Content:
+    """What a judgment says of completions, whatever their order in its row."""
+
+    verdict: str
+    strength: int | None
+    comment: str
+    ranks: Mapping[int, int]
+    has_parts: bool
+    digest: bytes
+
+
+def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> _Content:
+    ranks = {pk: rank for pk, rank in zip(ids, judgment.ranks, strict=False) if rank}
+    values = _without_defaults(judgment)
+    for name in ("more", "created_at", "active_seconds", "display_order", "ranks"):
+        values.pop(name, None)
+    by_place = json.dumps(values, sort_keys=True, default=_without_defaults, ensure_ascii=False)
+    parts = values.keys() - {"verdict", "annotator", "is_machine", "strength", "comment"}
+    # Parts name answers by their place in the row.
+    places = list(ids) if parts else []
+    digest = hashlib.sha256(f"{sorted(ranks.items())}{places}{by_place}".encode()).digest()
+    return _Content(
+        verdict=str(judgment.verdict),
+        strength=judgment.strength,
+        comment=judgment.comment,
+        ranks=ranks,
+        has_parts=bool(parts),
+        digest=digest,
+    )
 
 
 _DEFAULTS: dict[type, dict[str, Any]] = {}

@@ -113,10 +113,13 @@ def _batches(prompts: Iterator[ImportedItem]) -> Iterator[list[ImportedItem]]:
         yield batch
 
 
-def add_prompts(*, project: Project, prompts: Sequence[ImportedItem]) -> tuple[list[int], set[int]]:
+def add_prompts(
+    *, project: Project, prompts: Sequence[ImportedItem], file_import: int | None = None
+) -> tuple[list[int], set[int]]:
     """The ids of these prompts, in order, and which of them are new. Call it inside a transaction.
 
-    A prompt with the same messages and context as one in the project, or as one before it, is that one.
+    A prompt with the same messages and context as one in the project, or as one before it, is that one; what
+    it lacks of references and tags it gets. file_import: the id of the import that brings them.
     The project is locked before anything is looked up in it: of two who add one prompt one finds it.
     """
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
@@ -136,13 +139,18 @@ def add_prompts(*, project: Project, prompts: Sequence[ImportedItem]) -> tuple[l
         Prompt,
         [
             *("id", "project_id", "messages", "context", "references", "tags"),
-            *("content_hash", "split", "created_at"),
+            *("content_hash", "split", "created_at", "metadata", "file_import_id"),
         ],
         (
             (
                 *(ids[digest], project.pk, bulk.json_value(parsed.messages), bulk.json_value(parsed.context)),
                 *(bulk.json_value(parsed.references), bulk.json_value(parsed.tags)),
                 *(digest, str(splits[digest]), now),
+                # What came with answers stands with their comparison.
+                bulk.json_value(dict(parsed.metadata))
+                if parsed.metadata and not parsed.completions
+                else None,
+                file_import,
             )
             for digest, parsed in new.items()
         ),

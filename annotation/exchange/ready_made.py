@@ -24,7 +24,9 @@ _Key = tuple[int, int, str, int | None]
 """Prompt, source, hash of the text, seed: what makes two completions the same."""
 
 
-def create_tasks(*, project: Project, tasks: Sequence[Placed], new_prompts: set[int]) -> int:
+def create_tasks(
+    *, project: Project, tasks: Sequence[Placed], new_prompts: set[int], file_import: int | None = None
+) -> int:
     """Write the answers and their comparisons, in the newest round; how many comparisons were new.
 
     Idempotent: an answer of the same source with the same text is the one that is there, and the
@@ -54,6 +56,8 @@ def create_tasks(*, project: Project, tasks: Sequence[Placed], new_prompts: set[
             round_number=round_number,
             overlap=overlap,
             open_slots=0 if naming else overlap,
+            metadata=item.metadata,
+            file_import_id=file_import,
         )
     write_comparisons(new)
     Withholding.objects.bulk_create(withheld)

@@ -1,7 +1,7 @@
 """Files that managers upload: kept until they are in, looked through by a person, brought in by a worker."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import ImportState, Role, TaskName
 from annotation.errors import ImportErrors, NotAllowed, Refusal
-from annotation.exchange.file_imports import import_rows, plan_of, record_for
-from annotation.exchange.formats.registry import Plan
+from annotation.exchange.file_imports import import_rows, plan_of, plan_values, record_for
+from annotation.exchange.formats.plans import Plan, Stated, require_answers
 from annotation.exchange.formats.rows import read_rows
+from annotation.exchange.previews import accounts_of, preview_values
 from annotation.exchange.upload_limits import count_upload
 from annotation.exchange.uploaded_files import uploaded_files
 from annotation.models import FileImport, Project, User
@@ -25,7 +26,7 @@ from annotation.services.jobs import messages
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.running import run_job
 
-BUSY = (ImportState.WAITING, ImportState.RUNNING)
+BUSY = (ImportState.WAITING, ImportState.RUNNING, ImportState.UNDOING)
 
 
 def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User) -> FileImport:
@@ -58,6 +59,7 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
 
 def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport:
     plan = plan_of(path, name=name, unpack=False)
+    values = {**plan_values(plan, ()), "preview": preview_values(path, plan)}
     uploaded_files().keep(path)
     with transaction.atomic():
         record = record_for(project=project, path=path, name=name, created_by=user)
@@ -66,7 +68,8 @@ def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport
             raise Refusal(_("This very file is being imported already."), field="file")
         before = record.stored_as
         record.stored_as, record.name, record.created_by = path.name, name, user
-        record.format, record.mapping = plan.reader.name, dict(plan.mapping)
+        for field, value in values.items():
+            setattr(record, field, value)
         record.state, record.rows_done, record.rows_total = ImportState.UPLOADED, 0, 0
         record.errors, record.errors_total, record.counts = [], 0, {}
         record.save()
@@ -75,14 +78,31 @@ def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport
     return record
 
 
-def correct_plan(*, record: FileImport, format_name: str, mapping: Mapping[str, str], user: User) -> Plan:
+def correct_plan(
+    *,
+    record: FileImport,
+    format_name: str,
+    mapping: Stated,
+    user: User,
+    leave_out: Sequence[str] = (),
+    meanings: Mapping[str, str] | None = None,
+) -> Plan:
     """Read an uploaded file as a person says. Refuses a format and columns that do not fit it."""
     _require_manager(user, record.project)
-    plan = plan_of(path_of(record), name=record.name, format_name=format_name, mapping=mapping, unpack=False)
+    path = path_of(record)
+    plan = plan_of(
+        path,
+        name=record.name,
+        format_name=format_name,
+        mapping=mapping,
+        leave_out=leave_out,
+        meanings=meanings,
+        unpack=False,
+    )
     changed = FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY)
     if not changed.update(
-        format=plan.reader.name,
-        mapping=dict(plan.mapping),
+        **plan_values(plan, leave_out),
+        preview=preview_values(path, plan),
         state=ImportState.UPLOADED,
         errors=[],
         errors_total=0,
@@ -93,8 +113,12 @@ def correct_plan(*, record: FileImport, format_name: str, mapping: Mapping[str, 
 
 
 def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
-    """Have a worker bring the file in. Refuses one that is on its way already."""
+    """Have a worker bring the file in.
+
+    Refuses one that is on its way already, and one with a column that may be a verdict and has no role.
+    """
     _require_manager(user, record.project)
+    require_answers(column for column in accounts_of(record.account) if column.kind == "question")
     with transaction.atomic():
         started = (
             FileImport.objects.filter(pk=record.pk)

@@ -19,6 +19,17 @@ class Prompt(models.Model):
     )
     references = models.JSONField(default=list, blank=True, help_text="Reference answers, as texts.")
     tags = models.JSONField(default=list, blank=True)
+    metadata = models.JSONField(
+        null=True, blank=True, help_text="Columns of the file it came in with that nothing else reads."
+    )
+    file_import = models.ForeignKey(
+        "annotation.FileImport",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="prompts",
+        help_text="The import that brought it; none for any other.",
+    )
     content_hash = models.CharField(max_length=64, help_text="SHA-256 of messages and context.")
     split = models.CharField(max_length=10, choices=Split)
     created_at = models.DateTimeField(auto_now_add=True)

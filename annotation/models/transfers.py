@@ -43,7 +43,25 @@ class FileImport(Claimable):
     size = models.PositiveBigIntegerField(default=0, help_text="In bytes.")
     format = models.CharField(max_length=40, blank=True)
     mapping = models.JSONField(
-        default=dict, blank=True, help_text="Column of the format → column of the file."
+        default=dict, blank=True, help_text="Role → column of the file, or columns."
+    )
+    leave_out = models.JSONField(
+        default=list, db_default=[], blank=True, help_text="Columns that are not read because somebody said so."
+    )
+    meanings = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Value of the column of winners → what it means."
+    )
+    account = models.JSONField(
+        default=list, db_default=[], blank=True, help_text="What becomes of each column, as `ColumnAccount`s."
+    )
+    preview = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="Its first rows and what is wrong with them, while it waits to be imported.",
+    )
+    made = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Ids of the categories and criteria that it made."
     )
     skip_bad = models.BooleanField(
         default=False, help_text="Leave bad rows out and list them, in place of refusing the file."
@@ -90,6 +108,11 @@ class FileImport(Claimable):
                 return {"state": state, "finished_at": Now()}
             case _:
                 return {"state": state}
+
+    @property
+    def is_busy(self) -> bool:
+        """Return True while a worker has it, or is about to."""
+        return self.state in (ImportState.WAITING, ImportState.RUNNING, ImportState.UNDOING)
 
     @property
     def percent(self) -> int:

@@ -57,6 +57,17 @@ class Comparison(models.Model):
         editable=False,
         help_text="Share of pairs of annotators that agree on a pair of responses, 0 to 1; empty below two.",
     )
+    metadata = models.JSONField(
+        null=True, blank=True, help_text="Columns of the file it came in with that nothing else reads."
+    )
+    file_import = models.ForeignKey(
+        "annotation.FileImport",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="comparisons",
+        help_text="The import that brought it; none for any other.",
+    )
     reserved_for = models.ManyToManyField(
         settings.AUTH_USER_MODEL,
         blank=True,

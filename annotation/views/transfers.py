@@ -11,10 +11,10 @@ from django.views.decorators.http import require_http_methods
 
 from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
-from annotation.exchange.formats.columns import TARGETS
 from annotation.exchange.formats.registry import READERS
-from annotation.exchange.previews import preview_of
+from annotation.exchange.previews import accounts_of, preview_of
 from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
+from annotation.forms.columns import ColumnChoices, shown_columns
 from annotation.models import FileImport, Project
 from annotation.views.access import Request, project_page
 
@@ -78,10 +78,16 @@ def _execute(request: Request, record: FileImport) -> HttpResponse | None:
         messages.success(request, _("The file is deleted."))
         return redirect("transfers", slug)
     if action in ("correct", "start"):
-        mapping = {ours: theirs for ours in TARGETS if (theirs := request.POST.get(f"map_{ours}", ""))}
+        choices = ColumnChoices(request.POST, accounts_of(record.account), record.format)
         correct_plan(
-            record=record, format_name=request.POST.get("format", ""), mapping=mapping, user=request.user
+            record=record,
+            format_name=choices.format_name,
+            mapping=choices.mapping,
+            leave_out=choices.leave_out,
+            meanings=choices.meanings,
+            user=request.user,
         )
+        record.refresh_from_db()
     if action == "start":
         start_import(record=record, skip_bad="skip_bad" in request.POST, user=request.user)
     return redirect("transfer", slug, record.pk) if action in ("correct", "start") else None
@@ -104,10 +110,8 @@ def _preview_context(record: FileImport) -> dict[str, Any]:
     return {
         "readable": True,
         "formats": [(name, reader.sentence) for name, reader in READERS.items()],
-        "targets": [(ours, record.mapping.get(ours, "")) for ours in TARGETS],
-        "columns": preview.columns,
-        "shown": preview.names,
-        "rows": preview.shortened,
+        "columns": shown_columns(preview),
+        "questions": [column for column in preview.account if column.kind == "question"],
         "faults": preview.faults,
         "checked_rows": preview.checked_rows,
     }

@@ -14,7 +14,6 @@ from typing import Any
 
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.columns import answers_of, messages_of, no_winner
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -28,6 +27,8 @@ from annotation.exchange.formats.items import (
     key_of,
     verdict_of,
 )
+from annotation.exchange.formats.tables import answers_of, messages_of
+from annotation.exchange.formats.verdicts import no_winner
 
 _SUFFIX = ".responses"
 Annotations = dict[str, dict[str, Any]]

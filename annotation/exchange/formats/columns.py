@@ -1,268 +1,531 @@
-"""Any table of prompts and answers: in, by the names of its columns.
+"""Columns of a table and their roles: guessed from names and values, corrected by a person, told to the reader.
 
-| column                         | means                                                          |
+| role                           | means                                                          |
 |--------------------------------|----------------------------------------------------------------|
 | `prompt`, or `messages`        | what is asked: a text, or a chat                               |
-| `system`                       | optional: the system message before a prompt that is a text    |
+| `system`, `history`, `input`   | optional parts of it, see `chats`                              |
 | `context`, `reference`         | optional: a passage; a reference answer                        |
 | `answer_1`, `answer_2`, …      | the answers                                                    |
 | `source_1`, `source_2`, …      | optional: who wrote each                                       |
-| `winner`                       | the name or number of the best; tie, both good or bad, cannot judge |
+| `winner`                       | the best answer, a tie, or a scale between two: see `verdicts` |
 | `rank_1`, `rank_2`, …          | in place of a winner: the rank of each answer, 1 best          |
-| `strength`, `annotator`, `comment` | optional                                                   |
+| `score_1`, `score_2`, …        | in place of a winner: the score of each answer, highest best   |
+| `rating_1`, `rating_2`, …      | a rating of each answer                                        |
+| `chosen`, `rejected`           | a pair as two texts                                            |
+| `completion`, `rating`         | a single answer, and ratings of it                             |
+| `strength`, `annotator`, `comment`, `created_at`, `seconds` | of the judgment                   |
+| `tag`, `metadata`, `leave_out` | a tag of the prompt; kept with the comparison; not imported    |
 
-Other names are guessed (`question`, `instruction`; `response_a`, `model_b_output`; `preference`, …), the
-guess is shown, and `--map prompt=question` corrects it. A row without winner and ranks is work that waits.
+Other names are guessed (`question`; `response_a`, `model_b_output`; `preference`, …). Every column is accounted
+for (`account_of`), and one that may be a verdict is neither kept nor left out before somebody says so.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from annotation.choices import Verdict
-from annotation.exchange.formats import fields
+from annotation.exchange.formats import fields, verdicts
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import (
-    ImportedCompletion,
-    ImportedItem,
-    ImportedJudgment,
-    Reader,
-    Row,
-    dense,
-    verdict_of,
-)
+from annotation.exchange.formats.items import Row, key_of
+from annotation.exchange.formats.profiles import INNER, Column
+from annotation.exchange.formats.verdicts import ColumnReading, RatingReading, spelled
 
 MOST_ANSWERS = 26
-TARGETS = (
-    *("prompt", "messages", "system", "context", "reference", "answer_1", "answer_2", "answer_3", "answer_4"),
-    *("source_1", "source_2", "source_3", "source_4", "winner", "rank_1", "rank_2", "rank_3", "rank_4"),
-    *("strength", "annotator", "comment", "chosen", "rejected", "completion", "label"),
+DESIRABLE = "desirable"
+"""The criterion of a thumb that says no more than good or bad."""
+_OFFERED = 8
+METADATA, LEAVE_OUT, TAG, RATING, REFERENCE = "metadata", "leave_out", "tag", "rating", "reference"
+MANY = (RATING, REFERENCE, TAG, METADATA, LEAVE_OUT)
+"""Roles that several columns may have."""
+NUMBERED = ("answer", "source", "rank", "score", "rating")
+_SINGLE = (
+    *("prompt", "messages", "system", "history", "input", "context", "chosen", "rejected", "completion"),
+    *("winner", "strength", "annotator", "comment", "created_at", "seconds"),
+    *("source_chosen", "source_rejected"),
 )
-"""Columns of ours that a person may map on a page."""
+TARGETS = (
+    *_SINGLE,
+    *(f"{name}_{number}" for name in NUMBERED for number in range(1, _OFFERED + 1)),
+    *MANY,
+    "label",
+)
+"""Roles that a person may give a column. `label` is the older name of `rating` for thumbs."""
+
 _SYNONYMS = {
-    "prompt": ("question", "instruction", "query", "input", "user_prompt", "task", "problem"),
+    "prompt": (
+        *("question", "instruction", "query", "user_prompt", "task", "problem", "post", "input_text"),
+        "user_query",
+    ),
     "messages": ("conversation", "chat", "dialogue", "dialog", "conversations"),
     "system": ("system_prompt", "system_message"),
+    "history": (),
+    "input": (),
     "context": ("passage", "document", "background"),
-    "reference": ("gold", "gold_answer", "reference_answer", "ground_truth", "target"),
-    "winner": ("preference", "preferred", "choice", "better", "label", "selected", "overall_preference"),
-    "annotator": ("annotator_id", "worker", "worker_id", "judge", "rater", "user_id", "labeler"),
-    "comment": ("explanation", "justification", "reason", "rationale", "notes"),
-    "strength": ("preference_strength",),
-    "completion": ("response", "answer", "output"),
-    "chosen": ("preferred_response", "accepted", "winning_response", "better_response"),
-    "rejected": ("dispreferred_response", "losing_response", "worse_response"),
-}
-_ANSWER = re.compile(
-    r"(?:model[_ -]?)?(?:answer|response|output|completion|generation|candidate|prediction|text|reply)s?"
-    r"[_ -]?([a-z]|\d{1,2})"
-    r"|(?:model|system|option)[_ -]?([a-z]|\d{1,2})[_ -]?(?:answer|response|output|completion|text)",
-    re.IGNORECASE,
-)
-_SOURCE = re.compile(
-    r"(?:source|model|system)(?:[_ -]?name)?[_ -]?([a-z]|\d{1,2})(?:[_ -]?name)?", re.IGNORECASE
-)
-_RANK = re.compile(r"(?:answer|response|output)?[_ -]?rank(?:ing)?[_ -]?([a-z]|\d{1,2})", re.IGNORECASE)
-_NUMBERED = {"answer": _ANSWER, "source": _SOURCE, "rank": _RANK}
-_NO_WINNER = {
-    **dict.fromkeys(
-        ("tie", "tied", "equal", "same", "draw", "none", "neither", "no preference"), Verdict.EQUAL
+    "reference": (
+        *("gold", "gold_answer", "reference_answer", "ground_truth", "target", "expected_output", "ideal"),
+        "reference_output",
     ),
-    **dict.fromkeys(("both good", "bothgood", "tie bothgood", "all good"), Verdict.BOTH_GOOD),
-    **dict.fromkeys(("both bad", "bothbad", "tie bothbad", "all bad", "neither good"), Verdict.BOTH_BAD),
-    **dict.fromkeys(("cannot judge", "can t judge", "can not judge", "unsure", "skip"), Verdict.CANNOT_JUDGE),
+    "completion": ("response", "answer", "output", "generation"),
+    "chosen": (
+        *("preferred_response", "accepted", "winning_response", "better_response", "chosen_response"),
+        *("chosen_answer", "chosen_output"),
+    ),
+    "rejected": (
+        *("dispreferred_response", "losing_response", "worse_response", "rejected_response"),
+        *("rejected_answer", "rejected_output"),
+    ),
+    "annotator": (
+        *("annotator_id", "worker", "worker_id", "judge", "rater", "user_id", "labeler", "labeller"),
+        *("rater_id", "judge_id", "annotator_name", "labeler_id"),
+    ),
+    "comment": ("explanation", "justification", "reason", "rationale", "notes", "feedback_text", "comments"),
+    "created_at": (
+        *("timestamp", "tstamp", "annotated_at", "submitted_at", "created", "created_time", "datetime"),
+        *("date", "judged_at"),
+    ),
+    "seconds": ("lead_time", "active_seconds"),
+    TAG: ("tags",),
+    "source_chosen": ("chosen_model", "model_chosen"),
+    "source_rejected": ("rejected_model", "model_rejected"),
 }
+_WINNERS = (
+    *("winner", "preference", "preferred", "better", "choice", "chosen", "selected", "vote", "verdict"),
+    *("human_preference", "overall_preference", "better_response_id", "preferred_response", "best"),
+    *("preferred_answer", "preferred_output", "better_answer", "best_response", "best_answer", "selection"),
+    *("label", "labels", "preference_strength", "chosen_response", "judgment", "judgement"),
+)
+"""Names of the column that says which answer is better; the earlier goes before the later."""
+_STRENGTHS = ("strength", "preference_strength")
+_LABELS = ("label", "labels", "kto_tag")
+"""A number there may say that the first answer is better (SHP) as well as which one is."""
+_AFTER = re.compile(rf"(?:{verdicts.NOUNS})s?_?([a-z]|\d{{1,2}})|(?:human_)?ref_([a-z]|\d{{1,2}})")
+_BETWEEN = re.compile(
+    r"(?:model|system|option)_?([a-z]|\d{1,2})_(?:answer|response|output|completion|text)"
+    r"|([a-z]|\d{1,2})_(?:answer|response|output|completion|text)"
+)
+_NO_ANSWER = re.compile(r"(?:model|system|ref|reference)_?(?:[a-z]|\d{1,2})")
+_SOURCE = re.compile(r"(?:source|model|system)(?:_?name)?_?([a-z]|\d{1,2})(?:_?name)?")
+_RANK = re.compile(r"(?:answer|response|output)?_?rank(?:ing)?_?([a-z]|\d{1,2})")
+_MARKED = re.compile(r"(.+?)_?([a-z]|\d{1,2})")
+_INSIDE = re.compile(r"((?:.+_)?)(?:answer|response|output|completion|summary|model)_?([a-z]|\d{1,2})_(.+)")
+"""A mark inside a name: `is_response_0_safe`, `response_1_source`."""
+_SCORES = re.compile(r"scores?|points?|elo|rewards?|(?:answer|response|output|model)_scores?")
+VERDICT_LIKE = re.compile(
+    r"winner|\bwins?\b|winning|loser|prefer|verdict|\bvotes?\b|voted|upvote|rating|\brate[ds]?\b|score|"
+    r"label(?!l?er)|\branks?\b|ranked|ranking|weight|reward|better|\bbest\b|worse|worst|chosen|rejected|choice|"
+    r"judg(?:e?ment)|grade|stars?\b|thumb|feedback|\blike[ds]?\b|dislike|kto|selected|\baccept|approv|margin|"
+    r"\bsafer?\b|unsafe|helpful|harmless|correct(?!ion)|quality|desirable|agree"
+)
+"""Names of columns that may say which answer is good. Words are parted by single spaces."""
+ANSWER_LIKE = re.compile(
+    r"(?:answers|responses|completions|outputs|generations|candidates|replies|choices|results|samples)"
+)
+HARMLESS = re.compile(
+    r"(?:.* )?(?:id|ids|idx|index|uuid|hash|key|url|uri|link|language|lang|locale|domain|category|categories|"
+    r"topic|subject|source|sources|dataset|subset|split|model|models|name|version|seed|temperature|tokens?|"
+    r"length|turns?|title|author|created|updated|date|time|at|timestamp|metadata|tags?|difficulty|type|kind|"
+    r"session|order|position|num .*|n .*|count|page|row|line|batch|year|month|day|duration|latency|cost)"
+)
+PROSE = re.compile(
+    r".*(?:statement|elaboration|reason|reasoning|rationale|explanation|justification|comment|note|description|"
+    r"critique)s?"
+)
+"""Names of columns in which somebody wrote a text about the answers."""
+_LONG = 100
 
 
-def no_winner(word: Any) -> Verdict | None:
-    """The verdict without a winner that a word of some format stands for; None where it is none."""
-    return _NO_WINNER.get(re.sub(r"[^a-z]+", " ", str(word).lower()).strip())
+def words_of(name: str) -> str:
+    """A column's name as words in lower case: `betterResponse_id` → `better response id`."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.rpartition(".")[2])
+    return re.sub(r"[^a-z0-9]+", " ", parted.lower()).strip()
 
 
-def guess(names: list[str]) -> dict[str, str]:
-    """Column of ours → column of the file, guessed from the names; a name that is ours already stays."""
-    mapping = {name: name for name in names if name in _SYNONYMS}
-    for ours, others in _SYNONYMS.items():
-        for other in others:
-            meant = next((name for name in names if re.sub("[ -]", "_", name.lower()) == other), None)
-            if ours not in mapping and meant is not None and meant not in mapping.values():
-                mapping[ours] = meant
-    if "messages" in mapping and "prompt" in mapping:
-        del mapping["messages"]
-    for ours, pattern in _NUMBERED.items():
-        matches = [(match, name) for name in names if (match := pattern.fullmatch(name))]
-        marks = sorted({_mark(match) for match, _ in matches}, key=_by_number)
-        for match, name in matches:
-            mapping[f"{ours}_{marks.index(_mark(match)) + 1}"] = name
-    return {ours: name for ours, name in mapping.items() if ours != name}
+def _snake(name: str) -> str:
+    return words_of(name).replace(" ", "_")
 
 
-def _mark(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group is not None).lower()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """The roles of a file's columns, and what the values of its verdicts mean."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column of the file → its role."""
+    answers: tuple[str, ...] = ()
+    """The file's names of the answers, first to last."""
+    winner: ColumnReading | None = None
+    ratings: Mapping[str, RatingReading] = field(default_factory=dict)
+    """Column of ratings → its scale."""
+    criteria: Mapping[str, str] = field(default_factory=dict)
+    """Column of ratings → the key of its criterion."""
+    questions: Mapping[str, str] = field(default_factory=dict)
+    """Column → what must be answered before the file can be imported."""
+
+    def named(self, role: str) -> list[str]:
+        """The columns with a role."""
+        return [name for name, each in self.columns.items() if each == role]
+
+
+def roles_of(profile: Mapping[str, Column], stated: Mapping[str, str], meanings: Mapping[str, str]) -> Roles:
+    """Guess the role of every column that has one; what a person stated goes before what is guessed.
+
+    profile: column → its values. stated: column → role. meanings: value of the winner → what it means.
+    """
+    guess = _Guess(profile, stated, meanings)
+    guess.answers()
+    guess.singles()
+    guess.winner()
+    guess.numbered()
+    guess.ratings()
+    return guess.roles()
+
+
+class _Guess:
+    def __init__(
+        self, profile: Mapping[str, Column], stated: Mapping[str, str], meanings: Mapping[str, str]
+    ) -> None:
+        self._profile = profile
+        self._meanings = meanings
+        self._snakes = {name: _snake(name) for name in profile}
+        self._columns = {name: RATING if role == "label" else role for name, role in stated.items()}
+        self._stated = set(stated)
+        self._answers: list[str] = []
+        self._winner: ColumnReading | None = None
+        self._ratings: dict[str, RatingReading] = {}
+        self._criteria: dict[str, str] = {}
+        self._questions: dict[str, str] = {}
+
+    def roles(self) -> Roles:
+        return Roles(
+            columns=self._columns,
+            answers=tuple(self._answers),
+            winner=self._winner,
+            ratings=self._ratings,
+            criteria=self._criteria,
+            questions=self._questions,
+        )
+
+    def _free(self) -> Iterator[tuple[str, str]]:
+        return ((name, snake) for name, snake in self._snakes.items() if name not in self._columns)
+
+    def _taken(self, role: str) -> bool:
+        return role in self._columns.values()
+
+    def answers(self) -> None:
+        """The answers: the columns that a person named, else the group of like names with most columns."""
+        stated = {role: name for name, role in self._columns.items() if re.fullmatch(r"answer_\d+", role)}
+        if not stated:
+            groups: dict[str, dict[str, str]] = {}
+            for name, snake in self._free():
+                match = None if _NO_ANSWER.fullmatch(snake) else _AFTER.fullmatch(snake)
+                match = match or _BETWEEN.fullmatch(snake)
+                if match and self._profile[name].kinds <= {"text", "list", "object"}:
+                    mark = next(group for group in match.groups() if group is not None)
+                    place = match.start(next(n for n, g in enumerate(match.groups(), 1) if g is not None))
+                    stem = f"{snake[:place]}*{snake[place + len(mark) :]}"
+                    groups.setdefault(stem, {}).setdefault(_mark(mark), name)
+            if groups:
+                chosen = max(groups.values(), key=len)
+                if len(chosen) > 1 or next(iter(chosen)) in ("0", "1", "a"):
+                    ordered = sorted(chosen, key=_by_number)[:MOST_ANSWERS]
+                    stated = {f"answer_{n}": chosen[mark] for n, mark in enumerate(ordered, start=1)}
+        for number in range(1, MOST_ANSWERS + 1):
+            name = stated.get(f"answer_{number}")
+            if name is None:
+                break
+            self._columns[name] = f"answer_{number}"
+            self._answers.append(name)
+
+    def singles(self) -> None:
+        """Columns by one name of their role, the role's own name first."""
+        for role, synonyms in _SYNONYMS.items():
+            if len(self._answers) > 1 and role in ("completion", "chosen", "rejected"):
+                continue
+            if self._taken(role) and role not in MANY:
+                continue
+            for wanted in (role, *synonyms):
+                name = next((name for name, snake in self._free() if snake == wanted), None)
+                if name is not None and self._fits(role, self._profile[name]):
+                    self._columns[name] = role
+                    break
+        if self._taken("prompt") and self._taken("messages"):
+            for name in [n for n in self._columns if self._columns[n] == "messages"]:
+                if name not in self._stated:
+                    del self._columns[name]
+        if not self._taken("prompt") and not self._taken("messages"):
+            # Without a prompt, what else holds one: HelpSteer3's context is a chat, Alpaca's input a text.
+            for role in ("input", "context", "history"):
+                names = [n for n in self._columns if self._columns[n] == role and n not in self._stated]
+                if names and self._profile[names[0]].kinds <= {"text", "list"}:
+                    is_chat = "list" in self._profile[names[0]].kinds
+                    if role == "history" and not is_chat:
+                        continue
+                    self._columns[names[0]] = "messages" if is_chat else "prompt"
+                    break
+
+    def _fits(self, role: str, column: Column) -> bool:
+        if role == "created_at":
+            return not column.kinds & {"list", "object", "boolean"} and _is_time(column)
+        if role in ("comment", "system"):
+            return column.kinds <= {"text"}
+        if role == "annotator":
+            return column.kinds <= {"text", "number"}
+        if role == "seconds":
+            return column.kinds <= {"number"} or all(_is_number(value) for value in column.distinct)
+        if role == TAG:
+            return column.kinds <= {"text", "list"}
+        if role == "context":
+            return column.kinds <= {"text", "list"}
+        if role in ("source_chosen", "source_rejected"):
+            return column.kinds <= {"text"}
+        return True
+
+    def winner(self) -> None:
+        """The column that says which answer is better, and what its values mean."""
+        stated = next((name for name, role in self._columns.items() if role == "winner"), None)
+        if len(self._answers) < 2:
+            if stated is not None and self._answers:
+                self._questions[stated] = "names a winner, and there is one answer alone"
+            return
+        if stated is not None:
+            self._read_winner(stated)
+            return
+        ranked = any(_RANK.fullmatch(snake) for _, snake in self._free())
+        candidates = sorted(
+            (
+                (_WINNERS.index(snake), name)
+                for name, snake in self._free()
+                if snake in _WINNERS and self._profile[name].rows
+            ),
+        )
+        for _place, name in candidates:
+            column, snake = self._profile[name], self._snakes[name]
+            if column.kinds & {"list", "object"}:
+                continue
+            reading = verdicts.read_column(column.distinct, self._answers, answered=self._meanings)
+            numeric = column.kinds <= {"number", "boolean"} or all(_is_number(v) for v in column.distinct)
+            if snake in _LABELS and numeric:
+                self._questions[name] = (
+                    "holds numbers that may name the better answer, or say that the first is better; map it "
+                    "as winner, with what its values mean"
+                )
+                continue
+            if snake in _STRENGTHS and not any(_is_negative(value) for value in column.distinct):
+                continue
+            if ranked and (reading.question or reading.unclear):
+                continue
+            self._columns[name] = "winner"
+            self._read_winner(name)
+            break
+        strength = next((n for n, s in self._free() if s in _STRENGTHS), None)
+        if strength is not None and self._taken("winner"):
+            self._columns[strength] = "strength"
+
+    def _read_winner(self, name: str) -> None:
+        column = self._profile[name]
+        try:
+            self._winner = verdicts.read_column(column.distinct, self._answers, answered=self._meanings)
+        except ValueError as error:
+            self._questions[name] = (
+                f"has no answer {str(error)[:60]!r}; write one of {', '.join(self._answers)}, equal, "
+                "both_good, both_bad or cannot_judge"
+            )
+            return
+        values = self._winner.values
+        if self._winner.question:
+            self._questions[name] = (
+                f"names the winner, but {self._winner.question}; say what its values mean, as "
+                f"{self._example(name)}"
+            )
+        elif column.values and not values and self._winner.unclear and not self._may_be_by_row(name):
+            listed = ", ".join(map(repr, self._winner.unclear[:5]))
+            self._questions[name] = (
+                f"names the winner, but its values ({listed}) name none of the answers "
+                f"{', '.join(self._answers)}; say what they mean, as {self._example(name)}"
+            )
+
+    def _may_be_by_row(self, name: str) -> bool:
+        """True where a value may be the name of a model, or the better text itself."""
+        longest = self._profile[name].longest
+        return any(_SOURCE.fullmatch(snake) for snake in self._snakes.values()) or longest > _LONG
+
+    def _example(self, name: str) -> str:
+        unclear = self._winner.unclear if self._winner else ()
+        value = unclear[0] if unclear else next(iter(map(spelled, self._profile[name].distinct)), "1")
+        return f"{value}={self._answers[0]}"
+
+    def numbered(self) -> None:
+        """Sources, ranks, scores and ratings of the answers, each by the mark of its answer."""
+        if not self._answers:
+            return
+        groups: dict[tuple[str, str], dict[int, str]] = {}
+        marks = verdicts.marks_of(self._answers)
+        loose = list(self._free())
+        split = {name: _marked(snake) for name, snake in loose}
+        for name, parts in split.items():
+            if parts is not None:
+                role, stem, mark = parts
+                siblings = [other[2] for other in split.values() if other and other[:2] == parts[:2]]
+                place = _place_of_mark(mark, marks, siblings)
+                if place is not None:
+                    groups.setdefault((role, stem), {}).setdefault(place, name)
+        for (role, stem), columns in groups.items():
+            if role:
+                self._place(role, columns)
+            elif len(columns) == len(self._answers) and VERDICT_LIKE.search(stem.replace("_", " ")):
+                self._scored(stem, columns)
+
+    def _place(self, role: str, columns: Mapping[int, str]) -> None:
+        for place, name in columns.items():
+            if not self._taken(f"{role}_{place + 1}"):
+                self._columns[name] = f"{role}_{place + 1}"
+
+    def _scored(self, stem: str, columns: Mapping[int, str]) -> None:
+        """Scores order the answers where nothing else does; other numbers of a scale are ratings."""
+        numeric = all(
+            self._profile[name].kinds <= {"number"}
+            or all(_is_number(value) for value in self._profile[name].distinct)
+            for name in columns.values()
+        )
+        has_verdict = self._taken("winner") or self._taken("rank_1")
+        if _SCORES.fullmatch(stem) and numeric and not has_verdict and not self._taken("score_1"):
+            self._place("score", columns)
+            return
+        values = [value for name in columns.values() for value in self._profile[name].distinct]
+        kept = all(self._profile[name].values is not None for name in columns.values())
+        reading = verdicts.read_ratings(stem, values) if kept and values else "it has too many values"
+        if isinstance(reading, RatingReading):
+            for place, name in columns.items():
+                self._columns[name] = f"{RATING}_{place + 1}"
+                self._ratings[name] = reading
+                self._criteria[name] = key_of(stem.strip("_") or RATING)
+
+    def ratings(self) -> None:
+        """Ratings of a single answer, and the scale of every column of ratings."""
+        single = self._taken("completion") or (self._taken("messages") and not self._answers)
+        single = single or len(self._answers) == 1
+        if single and not self._taken("chosen"):
+            for name, _snake_name in list(self._free()):
+                column = self._profile[name]
+                if not column.rows or not VERDICT_LIKE.search(words_of(name)):
+                    continue
+                if column.kinds <= {"text", "number", "boolean"} and column.values is not None:
+                    if isinstance(verdicts.read_ratings(name, column.distinct), RatingReading):
+                        self._columns[name] = RATING
+        for name, role in list(self._columns.items()):
+            if not re.fullmatch(r"rating(_\d+)?", role) or name in self._ratings or name not in self._profile:
+                continue
+            reading = verdicts.read_ratings(name, self._profile[name].distinct)
+            if isinstance(reading, RatingReading) and self._profile[name].values is not None:
+                self._ratings[name] = reading
+                self._criteria[name] = self._criterion(name, role)
+            else:
+                why = reading if isinstance(reading, str) else "it has too many values"
+                self._questions[name] = f"is no rating: {why}; map it as metadata, or leave it out"
+
+    def _criterion(self, name: str, role: str) -> str:
+        snake = self._snakes[name]
+        if snake in _LABELS:
+            return DESIRABLE
+        parts = _marked(snake) if role != RATING else None
+        return key_of((parts[1].strip("_") if parts else snake) or RATING)
+
+
+def _marked(snake: str) -> tuple[str, str, str] | None:
+    """A name that belongs to one answer: its role if it has one, the rest of the name, and the mark."""
+    if match := _INSIDE.fullmatch(snake):
+        rest = match.group(3)
+        return ("source" if rest in ("source", "model") else "", match.group(1) + rest, _mark(match.group(2)))
+    for role, pattern in (("source", _SOURCE), ("rank", _RANK), ("", _MARKED)):
+        if match := pattern.fullmatch(snake):
+            return role, "" if role else match.group(1), _mark(match.groups()[-1])
+    return None
+
+
+def _mark(mark: str) -> str:
+    return mark.lstrip("0") or "0"
 
 
 def _by_number(mark: str) -> tuple[int, str]:
     return (int(mark), "") if mark.isdigit() else (0, mark)
 
 
-def renamed(row: Row, mapping: Mapping[str, str]) -> Row:
-    """The row with its columns under our names; in nested formats those of `data` and `fields` too."""
-    if not mapping:
+def _place_of_mark(mark: str, marks: Sequence[str], siblings: Sequence[str]) -> int | None:
+    """The place of the answer that a mark belongs to; `siblings` are the marks of the columns like it."""
+    if mark in marks:
+        return marks.index(mark)
+    if mark.isdigit():
+        first = 0 if "0" in siblings else 1
+        place = int(mark) - first
+    else:
+        place = ord(mark) - ord("a")
+    return place if 0 <= place < len(marks) and marks[0].isdigit() != mark.isdigit() else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(fields.number(value), (int, float)) and not isinstance(value, bool)
+
+
+def _is_negative(value: Any) -> bool:
+    number = fields.number(value)
+    return isinstance(number, (int, float)) and number < 0
+
+
+def _is_time(column: Column) -> bool:
+    values = column.distinct or ([column.example] if column.rows else [])
+    try:
+        for value in values:
+            if _is_number(value) and abs(float(value)) < 1e8:
+                return False
+            fields.moment(value, column.name)
+    except FieldError:
+        return False
+    return bool(values)
+
+
+def renamed(row: Row, columns: Mapping[str, str]) -> Row:
+    """The row with its columns under our names; in nested formats those of `data` and `fields`, too.
+
+    A role that several columns may have becomes a mapping of their names to their values.
+    """
+    if not columns:
         return row
-    values = _with_names(row, mapping)
-    for inner in ("data", "fields"):
+    values = _with_names(row, columns, "")
+    for inner in INNER:
         if isinstance(values.get(inner), dict):
-            values[inner] = _with_names(values[inner], mapping)
+            values[inner] = _with_names(values[inner], columns, f"{inner}.")
     return values
 
 
-def _with_names(row: Row, mapping: Mapping[str, str]) -> dict[str, Any]:
-    columns = {name for name in mapping.values() if name in row}
-    rest = {name: value for name, value in row.items() if name not in columns}
-    return {**rest, **{ours: row[name] for ours, name in mapping.items() if name in row}}
+def _with_names(row: Row, columns: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    given = {name: columns.get(prefix + name, "") for name in row}
+    roles = set(given.values())
+    for name, value in row.items():
+        role = given[name]
+        if role in (METADATA, LEAVE_OUT):
+            continue
+        if role in MANY or role.startswith("rating_"):
+            if value not in (None, ""):
+                values.setdefault(role, {})[name] = value
+        elif role:
+            values[role] = value
+        elif name not in roles:
+            values[name] = value
+    return values
 
 
-def messages_of(row: Row) -> list[dict[str, str]]:
-    """Return the messages of `prompt` or `messages`, after `system` where there is one."""
-    for name in ("prompt", *_SYNONYMS["prompt"], "messages", *_SYNONYMS["messages"]):
-        if row.get(name) is not None:
-            break
-    else:
-        raise FieldError("prompt", f"is missing; map one of {', '.join(sorted(row))} to it")
-    value = row[name]
-    if isinstance(value, str) and value.lstrip()[:1] == "[":
-        value = _chat_in_json(value)
-    chat = fields.prompt(value, name)
-    system = fields.optional_text(row.get("system"), "system").strip()
-    if system and chat[0]["role"] != "system":
-        chat = [{"role": "system", "content": system}, *chat]
-    return chat
+@lru_cache(maxsize=256)
+def _roles_by_name(names: tuple[str, ...]) -> Roles:
+    guess = _Guess({name: Column(name) for name in names}, {}, {})
+    guess.answers()
+    guess.singles()
+    guess.numbered()
+    return guess.roles()
 
 
-def _chat_in_json(value: str) -> Any:
-    """A chat that a table holds as JSON; any other text stays as it is."""
-    try:
-        document = json.loads(value)
-    except (ValueError, RecursionError):
-        # No JSON, or a number of more digits than Python reads.
-        return value
-    is_chat = (
-        isinstance(document, list) and document and all(isinstance(m, dict) and "role" in m for m in document)
-    )
-    return document if is_chat else value
-
-
-def answers_of(row: Row) -> list[tuple[str, Any]]:
-    """The answers with the names of their columns: `answer_1`, …, or what looks like them.
-
-    A table may have columns for more answers than a row has. One that is empty before the last, or that
-    leaves a pair with one answer, stays, and is told: the numbers after it must not move.
-    """
-    mapping = guess(list(row))
-    answers = []
-    for number in range(1, MOST_ANSWERS + 1):
-        ours = f"answer_{number}"
-        name = ours if ours in row else mapping.get(ours)
-        if name is None:
-            break
-        answers.append((name, row.get(name)))
-    while len(answers) > 2 and answers[-1][1] in (None, ""):
-        answers.pop()
-    return answers
-
-
-def _table(row: Row) -> Iterator[ImportedItem]:
-    answers = answers_of(row)
-    completions = tuple(
-        ImportedCompletion(
-            text=fields.answer(value, name),
-            source=fields.optional_text(row.get(f"source_{number}"), f"source_{number}"),
-        )
-        for number, (name, value) in enumerate(answers, start=1)
-    )
-    names = [name for name, _ in answers]
-    yield ImportedItem(
-        messages=messages_of(row),
-        context=_context(row),
-        references=[reference]
-        if (reference := fields.optional_text(row.get("reference"), "reference").strip())
-        else [],
-        completions=completions,
-        judgments=tuple(_judgments(row, names)),
-    )
-
-
-def _context(row: Row) -> list[dict[str, Any]]:
-    value = row.get("context")
-    texts = value if isinstance(value, list) else [value]
-    return [
-        {"title": "", "sentences": [fields.text(text, "context")]} for text in texts if text not in (None, "")
-    ]
-
-
-def _judgments(row: Row, names: list[str]) -> Iterator[ImportedJudgment]:
-    ranked = [row.get(f"rank_{number}") for number in range(1, len(names) + 1)]
-    strength = row.get("strength")
-    winner = row.get("winner")
-    if any(rank not in (None, "") for rank in ranked):
-        ranks = dense([fields.whole_number(_number(rank), "rank") for rank in ranked])
-        verdict = verdict_of(ranks)
-    elif winner in (None, "") or not names:
-        return
-    else:
-        verdict, ranks = _winner(winner, names)
-    yield ImportedJudgment(
-        verdict=verdict,
-        ranks=ranks,
-        annotator=str(row.get("annotator") or ""),
-        strength=None if strength in (None, "") else fields.whole_number(_number(strength), "strength"),
-        comment=fields.optional_text(row.get("comment"), "comment"),
-    )
-
-
-def _number(value: Any) -> Any:
-    """A number that a CSV holds as a text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _winner(winner: Any, names: list[str]) -> tuple[Verdict, tuple[int, ...]]:
-    without = no_winner(winner)
-    if without == Verdict.CANNOT_JUDGE:
-        return without, ()
-    if without is not None:
-        return without, (1,) * len(names)
-    place = _place(winner, names)
-    if place is None:
-        raise FieldError(
-            "winner",
-            f"{str(winner)[:40]!r} is none of the answers {', '.join(names)}, no number up to {len(names)}",
-        )
-    return Verdict.RANKED, tuple(1 if number == place else 2 for number in range(len(names)))
-
-
-def _place(winner: Any, names: list[str]) -> int | None:
-    word = str(winner).strip().lower()
-    for number, name in enumerate(names):
-        mark = re.split(r"[_ -]", name)[-1].lower()
-        letter = "abcdefghijklmnopqrstuvwxyz"[number]
-        known = {
-            *(name.lower(), mark, str(number + 1), letter, f"answer_{number + 1}", f"answer_{letter}"),
-            *(f"response_{letter}", f"response_{number + 1}", f"model_{letter}", f"{number + 1}.0"),
-        }
-        if word in known or (len(names) == 2 and word == ("left", "right")[number]):
-            return number
-    return None
-
-
-READERS = (
-    Reader(
-        name="table",
-        sentence="Any table with a prompt and answers; its columns are guessed and can be corrected.",
-        read=_table,
-        matches=lambda row: True,
-    ),
-)
+def by_name(row: Row) -> tuple[Row, Roles]:
+    """A part of a nested row under our names, and the roles of its columns: by their names alone."""
+    roles = _roles_by_name(tuple(row))
+    return _with_names(row, roles.columns, ""), roles

@@ -3,14 +3,19 @@
 Every reader of a format stands on these, so that the same fault is told in the same words.
 """
 
+import ast
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 _LONGEST_WORDS = 1_000
 """Characters of a message: a name of the file may be megabytes long."""
 ROLES = ("system", "user", "assistant")
+_ROLES = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant", "developer": "system"}
+"""Names of roles in other formats → ours."""
 _KINDS = {
     dict: "an object",
     list: "a list",
@@ -96,6 +101,108 @@ def whole_number(value: Any, where: str) -> int:
     raise FieldError(where, f"a whole number is expected, not {kind_of(value)} ({str(value)[:40]!r})")
 
 
+def number(value: Any) -> Any:
+    """A number that a table holds as a text; anything else stays as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def truth(value: Any, where: str) -> bool:
+    """True or false, also as 1 and 0, and as the words of a table."""
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in ("1", "1.0", "true", "yes", "t"):
+        return True
+    if word in ("0", "0.0", "false", "no", "f"):
+        return False
+    raise FieldError(where, f"true or false is expected, not {kind_of(value)} ({word[:40]!r})")
+
+
+def person(value: Any, where: str) -> str:
+    """The name of an annotator: 12, 12.0 and "12" are one, and an address is the same in any case."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise FieldError(where, f"a name or a number is expected, not {kind_of(value)}")
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else value
+    name = text(str(value), where, empty=True).strip()
+    if re.fullmatch(r"\d{1,15}\.0", name):
+        return name.removesuffix(".0")
+    return name.lower() if "@" in name else name
+
+
+_EPOCHS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (0, 1))
+"""From so large a number on, a time counts so many units a second: nano-, micro-, milliseconds, seconds."""
+
+
+def moment(value: Any, where: str) -> str:
+    """A time as ISO 8601 with a time zone; "" for none.
+
+    Takes ISO 8601, where one without a zone is UTC, and numbers since 1970 in seconds or smaller units.
+    """
+    if value is None or value == "":
+        return ""
+    stamp = number(value)
+    try:
+        if isinstance(stamp, (int, float)) and not isinstance(stamp, bool):
+            unit = next(unit for least, unit in _EPOCHS if abs(stamp) >= least)
+            return datetime.fromtimestamp(stamp / unit, UTC).isoformat()
+        parsed = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
+    except (OverflowError, OSError, ValueError):
+        raise FieldError(
+            where, f"{str(value)[:40]!r} is no time; write it as ISO 8601, 2026-01-31T09:30:00Z"
+        ) from None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).isoformat()
+
+
+def has_zone(value: Any) -> bool:
+    """True for a time that says its zone, or that counts from 1970."""
+    if isinstance(number(value), (int, float)):
+        return True
+    try:
+        return datetime.fromisoformat(str(value).strip().removesuffix(" UTC")).tzinfo is not None
+    except ValueError:
+        return False
+
+
+_CHAT = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'](?:role|from|content|value)[\"']\s*:")
+"""The beginning of a chat in a cell."""
+
+
+def chat_in_text(value: Any) -> Any:
+    """The chat that a cell holds as JSON or as Python writes a list; any other value stays as it is.
+
+    A text that is JSON but no chat is a text: an answer may be a piece of JSON. Raises `FieldError` for what
+    begins as a chat and cannot be read as one.
+    """
+    if not isinstance(value, str) or not _CHAT.match(value):
+        return value
+    document = listed_in_text(value)
+    messages = [document] if isinstance(document, dict) else document
+    if not isinstance(messages, list):
+        raise FieldError(None, "begins as a list of messages, but is neither JSON nor a list of Python's")
+    is_chat = all(isinstance(m, dict) and ("role" in m or "from" in m) for m in messages)
+    return messages if is_chat else value
+
+
+def listed_in_text(value: Any) -> Any:
+    """The list or object that a cell holds as JSON or as Python writes it; any other value stays as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        document = DECODER.decode(value.strip())
+    except (ValueError, RecursionError):
+        try:
+            document = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            return value
+    return document if isinstance(document, (list, dict)) else value
+
+
 def required(row: Mapping[str, Any], name: str) -> Any:
     """The value of a field that must be there."""
     if row.get(name) is None:
@@ -105,6 +212,9 @@ def required(row: Mapping[str, Any], name: str) -> Any:
 
 def messages(value: Any, where: str) -> list[dict[str, str]]:
     """A chat: a list of messages with `role` and `content`. A text is one message of the user."""
+    value = chat_in_text(value)
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        value = value["messages"]
     if isinstance(value, str):
         return [{"role": "user", "content": text(value, where)}]
     if not isinstance(value, list):
@@ -131,6 +241,9 @@ def prompt(value: Any, where: str) -> list[dict[str, str]]:
 
 def answer(value: Any, where: str) -> str:
     """An answer: a text, or the one assistant message of a conversation."""
+    value = chat_in_text(value)
+    if isinstance(value, dict):
+        value = [value]
     if isinstance(value, list):
         if len(value) != 1:
             raise FieldError(where, f"one message of the assistant is expected, not {len(value)}")
@@ -148,7 +261,7 @@ def _message(value: Any, where: str) -> dict[str, str]:
     if role is None:
         raise FieldError(f"{where}.role", "is missing")
     if isinstance(role, str):
-        role = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant"}.get(role, role)
+        role = _ROLES.get(role, role)
     if role not in ROLES:
         raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
     if isinstance(content, list):

@@ -7,7 +7,7 @@ place in `completions`, from 0; a category and a criterion by its key.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
 from annotation.exchange.formats.fields import FieldError
@@ -171,6 +171,23 @@ class ImportedItem:
     split: str = ""
     """The side of the split that the file states; empty where it states none."""
     turns: tuple[ImportedTurn, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Values of columns that no reader reads; kept with the comparison, or with the prompt without one."""
+
+
+Kind = Literal["read", "metadata", "left_out", "not_read", "question"]
+"""What becomes of a column; of a question a person must say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something inside a row of a nested format, such as a result of an annotation, accounted for as a column."""
+
+    name: str
+    value: Any
+    kind: Kind
+    reading: str
+    """What it is read as, or why it is not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +227,20 @@ class Reader:
     matches: Callable[[Row], bool]
     group: Callable[[Iterator[tuple[int, Row]]], Iterator[tuple[int, Row]]] | None = None
     """For a format whose rows belong together: makes one row of many."""
+    reads: Mapping[str, str] = field(default_factory=dict)
+    """Column that the format has → what it is read as. Any other column is kept as metadata."""
+    keeps: frozenset[str] = frozenset()
+    """Columns of the format that are kept as metadata although their names look like a verdict's."""
+    ignores: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the format that are not read, each with the reason."""
+    is_tabular: bool = False
+    """True for a table: `read` and `matches` get rows under the roles of `columns`, and `reads` names roles."""
+    inner: str = ""
+    """The column of a nested format whose own columns are those of a table."""
+    survey: Callable[[Row], Iterator[Part]] | None = None
+    """What else a nested row holds, for the account."""
+    completion_fields: tuple[str, ...] = ()
+    """Columns that hold the first, second, … answer, for errors about an answer."""
     categories: tuple[NewCategory, ...] = ()
     """Categories that every project with such a file gets."""
     project: NewProject | None = None

@@ -32,7 +32,6 @@ from typing import Any
 
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.columns import answers_of, messages_of, no_winner
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -47,6 +46,8 @@ from annotation.exchange.formats.items import (
     placed,
     verdict_of,
 )
+from annotation.exchange.formats.tables import answers_of, messages_of
+from annotation.exchange.formats.verdicts import no_winner
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
 

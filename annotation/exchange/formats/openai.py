@@ -16,9 +16,9 @@ From https://platform.openai.com/docs/guides/supervised-fine-tuning and …/dire
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from annotation.exchange.formats import fields
+from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem, Reader, Row
+from annotation.exchange.formats.items import ImportedItem, Part, Reader, Row
 from annotation.exchange.formats.trl import preference, preference_rows, sft_rows
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
@@ -32,15 +32,29 @@ def _messages(row: Row) -> Iterator[ImportedItem]:
         yield ImportedItem(messages=fields.prompt(chat, "messages"))
     elif len(chat) == 1:
         raise FieldError("messages", "holds an answer alone; write the message before it that it answers")
+    elif _is_not_to_learn(row):
+        yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"))
     else:
         yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"), references=[chat[-1]["content"]])
+
+
+def _is_not_to_learn(row: Row) -> bool:
+    """True where the last answer has the weight 0: it is not to be imitated."""
+    listed = row.get("messages")
+    last = listed[-1] if isinstance(listed, list) and listed else None
+    return isinstance(last, Mapping) and last.get("weight") in (0, "0")
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    if _is_not_to_learn(row):
+        yield Part("messages[].weight", 0, "not_read", "an answer with the weight 0 is no reference")
 
 
 def _preference(row: Row) -> Iterator[ImportedItem]:
     request = fields.object_of(fields.required(row, "input"), "input")
     messages = fields.prompt(_chat(request.get("messages"), "input.messages"), "input.messages")
     chosen, rejected = (fields.answer(_chat(fields.required(row, name), name), name) for name in _PAIR)
-    yield preference(messages, chosen, rejected, row, known={"input", *_PAIR})
+    yield preference({"annotator": row.get("annotator")}, messages, chosen, rejected)
 
 
 def _chat(value: Any, where: str) -> list[dict[str, str]]:
@@ -55,23 +69,6 @@ def _chat(value: Any, where: str) -> list[dict[str, str]]:
         for turn in listed
     ]
     return fields.messages(renamed, where)
-
-
-def _is_chat(messages: Any) -> bool:
-    """True for messages that are texts: what acts is a trace (`trace_messages`)."""
-    return isinstance(messages, list) and not any(map(_acts, messages))
-
-
-def _acts(message: Any) -> bool:
-    if not isinstance(message, Mapping):
-        return False
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else ()
-    return (
-        bool(message.get("tool_calls"))
-        or message.get("role") in ("tool", "function")
-        or any(isinstance(block, Mapping) and block.get("type", "text") != "text" for block in blocks)
-    )
 
 
 def _message_rows(record: Record, scene: Scene) -> Written:
@@ -104,12 +101,21 @@ READERS = (
         sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
         read=_preference,
         matches=lambda row: {"input", *_PAIR} <= row.keys(),
+        reads={
+            "input": "the prompt",
+            "preferred_output": "the better response",
+            "non_preferred_output": "the other response",
+            "annotator": "the annotator",
+        },
+        completion_fields=_PAIR,
     ),
     Reader(
         name="openai-messages",
         sentence="OpenAI's chats: messages whose last answer becomes the prompt's reference.",
         read=_messages,
-        matches=lambda row: row.keys() <= _BESIDE_MESSAGES and _is_chat(row.get("messages")),
+        matches=lambda row: row.keys() <= _BESIDE_MESSAGES and chats.is_plain(row.get("messages")),
+        reads={"messages": "the prompt, and its last answer as a reference"},
+        survey=_survey,
     ),
 )
 WRITERS = (

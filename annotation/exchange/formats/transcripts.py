@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from annotation.exchange.formats import fields
+from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Reader, Row
+from annotation.exchange.formats.tables import JUDGMENT_READS
 from annotation.exchange.formats.trl import preference
 from annotation.exchange.formats.writers import (
     Dropped,
@@ -54,7 +55,8 @@ def _hh_rlhf(row: Row) -> Iterator[ImportedItem]:
             raise FieldError(where, "does not end with a turn of the assistant")
         texts.append(fields.text(turns[-1]["content"], where))
     messages = [message for message in chosen[:-1] if message["content"]]
-    yield preference(fields.prompt(messages, "chosen"), texts[0], texts[1], row)
+    prompt = chats.with_system(row.get("system"), fields.prompt(messages, "chosen"))
+    yield preference(row, prompt, texts[0], texts[1])
 
 
 def _spelled(chat: Sequence[dict[str, str]]) -> str | None:
@@ -94,6 +96,18 @@ READERS = (
         matches=lambda row: (
             "prompt" not in row and isinstance(row.get("chosen"), str) and "\n\nHuman:" in row["chosen"]
         ),
+        is_tabular=True,
+        reads={
+            **JUDGMENT_READS,
+            "system": "the system message",
+            "context": "a context passage",
+            "reference": "a reference answer",
+            "tag": "a tag of the prompt",
+            "chosen": "the prompt and the better response",
+            "rejected": "the prompt and the other response",
+            "source_chosen": "the source of the better response",
+            "source_rejected": "the source of the other response",
+        },
     ),
 )
 WRITERS = (

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from annotation.choices import Polarity, RatingScale, Verdict
-from annotation.exchange.formats import fields
+from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats.columns import DESIRABLE, RATING
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -31,6 +32,13 @@ from annotation.exchange.formats.items import (
     Row,
 )
 from annotation.exchange.formats.segments import segments
+from annotation.exchange.formats.tables import (
+    JUDGMENT_READS,
+    PROMPT_READS,
+    judgment_parts,
+    prompt_parts,
+    ratings_of,
+)
 from annotation.exchange.formats.writers import (
     NO_ORDER,
     Dropped,
@@ -42,60 +50,55 @@ from annotation.exchange.formats.writers import (
     pairs,
 )
 
-DESIRABLE = "desirable"
 CORRECT_STEP, WRONG_STEP = "correct-step", "wrong-step"
 STEP_SEPARATOR = "\n"
-_OTHERS = {"chosen", "rejected", "prompt", "margin", "score_chosen", "score_rejected"}
+_TEXT_KINDS = {"prompt", "messages"}
+_PAIR_SCORES = frozenset(
+    f"{before}{between}{after}"
+    for name in ("score", "rating", "avg_rating", "logprob", "logps", "reward")
+    for side in ("chosen", "rejected")
+    for before, between, after in ((name, "_", side), (side, "_", name), (side, "-", name), (name, "-", side))
+) | {"margin"}
 
 
-def preference(
-    prompt: list[dict[str, str]], chosen: str, rejected: str, row: Row, *, known: set[str] = _OTHERS
-) -> ImportedItem:
-    """A pair of which the first is better; what else the row says stays with the judgment."""
+def preference(row: Row, prompt: list[dict[str, str]], chosen: str, rejected: str) -> ImportedItem:
+    """A pair of which the first is better. row: under the roles of `columns`."""
+    strength = fields.number(row.get("strength"))
     return ImportedItem(
         messages=prompt,
+        **prompt_parts(row),
         completions=(
-            ImportedCompletion(text=chosen, source=_source(row, "chosen")),
-            ImportedCompletion(text=rejected, source=_source(row, "rejected")),
+            ImportedCompletion(text=chosen, source=_source(row, "source_chosen")),
+            ImportedCompletion(text=rejected, source=_source(row, "source_rejected")),
         ),
         judgments=(
             ImportedJudgment(
-                verdict=Verdict.RANKED, ranks=(1, 2), annotator=_annotator(row), more=_more(row, known)
+                verdict=Verdict.RANKED,
+                ranks=(1, 2),
+                strength=None if strength in (None, "") else fields.whole_number(strength, "strength"),
+                **judgment_parts(row),
             ),
         ),
     )
 
 
-def _source(row: Row, side: str) -> str:
-    for name in (f"{side}-model", f"{side}_model", f"model_{side}"):
-        if isinstance(row.get(name), str):
-            return str(row[name])
-    return ""
-
-
-def _annotator(row: Row) -> str:
-    value = row.get("annotator")
-    return value if isinstance(value, str) else ""
-
-
-def _more(row: Row, known: set[str]) -> Mapping[str, Any]:
-    """Small values beside the format's own columns."""
-    return {
-        name: value
-        for name, value in row.items()
-        if name not in known and isinstance(value, (bool, int, float, str)) and len(str(value)) <= 500
-    }
+def _source(row: Row, name: str) -> str:
+    return fields.optional_text(row.get(name), name)
 
 
 def _preference(row: Row) -> Iterator[ImportedItem]:
-    chosen, rejected = fields.required(row, "chosen"), fields.required(row, "rejected")
-    if row.get("prompt") is not None:
-        prompt = fields.prompt(row["prompt"], "prompt")
+    chosen, rejected = (_chat_or_text(fields.required(row, name)) for name in ("chosen", "rejected"))
+    if any(row.get(name) not in (None, "") for name in _TEXT_KINDS):
+        prompt = chats.prompt_of(row)
         prompt, chosen, rejected = _parted(prompt, _after(prompt, chosen), _after(prompt, rejected))
     else:
         prompt, chosen, rejected = _implicit(chosen, rejected)
-    chosen_text, rejected_text = fields.answer(chosen, "chosen"), fields.answer(rejected, "rejected")
-    yield preference(prompt, chosen_text, rejected_text, row)
+        prompt = chats.with_system(row.get("system"), prompt)
+    yield preference(row, prompt, fields.answer(chosen, "chosen"), fields.answer(rejected, "rejected"))
+
+
+def _chat_or_text(value: Any) -> Any:
+    return fields.chat_in_text(value)
 
 
 def _after(prompt: list[dict[str, str]], answer: Any) -> Any:
@@ -135,61 +138,71 @@ def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, An
     return fields.prompt(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
 
 
+def _answered(row: Row) -> tuple[list[dict[str, str]], str]:
+    """The prompt of a row and the one answer to it: a completion, or the last message of its chat."""
+    if row.get("completion") in (None, ""):
+        chat = chats.chat_of(row)
+        if chat[-1]["role"] != "assistant" or len(chat) < 2:
+            raise FieldError("completion", "is missing")
+        return fields.prompt(chat[:-1], "messages"), chat[-1]["content"]
+    prompt = chats.prompt_of(row)
+    return prompt, fields.answer(_after(prompt, _chat_or_text(row["completion"])), "completion")
+
+
 def _unpaired(row: Row) -> Iterator[ImportedItem]:
-    label = row.get("label")
-    if type(label) is not bool and label not in (0, 1):
-        raise FieldError("label", f"true or false is expected, not {fields.kind_of(label)}")
-    prompt = fields.prompt(fields.required(row, "prompt"), "prompt")
-    completion = fields.answer(_after(prompt, fields.required(row, "completion")), "completion")
+    prompt, completion = _answered(row)
+    ratings = tuple(ratings_of(row, RATING, 0))
+    if not ratings and RATING not in row and (label := row.get("label")) is not None:
+        ratings = (
+            ImportedRating(
+                completion=0,
+                criterion=DESIRABLE,
+                scale=RatingScale.THUMBS,
+                value=int(fields.truth(label, "label")),
+            ),
+        )
+    if not ratings:
+        raise FieldError("label", "is missing; rate the completion, or leave the row out")
     yield ImportedItem(
         messages=prompt,
-        completions=(ImportedCompletion(text=completion),),
-        judgments=(
-            ImportedJudgment(
-                verdict=Verdict.NOT_ASKED,
-                annotator=_annotator(row),
-                ratings=(
-                    ImportedRating(
-                        completion=0, criterion=DESIRABLE, scale=RatingScale.THUMBS, value=int(bool(label))
-                    ),
-                ),
-                more=_more(row, {"prompt", "completion", "label"}),
-            ),
-        ),
+        **prompt_parts(row),
+        completions=(ImportedCompletion(text=completion, source=_source(row, "source_1")),),
+        judgments=(ImportedJudgment(verdict=Verdict.NOT_ASKED, ratings=ratings, **judgment_parts(row)),),
     )
 
 
 def _prompt_only(row: Row) -> Iterator[ImportedItem]:
-    yield ImportedItem(messages=fields.prompt(fields.required(row, "prompt"), "prompt"))
+    yield ImportedItem(messages=chats.prompt_of(row), **prompt_parts(row))
 
 
 def _prompt_completion(row: Row) -> Iterator[ImportedItem]:
     """A demonstration is the prompt's reference answer: nobody compared it with another."""
-    prompt = fields.prompt(fields.required(row, "prompt"), "prompt")
-    answer = fields.answer(_after(prompt, fields.required(row, "completion")), "completion")
-    yield ImportedItem(messages=prompt, references=[answer])
+    prompt, answer = _answered(row)
+    parts = prompt_parts(row)
+    yield ImportedItem(messages=prompt, **{**parts, "references": [answer, *parts["references"]]})
 
 
 def _stepwise(row: Row) -> Iterator[ImportedItem]:
-    steps = fields.items_of(fields.required(row, "completions"), "completions")
-    labels = fields.items_of(fields.required(row, "labels"), "labels")
+    steps = _listed(row, "completions")
+    labels = _listed(row, "labels")
     if not steps or len(steps) != len(labels):
         raise FieldError("labels", f"{len(labels)} labels for {len(steps)} steps; write one for each")
     texts = [fields.text(step, f"completions[{number}]") for number, step in enumerate(steps)]
     spans, start = [], 0
     for number, (step, label) in enumerate(zip(texts, labels, strict=True)):
-        if type(label) is not bool and label not in (0, 1):
-            raise FieldError(f"labels[{number}]", f"true or false is expected, not {fields.kind_of(label)}")
-        category = CORRECT_STEP if label else WRONG_STEP
+        category = CORRECT_STEP if fields.truth(label, f"labels[{number}]") else WRONG_STEP
         spans.append(ImportedSpan(completion=0, category=category, start=start, end=start + len(step)))
         start += len(step) + len(STEP_SEPARATOR)
     yield ImportedItem(
-        messages=fields.prompt(fields.required(row, "prompt"), "prompt"),
+        messages=chats.prompt_of(row),
+        **prompt_parts(row),
         completions=(ImportedCompletion(text=STEP_SEPARATOR.join(texts)),),
-        judgments=(
-            ImportedJudgment(verdict=Verdict.NOT_ASKED, annotator=_annotator(row), spans=tuple(spans)),
-        ),
+        judgments=(ImportedJudgment(verdict=Verdict.NOT_ASKED, spans=tuple(spans), **judgment_parts(row)),),
     )
+
+
+def _listed(row: Row, name: str) -> list[Any]:
+    return fields.items_of(fields.listed_in_text(fields.required(row, name)), name)
 
 
 def preference_rows(record: Record, scene: Scene) -> Written:
@@ -285,36 +298,76 @@ def _trl_prm(record: Record, scene: Scene) -> Written:
         }
 
 
+def _has_prompt(row: Row) -> bool:
+    return any(name in row for name in ("prompt", "messages"))
+
+
+_NO_ANSWERS = {"answer_1", "answer_2"}
 READERS = (
     Reader(
         name="trl-preference",
-        sentence="TRL's preference pairs: prompt, chosen, rejected, as texts or as messages.",
+        sentence="Preference pairs: prompt, chosen, rejected, as texts or as messages (TRL, LLaMA-Factory, axolotl).",
         read=_preference,
         matches=lambda row: "chosen" in row and "rejected" in row,
+        is_tabular=True,
+        reads={
+            **PROMPT_READS,
+            **JUDGMENT_READS,
+            "chosen": "the better response",
+            "rejected": "the other response",
+            "source_chosen": "the source of the better response",
+            "source_rejected": "the source of the other response",
+        },
+        # Scores of reward models and of the programs that chose: the pair is the verdict.
+        keeps=_PAIR_SCORES,
+        ignores={"messages": "it repeats the prompt and the better response"},
     ),
     Reader(
         name="trl-stepwise",
         sentence="TRL's stepwise supervision: prompt, completions (steps), labels.",
         read=_stepwise,
-        matches=lambda row: {"prompt", "completions", "labels"} <= row.keys(),
+        matches=lambda row: _has_prompt(row) and {"completions", "labels"} <= row.keys(),
+        is_tabular=True,
+        reads={
+            **PROMPT_READS,
+            **JUDGMENT_READS,
+            "completions": "the steps of the response",
+            "labels": "whether each step is correct",
+        },
     ),
     Reader(
         name="trl-unpaired",
-        sentence="TRL's unpaired preferences: prompt, completion, label.",
+        sentence="Single responses with a label or ratings (TRL's unpaired preferences, KTO, tables of ratings).",
         read=_unpaired,
-        matches=lambda row: {"prompt", "completion", "label"} <= row.keys(),
+        matches=lambda row: (
+            RATING in row
+            and not _NO_ANSWERS & row.keys()
+            and ("completion" in row or ("prompt" not in row and chats.is_answered(row.get("messages"))))
+        ),
+        is_tabular=True,
+        reads={
+            **PROMPT_READS,
+            **JUDGMENT_READS,
+            "completion": "the response",
+            "source_1": "the source of the response",
+            RATING: "a rating of the response",
+        },
     ),
     Reader(
         name="trl-prompt-completion",
-        sentence="TRL's prompt and completion: each completion becomes the prompt's reference.",
+        sentence="Prompt and completion (TRL, Alpaca): each completion becomes the prompt's reference.",
         read=_prompt_completion,
-        matches=lambda row: {"prompt", "completion"} <= row.keys(),
+        matches=lambda row: _has_prompt(row) and "completion" in row and not _NO_ANSWERS & row.keys(),
+        is_tabular=True,
+        reads={**PROMPT_READS, "completion": "a reference answer of the prompt"},
     ),
     Reader(
         name="trl-prompt",
         sentence="Prompts alone, TRL's prompt-only type.",
         read=_prompt_only,
         matches=lambda row: set(row) == {"prompt"},
+        is_tabular=True,
+        reads=PROMPT_READS,
     ),
 )
 WRITERS = (

@@ -9,7 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from annotation.errors import Refusal
 from annotation.exchange.file_imports import import_file, plan_of
 from annotation.exchange.formats import hub
-from annotation.exchange.formats.registry import READERS, Plan
+from annotation.exchange.formats.plans import Plan, require_answers
+from annotation.exchange.formats.registry import READERS
 from annotation.management.projects import project_named
 from annotation.models import FileImport, Project
 from annotation.services.projects.projects import create_project
@@ -41,7 +42,23 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="OURS=THEIRS",
-            help="the column that is called THEIRS in the file, as --map prompt=question; may be repeated",
+            help="the column that is called THEIRS in the file, as --map prompt=question; may be repeated. "
+            "Several columns may be metadata, rating, tag or reference.",
+        )
+        parser.add_argument(
+            "--leave-out",
+            action="append",
+            default=[],
+            metavar="COLUMN",
+            help="do not read this column; may be repeated",
+        )
+        parser.add_argument(
+            "--value",
+            action="append",
+            default=[],
+            metavar="VALUE=MEANING",
+            help="what a value of the winner's column means: the name of an answer (also with its strength, as "
+            "answer_2:3), equal, both_good, both_bad or cannot_judge; may be repeated",
         )
         parser.add_argument(
             "--split", default="", help="of a folder: only files whose path names it, as train"
@@ -69,10 +86,20 @@ class Command(BaseCommand):
         path = Path(options["file"])
         if not path.exists() and (dataset := hub.hub_id(options["file"])):
             path = hub.fetch(dataset)
-        mapping = dict(_mapping(option) for option in options["map"])
-        reading: dict[str, Any] = {"split": options["split"]}
+        mapping: dict[str, list[str]] = {}
+        for option in options["map"]:
+            ours, theirs = _parted(option, "--map", "OURS=THEIRS", "prompt=question")
+            mapping.setdefault(ours, []).append(theirs)
+        reading: dict[str, Any] = {
+            "split": options["split"],
+            "leave_out": options["leave_out"],
+            "meanings": dict(
+                _parted(option, "--value", "VALUE=MEANING", "neither=both_bad") for option in options["value"]
+            ),
+        }
         plan = plan_of(path, format_name=options["format"], mapping=mapping, **reading)
         self._tell_plan(plan)
+        require_answers(plan.questions)
         if options["dry_run"]:
             return
         project = _project_for(options["project"], plan)
@@ -81,7 +108,7 @@ class Command(BaseCommand):
             path=path,
             name=options["file"],
             format_name=plan.reader.name,
-            mapping=plan.mapping,
+            mapping={role: names for role, names in plan.mapping.items() if role != "leave_out"},
             skip_bad=options["skip_bad"],
             on_progress=self._tell_progress,
             **reading,
@@ -90,8 +117,9 @@ class Command(BaseCommand):
 
     def _tell_plan(self, plan: Plan) -> None:
         self.stdout.write(f"Read as {plan.reader.name}. {plan.reader.sentence}")
-        for ours, theirs in plan.mapping.items():
-            self.stdout.write(f"  {ours} is the column {theirs}")
+        self.stdout.write(f"{plan.rows} rows with {len(plan.account)} columns:")
+        for column in plan.account:
+            self.stdout.write(f"  {column.line}")
 
     def _tell_progress(self, done: int, total: int) -> None:
         self.stderr.write(f"\r{done} of {total} rows", ending="" if done < total else "\n")
@@ -126,8 +154,8 @@ def _project_for(slug: str | None, plan: Plan) -> Project:
     )
 
 
-def _mapping(option: str) -> tuple[str, str]:
-    ours, sign, theirs = option.partition("=")
-    if not sign or not ours or not theirs:
-        raise Refusal(f"--map {option}: write OURS=THEIRS, as in --map prompt=question.")
-    return ours, theirs
+def _parted(option: str, name: str, form: str, example: str) -> tuple[str, str]:
+    before, sign, after = option.partition("=")
+    if not sign or not before or not after:
+        raise Refusal(f"{name} {option}: write {form}, as in {name} {example}.")
+    return before, after

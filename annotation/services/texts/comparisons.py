@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -25,6 +26,9 @@ class NewComparison:
     overlap: int = 1
     open_slots: int = 0
     priority: int = 0
+    metadata: Mapping[str, Any] | None = None
+    file_import_id: int | None = None
+    """The import that brings it."""
 
 
 def completion_set(ids: Sequence[int]) -> str:
@@ -40,6 +44,7 @@ def write_comparisons(new: Mapping[int, NewComparison]) -> None:
         [
             *("id", "project_id", "prompt_id", "round_number", "purpose", "size", "overlap", "open_slots"),
             *("priority", "acquisition_score", "shuffle", "completion_set", "created_at"),
+            *("metadata", "file_import_id"),
         ],
         (
             (
@@ -53,6 +58,8 @@ def write_comparisons(new: Mapping[int, NewComparison]) -> None:
                 ),
                 *(comparison.overlap, comparison.open_slots, comparison.priority, 0.0, shuffled()),
                 *(completion_set(comparison.completions), now),
+                bulk.json_value(dict(comparison.metadata)) if comparison.metadata else None,
+                comparison.file_import_id,
             )
             for pk, comparison in new.items()
         ),

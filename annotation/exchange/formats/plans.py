@@ -1,0 +1,452 @@
+"""The plan for reading a file: its format, the roles of its columns, and the account of every column.
+
+Nothing of a file is lost without a word: a column is read, kept as metadata, left out because somebody said
+so, or known not to be read. One that may be a verdict is none of these before a person says what it is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from annotation.errors import Refusal
+from annotation.exchange.formats import verdicts
+from annotation.exchange.formats.columns import (
+    ANSWER_LIKE,
+    HARMLESS,
+    LEAVE_OUT,
+    MANY,
+    METADATA,
+    PROSE,
+    RATING,
+    VERDICT_LIKE,
+    Roles,
+    by_name,
+    renamed,
+    roles_of,
+    words_of,
+)
+from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.items import Kind, Part, Reader, Row
+from annotation.exchange.formats.profiles import INNER, MOST_VALUES, Column, Profile
+from annotation.exchange.formats.storable import refuse_unstorable
+from annotation.exchange.formats.tables import winner_by_row
+from annotation.exchange.formats.verdicts import Reading, spelled
+
+Stated = Mapping[str, str | Sequence[str]]
+"""Role → the column of the file, or the columns, that a person gave it."""
+LONGEST_METADATA = 20_000
+"""Characters of one value of metadata; a longer one is left where it is, and told."""
+_MOST_VALUES_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnAccount:
+    """What becomes of one column."""
+
+    name: str
+    rows: int
+    """Rows that have a value in it."""
+    kind: Kind
+    role: str = ""
+    reading: str = ""
+    """In words: what it is read as, why it is not read, or what must be answered."""
+    values: tuple[tuple[str, int, str], ...] = ()
+    """Of a winner and of ratings: value, rows, meaning."""
+    example: str = ""
+
+    @property
+    def line(self) -> str:
+        """The account as a line of text."""
+        rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
+        words = {
+            "read": f"read as {self.reading}",
+            "metadata": "kept as metadata",
+            "left_out": "not read: left out",
+            "not_read": f"not read: {self.reading}",
+            "question": f"must be mapped or left out: {self.reading}",
+        }[self.kind]
+        values = "; ".join(f"{value!r} ({count}) is {meaning}" for value, count, meaning in self.values)
+        return f"{self.name}: {words} ({rows}){f': {values}' if values else ''}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The plan for reading a file."""
+
+    reader: Reader
+    roles: Roles = field(default_factory=Roles)
+    metadata: tuple[str, ...] = ()
+    """Columns kept as metadata."""
+    account: tuple[ColumnAccount, ...] = ()
+    rows: int = 0
+    meanings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mapping(self) -> dict[str, str | list[str]]:
+        """Role → column of the file, or columns, of every column whose role has another name."""
+        mapping: dict[str, str | list[str]] = {}
+        for name, role in self.roles.columns.items():
+            if role in MANY or role.startswith("rating_"):
+                listed = mapping.setdefault(role, [])
+                if isinstance(listed, list):
+                    listed.append(name)
+            elif role != name:
+                mapping[role] = name
+        return mapping
+
+    @property
+    def questions(self) -> tuple[ColumnAccount, ...]:
+        """The columns about which a person must say something before the file can be imported."""
+        return tuple(column for column in self.account if column.kind == "question")
+
+    def prepare(self, row: Row) -> tuple[Row, dict[str, Any]]:
+        """Return the row as its reader takes it, and its metadata. Raises `FieldError`."""
+        values = renamed(row, self.roles.columns)
+        if self.reader.is_tabular:
+            values = self._with_verdicts(values)
+        return values, self._metadata(row)
+
+    def _with_verdicts(self, row: Row) -> Row:
+        values = dict(row)
+        winner = values.get("winner")
+        if winner not in (None, "") and self.roles.winner is not None:
+            values["winner"] = self._winner(winner, values)
+        for role, columns in row.items():
+            if (role == RATING or role.startswith("rating_")) and isinstance(columns, dict):
+                values[role] = dict(self._rating(name, value) for name, value in columns.items())
+        return values
+
+    def _winner(self, winner: Any, row: Row) -> Reading:
+        reading = self.roles.winner
+        meaning = None
+        if reading is not None and not isinstance(winner, (list, dict)):
+            meaning = reading.values.get(spelled(winner))
+            if meaning is None and spelled(winner) not in reading.unclear:
+                meaning = verdicts.read_column(
+                    [winner], self.roles.answers, answered=self.meanings
+                ).values.get(spelled(winner))
+            meaning = meaning or winner_by_row(winner, row)
+        if meaning is None:
+            names = ", ".join(self.roles.answers)
+            raise FieldError(
+                "winner",
+                f"{str(winner)[:40]!r} is none of the answers {names}; say what it means "
+                f"(--value {str(winner)[:20]}=both_bad, or the name of an answer)",
+            )
+        return meaning
+
+    def _rating(self, name: str, value: Any) -> tuple[str, tuple[str, int]]:
+        reading = self.roles.ratings.get(name)
+        number = reading.values.get(spelled(value)) if reading else None
+        if reading is None or number is None:
+            raise FieldError(name, f"{str(value)[:40]!r} is no rating like the others of the column")
+        return self.roles.criteria[name], (str(reading.scale), number)
+
+    def _metadata(self, row: Row) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for name in self.metadata:
+            outer, _, inner = name.partition(".")
+            value = row.get(name)
+            if value is None and outer in INNER and isinstance(row.get(outer), dict):
+                value = row[outer].get(inner)
+            if value is None or value == "":
+                continue
+            try:
+                refuse_unstorable({name: value})
+            except FieldError as error:
+                raise FieldError(name, str(error)) from None
+            except RecursionError:
+                continue
+            if _size(value) <= LONGEST_METADATA:
+                kept[inner if outer in INNER and inner else name] = value
+        return kept
+
+    def theirs(self, where: str | None) -> str | None:
+        """A field of ours as the file calls it: `answer_2` and `completions[1]` as `response_b`."""
+        if not where:
+            return where
+        match = re.match(r"completions\[(\d+)\]|[\w-]+", where)
+        if match is None:
+            return where
+        head, rest = match.group(0), where[match.end() :]
+        if match.group(1) is not None:
+            place = int(match.group(1))
+            listed = self.reader.completion_fields or self.roles.answers
+            if self.reader.is_tabular and not self.roles.answers:
+                listed = [
+                    name
+                    for role in ("chosen", "rejected", "completion")
+                    for name in (self.roles.named(role) or ([role] if role in self.reader.reads else []))
+                ]
+            return f"{listed[place]}{rest}" if place < len(listed) else where
+        named = self.roles.named(head)
+        return f"{named[0]}{rest}" if len(named) == 1 else where
+
+
+def require_answers(questions: Iterable[ColumnAccount]) -> None:
+    """Refuse a file of which some column may hold a verdict that nobody has placed."""
+    lines = [f"column {column.name}: {column.reading}." for column in questions]
+    if lines:
+        listed = "\n".join(lines)
+        raise Refusal(
+            f"{listed}\nNothing was imported. Say what each column is (--map ROLE=COLUMN, as --map winner=COLUMN "
+            "or --map metadata=COLUMN), or leave it out (--leave-out COLUMN).",
+            field="columns",
+        )
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str) else len(repr(value))
+
+
+def resolved(stated: Stated, leave_out: Sequence[str], profile: Profile) -> dict[str, str]:
+    """What a person said of the columns, as column → role. Refuses columns and roles that there are not."""
+    roles: dict[str, str] = {}
+    pairs = [
+        (role, name)
+        for role, names in stated.items()
+        for name in ([names] if isinstance(names, str) else names)
+    ]
+    for role, name in (*pairs, *((LEAVE_OUT, name) for name in leave_out)):
+        column = next(
+            (n for n in (name, *(f"{inner}.{name}" for inner in INNER)) if n in profile.columns), None
+        )
+        if column is None:
+            known = ", ".join(sorted({n.rpartition(".")[2] for n in profile.columns}))
+            raise Refusal(f"No row has the column {name!r}. There are: {known}.", field="map")
+        if roles.get(column, role) != role:
+            raise Refusal(
+                f"The column {name!r} is to be {roles[column]} and {role}. Say one of them.", field="map"
+            )
+        roles[column] = role
+    doubled = [
+        role for role in set(roles.values()) if not _is_many(role) and list(roles.values()).count(role) > 1
+    ]
+    if doubled:
+        raise Refusal(f"Two columns are to be {doubled[0]!r}. Name one.", field="map")
+    return roles
+
+
+def _is_many(role: str) -> bool:
+    return role in MANY or role.startswith("rating_") or role == "label"
+
+
+def make_plan(
+    *,
+    profile: Profile,
+    readers: Mapping[str, Reader],
+    name: str = "",
+    mapping: Stated | None = None,
+    leave_out: Sequence[str] = (),
+    meanings: Mapping[str, str] | None = None,
+    parts: "Parts | None" = None,
+) -> Plan:
+    """Return the plan for a file: the format named, or the one that its rows look like.
+
+    mapping, leave_out, meanings: what a person says of columns and of the values of the winner; it goes before
+    what is guessed. parts: what `Reader.survey` found, where the format has one.
+    """
+    if name and name not in readers:
+        raise Refusal(f"The format {name!r} is not known. Known are: {', '.join(readers)}.", field="format")
+    if not profile.rows:
+        raise Refusal("The file has no rows.", field="file")
+    answered = {spelled(value): meaning for value, meaning in (meanings or {}).items()}
+    columns = [column for column in leave_out if parts is None or column not in parts.names]
+    stated = resolved(mapping or {}, columns, profile)
+    guessed = roles_of(_outer(profile), stated, answered)
+    reader = readers[name] if name else _recognised(profile, guessed, stated, readers)
+    roles = guessed if reader.is_tabular else Roles(columns=stated)
+    return _accounted(
+        Plan(reader=reader, roles=roles, rows=profile.rows, meanings=answered),
+        profile,
+        stated,
+        parts,
+        set(leave_out),
+    )
+
+
+def _outer(profile: Profile) -> dict[str, Column]:
+    return {name: column for name, column in profile.columns.items() if not _inner_of(name, profile)}
+
+
+def _inner_of(name: str, profile: Profile) -> str:
+    """The column in which a column of a nested row stands; empty for one of the row itself."""
+    outer = name.partition(".")[0]
+    return outer if outer in INNER and outer != name and outer in profile.columns else ""
+
+
+def _recognised(
+    profile: Profile, guessed: Roles, stated: Mapping[str, str], readers: Mapping[str, Reader]
+) -> Reader:
+    shapes = list(profile.shapes)
+    tabular = [renamed(shape, guessed.columns) for shape in shapes]
+    mapped = [renamed(shape, stated) for shape in shapes]
+    return next(
+        reader
+        for reader in readers.values()
+        if all(map(reader.matches, tabular if reader.is_tabular else mapped))
+    )
+
+
+def _accounted(
+    plan: Plan, profile: Profile, stated: Mapping[str, str], parts: "Parts | None", left_out: set[str]
+) -> Plan:
+    reader, roles = plan.reader, plan.roles
+    inner = _inner_reads(plan, profile)
+    has_verdict = not reader.is_tabular or any(
+        role in reader.reads and (role in ("winner", "chosen") or re.match(r"rank_|score_|rating", role))
+        for name, role in roles.columns.items()
+        if profile.columns[name].rows
+    )
+    has_answers = reader.is_tabular and any(
+        role.startswith("answer_") or role == "completion" for role in roles.columns.values()
+    )
+    account = []
+    for name, column in profile.columns.items():
+        if name == reader.inner:
+            continue
+        role = roles.columns.get(name, "")
+        reading = inner.get(name) or reader.reads.get(role or name, "")
+        values = _values_shown(plan, name, column) if reader.is_tabular else ()
+        kind: Kind = "metadata"
+        if role == LEAVE_OUT:
+            kind, reading = "left_out", ""
+        elif name in roles.questions:
+            kind, reading = "question", roles.questions[name]
+        elif role == METADATA:
+            reading = ""
+        elif reading:
+            kind = "read"
+        elif name in reader.ignores and not stated.get(name):
+            kind, reading = "not_read", reader.ignores[name]
+        elif stated.get(name) and reader.is_tabular:
+            raise Refusal(
+                f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
+                "map it as metadata.",
+                field="map",
+            )
+        elif column.rows and (
+            doubt := _doubt(plan, column, has_verdict=has_verdict, has_answers=has_answers)
+        ):
+            kind, reading = "question", doubt
+        elif not column.rows:
+            kind, reading = "not_read", "it has no value"
+        if kind == "metadata" and column.longest > LONGEST_METADATA:
+            reading = f"values of more than {LONGEST_METADATA} characters are not"
+        account.append(
+            ColumnAccount(
+                name=name,
+                rows=column.rows,
+                kind=kind,
+                role=role,
+                reading=reading,
+                values=values,
+                example=column.example,
+            )
+        )
+    kept = tuple(column.name for column in account if column.kind == "metadata")
+    account += _parts_account(parts, left_out)
+    return Plan(
+        reader=reader,
+        roles=roles,
+        metadata=kept,
+        account=tuple(account),
+        rows=plan.rows,
+        meanings=plan.meanings,
+    )
+
+
+def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
+    """Columns inside the nested one that the reader reads: column → what it is read as."""
+    prefix = f"{plan.reader.inner}."
+    names = [name.removeprefix(prefix) for name in profile.columns if name.startswith(prefix)]
+    if not plan.reader.inner or not names:
+        return {}
+    stated = {role: name.removeprefix(prefix) for name, role in plan.roles.columns.items()}
+    ours = {next((role for role, theirs in stated.items() if theirs == name), name): name for name in names}
+    _row, roles = by_name(dict.fromkeys(ours))
+    reads = plan.reader.reads
+    return {
+        f"{prefix}{ours[name]}": reads[role]
+        for name, role in roles.columns.items()
+        if role in reads and name in ours
+    } | {f"{prefix}{ours[name]}": reads[f"{prefix}{name}"] for name in ours if f"{prefix}{name}" in reads}
+
+
+def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int, str], ...]:
+    counts: dict[str, int] = {}
+    for value, rows in (column.values or {}).items():
+        counts[spelled(value)] = counts.get(spelled(value), 0) + rows
+    role = plan.roles.columns.get(name)
+    if role == "winner" and plan.roles.winner is not None:
+        meanings = {
+            value: reading.words(plan.roles.answers) for value, reading in plan.roles.winner.values.items()
+        }
+    elif name in plan.roles.ratings:
+        rating = plan.roles.ratings[name]
+        meanings = {value: f"{number} ({rating.scale.label})" for value, number in rating.values.items()}
+    else:
+        return ()
+    shown = [(value, rows, meanings.get(value, "?")) for value, rows in counts.items()]
+    return tuple(shown[:_MOST_VALUES_SHOWN])
+
+
+def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) -> str:
+    """Return why a column that nobody reads may hold a verdict; empty where it does not look like one."""
+    words = words_of(column.name)
+    answers = plan.roles.answers
+    if column.name in plan.reader.keeps:
+        return ""
+    if len(answers) > 1 and column.values and column.kinds <= {"text", "number"}:
+        reading = verdicts.read_column(column.distinct, answers)
+        named = [value for value, each in reading.values.items() if each.place is not None]
+        if named and not reading.unclear and not reading.question:
+            by_words = any(not re.fullmatch(r"[+-]?\d+", value) for value in named)
+            if by_words or reading.note.startswith("a scale from -"):
+                return f"its values look like a preference ({', '.join(map(repr, named[:3]))})"
+    if HARMLESS.fullmatch(words) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
+        return ""
+    if VERDICT_LIKE.search(words) and not (PROSE.fullmatch(words) and column.kinds == {"text"}):
+        return "its name looks like a verdict, a rating or a weight, and it is not read"
+    if column.kinds & {"list", "object"} and ANSWER_LIKE.fullmatch(words) and not has_answers:
+        return "it looks like a list of answers, which no column of the format is"
+    if has_answers and not has_verdict and not _is_prose(column) and not PROSE.fullmatch(words):
+        return "the file has answers and no verdict, and this column may be the verdict"
+    return ""
+
+
+def _is_prose(column: Column) -> bool:
+    """True for a column of long texts, or of more different ones than a verdict has."""
+    return column.kinds == {"text"} and column.values is None
+
+
+@dataclass(slots=True)
+class Parts:
+    """What nested rows hold besides their columns, counted by `Reader.survey`."""
+
+    columns: dict[tuple[str, Kind, str], Column] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the parts."""
+        return {name for name, _, _ in self.columns}
+
+    def add(self, part: Part) -> None:
+        """Count one part."""
+        column = self.columns.setdefault((part.name, part.kind, part.reading), Column(part.name))
+        column.add(part.value, MOST_VALUES)
+
+
+def _parts_account(parts: Parts | None, left_out: set[str]) -> list[ColumnAccount]:
+    """The account of what nested rows hold besides their columns."""
+    return [
+        ColumnAccount(
+            name=name,
+            rows=column.rows,
+            kind="left_out" if kind == "question" and name in left_out else kind,
+            reading=reading,
+            example=column.example,
+        )
+        for (name, kind, reading), column in (parts.columns if parts else {}).items()
+    ]
