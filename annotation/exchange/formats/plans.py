@@ -84,12 +84,8 @@ class Plan:
     account: tuple[ColumnAccount, ...] = ()
     rows: int = 0
     meanings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def _unread(self) -> set[str]:
-        """Columns called as a role is that no column has."""
-        kept = set(self.metadata) | {column.name for column in self.questions}
-        return kept - set(self.roles.columns.values())
+    hidden: frozenset[str] = frozenset()
+    """Columns that nobody reads, and that are called as a role is: no reader may take them for it."""
 
     @property
     def mapping(self) -> dict[str, str | list[str]]:
@@ -112,12 +108,12 @@ class Plan:
     def prepare(self, row: Row) -> tuple[Row, dict[str, Any]]:
         """Return the row as its reader takes it, and its metadata. Raises `FieldError`."""
         values = renamed(row, self.roles.columns)
-        if self.reader.is_tabular:
+        if self.hidden or self.roles.winner is not None or self.roles.ratings:
             values = self._with_verdicts(values)
-        return values, self._metadata(row)
+        return values, self._metadata(row) if self.metadata else {}
 
     def _with_verdicts(self, row: Row) -> Row:
-        values = {name: value for name, value in row.items() if name not in self._unread}
+        values = {name: value for name, value in row.items() if name not in self.hidden}
         winner = values.get("winner")
         if winner not in (None, "") and self.roles.winner is not None:
             values["winner"] = self._winner(winner, values)
@@ -366,6 +362,8 @@ def _accounted(
             )
         )
     kept = tuple(column.name for column in account if column.kind == "metadata")
+    unread = {column.name for column in account if column.kind in ("metadata", "question")}
+    hidden = (unread & ROLES) - set(roles.columns.values()) if reader.is_tabular else ()
     account += _parts_account(parts, left_out)
     return Plan(
         reader=reader,
@@ -374,6 +372,7 @@ def _accounted(
         account=tuple(account),
         rows=plan.rows,
         meanings=plan.meanings,
+        hidden=frozenset(hidden),
     )
 
 
