@@ -431,7 +431,9 @@ def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) 
             by_words = any(not re.fullmatch(r"[+-]?\d+", value) for value in named)
             if by_words or reading.note.startswith("a scale from -"):
                 return f"its values look like a preference ({', '.join(map(repr, named[:3]))})"
-    if HARMLESS.fullmatch(words) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
+    # The index that pandas writes has no name.
+    is_index = not column.name.strip() or re.fullmatch(r"unnamed \d+", words)
+    if (is_index or HARMLESS.fullmatch(words)) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
         return ""
     if VERDICT_LIKE.search(words) and not (PROSE.fullmatch(words) and column.kinds == {"text"}):
         return "its name looks like a verdict, a rating or a weight, and it is not read"
