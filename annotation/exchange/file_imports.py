@@ -12,10 +12,10 @@ from django.utils import timezone
 from annotation.choices import AcquisitionStrategy, ImportState, JobState
 from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.formats.bounds import data_files
-from annotation.exchange.formats.columns import LEAVE_OUT
+from annotation.exchange.formats.columns import LEAVE_OUT, renamed
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Row
-from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers
+from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers, resolved
 from annotation.exchange.formats.profiles import Profile
 from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, read_rows
@@ -181,9 +181,10 @@ def plan_of(
     if reader.survey is None:
         return plan_for(profile, name=format_name, **choices)
     parts = Parts()
+    columns = resolved(mapping or {}, [], profile)
     for _, row in read_rows(path, unpack=unpack, split=split):
         if not isinstance(row, FieldError):
-            for part in reader.survey(row):
+            for part in reader.survey(renamed(row, columns)):
                 parts.add(part)
     return plan_for(profile, name=reader.name, parts=parts, **choices)
 

@@ -307,7 +307,7 @@ def _accounted(
         if name == reader.inner:
             continue
         role = roles.columns.get(name, "")
-        reading = inner.get(name) or reader.reads.get(role or name, "")
+        reading = inner.get(name) or reader.reading_of(role or name)
         values = _values_shown(plan, name, column) if reader.is_tabular else ()
         kind: Kind = "metadata"
         if role == LEAVE_OUT:
@@ -318,8 +318,8 @@ def _accounted(
             reading = ""
         elif reading:
             kind = "read"
-        elif name in reader.ignores and not stated.get(name):
-            kind, reading = "not_read", reader.ignores[name]
+        elif (reason := reader.ignoring(name)) and not stated.get(name):
+            kind, reading = "not_read", reason
         elif stated.get(name) and reader.is_tabular:
             raise Refusal(
                 f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
@@ -359,8 +359,13 @@ def _accounted(
 
 def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
     """Columns inside the nested one that the reader reads: column → what it is read as."""
-    prefix = f"{plan.reader.inner}."
-    names = [name.removeprefix(prefix) for name in profile.columns if name.startswith(prefix)]
+    # A flat file of the format has them as columns of the row itself.
+    prefix = f"{plan.reader.inner}." if plan.reader.inner in profile.columns else ""
+    names = [
+        name.removeprefix(prefix)
+        for name in profile.columns
+        if (name.startswith(prefix) if prefix else "." not in name)
+    ]
     if not plan.reader.inner or not names:
         return {}
     stated = {role: name.removeprefix(prefix) for name, role in plan.roles.columns.items()}
