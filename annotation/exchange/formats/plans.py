@@ -376,7 +376,11 @@ def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
         f"{prefix}{ours[name]}": reads[role]
         for name, role in roles.columns.items()
         if role in reads and name in ours
-    } | {f"{prefix}{ours[name]}": reads[f"{prefix}{name}"] for name in ours if f"{prefix}{name}" in reads}
+    } | {
+        f"{prefix}{ours[name]}": words
+        for name in ours
+        if prefix and (words := plan.reader.reading_of(f"{prefix}{name}"))
+    }
 
 
 def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int, str], ...]:

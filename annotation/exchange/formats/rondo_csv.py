@@ -33,7 +33,18 @@ from annotation.exchange.formats.items import (
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
 BEFORE = (
-    *("judgment", "answers", "comparison", "round", "annotator", "machine", "split", "prompt", "verdict", "strength"),
+    *(
+        "judgment",
+        "answers",
+        "comparison",
+        "round",
+        "annotator",
+        "machine",
+        "split",
+        "prompt",
+        "verdict",
+        "strength",
+    ),
     *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
 AFTER = ("question", "text", "comment", "metadata")
