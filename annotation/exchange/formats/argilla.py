@@ -19,7 +19,7 @@ from typing import Any
 from annotation.choices import RatingScale
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision
+from annotation.exchange.formats.decisions import Decision, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -65,7 +65,7 @@ def _records(row: Row) -> Iterator[ImportedItem]:
             by_person.setdefault(response.person, []).append(response)
     judgments = []
     for person, of_person in by_person.items():
-        reading = _Reading(names, completions)
+        reading = _Reading(row, names, completions)
         for response in of_person:
             reading.read(response)
         judgments.append(reading.judgment(person, of_person))
@@ -144,7 +144,8 @@ def _answers(columns: Mapping[str, Any]) -> tuple[list[str], tuple[ImportedCompl
 class _Reading:
     """The responses of one person, read one after another."""
 
-    def __init__(self, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
+    def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
+        self._row = row
         self._names = names
         self._decision = Decision(len(answers))
         self._spans: list[ImportedSpan] = []
@@ -159,7 +160,7 @@ class _Reading:
         if value in (None, "", []):
             return None
         place = _place(question, self._names)
-        said = read_value(value, self._names) if len(self._names) > 1 else None
+        is_plain = isinstance(value, (str, bool)) or (place is None and isinstance(value, (int, float)))
         if _is_spans(value) and place is not None:
             self._spans += _marks(value, place, where)
             reading = "spans"
@@ -169,9 +170,16 @@ class _Reading:
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and place is not None:
             self._ratings.append(_rating(question, value, place, self._names, where))
             reading = "a rating of the response"
-        elif isinstance(value, str) and said is not None:
-            self._decision.say(said, where)
-            reading = "the preference"
+        elif (
+            is_plain
+            and len(self._names) > 1
+            and (_may_be_verdict(question) or read_value(value, self._names) is not None)
+        ):
+            if (said := winner_of(self._row, where, value, self._names)) is None:
+                self._unread[question] = value
+            else:
+                self._decision.say(said, where)
+            return Part(where, value, "read", "the preference", answers=tuple(self._names))
         elif isinstance(value, str) and not _may_be_verdict(question):
             self._comments.append(fields.text(value, where))
             reading = "the annotator's comment"
@@ -232,7 +240,7 @@ def _survey(row: Row) -> Iterator[Part]:
             name = f"responses.{response.question}"
             yield Part(name, _shown(response.value), "not_read", _NO_ANNOTATION[response.status])
             continue
-        reading = readings.setdefault(response.person, _Reading(names, completions))
+        reading = readings.setdefault(response.person, _Reading(row, names, completions))
         with suppress(FieldError):
             if part := reading.read(response):
                 yield part

@@ -1,11 +1,44 @@
-"""The decision of one judgment, from several results of an annotation tool that may each say a part of it."""
+"""The decision of one judgment, from several results of an annotation tool that may each say a part of it.
 
+A value is read by the whole file, as the plan has read its part; alone where no plan has, as in `Reader.survey`.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import verdict_of
-from annotation.exchange.formats.verdicts import Reading
+from annotation.exchange.formats.items import READINGS, ImportedRating, Row, verdict_of
+from annotation.exchange.formats.verdicts import (
+    ColumnReading,
+    RatingReading,
+    Reading,
+    read_ratings,
+    read_value,
+    spelled,
+)
+
+
+def winner_of(row: Row, part: str, value: Any, names: Sequence[str]) -> Reading | None:
+    """Return what a value of a part says of the answers; None where it says nothing, or is left out."""
+    key, readings = (part, tuple(names)), row.get(READINGS, {})
+    if key not in readings or isinstance(value, (list, dict)):
+        return read_value(value, names)
+    column = readings[key]
+    return column.values.get(spelled(value)) if isinstance(column, ColumnReading) else None
+
+
+def rating_of(row: Row, part: str, value: Any, completion: int, criterion: str) -> ImportedRating | None:
+    """Return the rating that a value of a part is; None where it is none, or is left out."""
+    if isinstance(value, (list, dict)) or value in (None, ""):
+        return None
+    readings = row.get(READINGS, {})
+    column = readings[part, ()] if (part, ()) in readings else read_ratings(part, [value])
+    number = column.values.get(spelled(value)) if isinstance(column, RatingReading) else None
+    if number is None or not isinstance(column, RatingReading):
+        return None
+    return ImportedRating(completion=completion, criterion=criterion, scale=str(column.scale), value=number)
 
 
 @dataclass(slots=True)

@@ -189,6 +189,14 @@ class Part:
     kind: Kind
     reading: str
     """What it is read as, or why it is not read."""
+    answers: tuple[str, ...] = ()
+    """Of a value that may say which answer is best, their names: such values are read by the whole file."""
+    is_rating: bool = False
+    """True for a value of a rating, whose scale is read by the whole file."""
+
+
+READINGS = "\x00readings"
+"""Under this name, which no file has, a row carries what the plan has read in its parts: see `decisions`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,7 +36,7 @@ from typing import Any
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision
+from annotation.exchange.formats.decisions import Decision, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -53,7 +53,7 @@ from annotation.exchange.formats.items import (
     placed,
 )
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
-from annotation.exchange.formats.verdicts import named_place, read_value
+from annotation.exchange.formats.verdicts import named_place
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
 
@@ -83,7 +83,7 @@ def _tasks(row: Row) -> Iterator[ImportedItem]:
     judgments = []
     for where, annotation in _annotations(row):
         if not annotation.get("was_cancelled"):
-            reading = _Reading(data, names, completions)
+            reading = _Reading(row, names, completions)
             reading.read(annotation, where)
             judgments.append(reading.judgment(_annotator(row, annotation), annotation, where))
     shown, _roles = by_name(data)
@@ -140,10 +140,8 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletio
 class _Reading:
     """The results of one annotation, read one after another."""
 
-    def __init__(
-        self, data: Mapping[str, Any], names: Sequence[str], answers: Sequence[ImportedCompletion]
-    ) -> None:
-        self._data = data
+    def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
+        self._row = row
         self._names = names
         self._answers = answers
         self._decision = Decision(len(answers))
@@ -205,8 +203,14 @@ class _Reading:
                 return
         elif kind == "rating" and not is_region and (place := self._place(result, at)) is not None:
             self._ratings.append(_rating(result, value, place, at))
-        elif kind == "choices" and not is_region and self._choice(value, at):
-            pass
+        elif kind == "choices" and not is_region and (word := _choice(value)) and len(self._names) > 1:
+            name, names = _part_name(result), tuple(self._names)
+            self.parts.append(Part(name, word, "read", _READINGS[kind], answers=names))
+            if (reading := winner_of(self._row, name, word, names)) is None:
+                self._unread.append(_kept(result))
+            else:
+                self._decision.say(reading, at)
+            return
         elif kind == "textarea":
             lines = value.get("text")
             words = "\n".join(map(str, fields.items_of([lines] if isinstance(lines, str) else lines, at)))
@@ -216,15 +220,14 @@ class _Reading:
                 self._comments.append(words)
         else:
             is_verdict = kind in _VERDICT_LIKE and not is_region
-            self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value, self._names))
+            self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
             return
         self.parts.append(Part(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
 
     def _keep(self, result: Mapping[str, Any], kind: Kind, why: str) -> None:
         """A result that is not read: it stays with the judgment."""
-        value = result.get("value")
-        self._unread.append({name: result[name] for name in _KEPT_OF_RESULT if name in result})
-        self.parts.append(Part(_part_name(result), _shown(value), kind, why))
+        self._unread.append(_kept(result))
+        self.parts.append(Part(_part_name(result), _shown(result.get("value")), kind, why))
 
     def _pair(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> tuple[int, ...]:
         """The ranks of a pair. Left is the first that `to_name` names, in whatever order the task has them."""
@@ -242,23 +245,11 @@ class _Reading:
         best = left if value["selected"] == "left" else 1 - left
         return (1, 2) if best == 0 else (2, 1)
 
-    def _choice(self, value: Mapping[str, Any], at: str) -> bool:
-        """Read a choice that names an answer or a tie; False where it says something else."""
-        chosen = value.get("choices")
-        chosen = [chosen] if isinstance(chosen, str) else chosen
-        if not isinstance(chosen, list) or len(chosen) != 1 or len(self._names) < 2:
-            return False
-        reading = read_value(chosen[0], self._names)
-        if reading is None:
-            return False
-        self._decision.say(reading, at)
-        return True
-
     def _place(self, result: Mapping[str, Any], where: str) -> int | None:
         """The answer that a result is about; None for one about something else of the task."""
         name = str(result.get("to_name", ""))
         place = self._names.index(name) if name in self._names else None
-        if place is None and name in self._data:
+        if place is None and name in self._row["data"]:
             return None
         if place is None and len(self._names) == 1:
             return None if name in ("prompt", "question", "context") else 0
@@ -310,6 +301,17 @@ _READINGS = {
 }
 
 
+def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in _KEPT_OF_RESULT if name in result}
+
+
+def _choice(value: Mapping[str, Any]) -> str:
+    """The one choice of a result; empty where there are none or several."""
+    chosen = value.get("choices")
+    chosen = [chosen] if isinstance(chosen, str) else chosen
+    return str(chosen[0]) if isinstance(chosen, list) and len(chosen) == 1 else ""
+
+
 def _part_name(result: Mapping[str, Any]) -> str:
     return f"result.{result.get('from_name') or result.get('type')}"
 
@@ -320,11 +322,11 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, said)) if isinstance(said, list) else str(said)
 
 
-def _why(kind: str, value: Mapping[str, Any], names: Sequence[str]) -> str:
+def _why(kind: str, value: Mapping[str, Any]) -> str:
     if "start" in value:
         return f"of the type {kind}, about a region"
     if kind == "choices":
-        return f"its choices name neither one of the answers {', '.join(names)} nor a tie"
+        return "several choices, or choices about a single answer, are no preference"
     if kind == "rating":
         return "it rates none of the answers"
     return f"Rondo does not read results of the type {kind}"
@@ -403,7 +405,7 @@ def _survey(row: Row) -> Iterator[Part]:
         if annotation.get("was_cancelled"):
             yield Part("annotations[].was_cancelled", True, "not_read", "a skipped task is no annotation")
             continue
-        reading = _Reading(data, names, completions)
+        reading = _Reading(row, names, completions)
         with suppress(FieldError):
             reading.read(annotation, where)
         yield from reading.parts
