@@ -56,7 +56,6 @@ from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answe
 from annotation.exchange.formats.verdicts import named_place
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
-
 _SPANS = ("labels", "hypertextlabels")
 _VERDICT_LIKE = ("choices", "number", "taxonomy", "rating", "pairwise", "ranker")
 _READ_OF_ANNOTATION = {
@@ -586,14 +585,14 @@ READERS = (
         ignores={
             "predictions": "a model's prediction is no annotation",
             "drafts": "a draft is no annotation",
-            **{
-                name: "bookkeeping of Label Studio"
-                for name in (
+            **dict.fromkeys(
+                (
                     *("updated_at", "inner_id", "total_annotations", "total_predictions", "project"),
                     *("cancelled_annotations", "comment_count", "unresolved_comment_count", "updated_by"),
                     *("last_comment_updated_at", "comment_authors", "is_labeled", "overlap", "agreement"),
-                )
-            },
+                ),
+                "bookkeeping of Label Studio",
+            ),
         },
         inner="data",
         survey=_survey,

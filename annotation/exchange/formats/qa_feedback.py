@@ -214,7 +214,7 @@ READERS = (
             "question": "the prompt",
             "passages": "context passages",
             "gold": "a reference answer",
-            **{name: "a response" for name in _PREDICTIONS},
+            **dict.fromkeys(_PREDICTIONS, "a response"),
             "feedback": "spans, missing information and a correction of the first response",
             "preference": "the preference, in pairs",
         },

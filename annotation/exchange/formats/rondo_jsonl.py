@@ -331,7 +331,7 @@ READERS = (
             "split": "the side of the split",
             "conversations": "turns of conversations",
             "metadata": "metadata of the comparison",
-            **{name: "kept with the annotation" for name in _KEPT_AS_WRITTEN},
+            **dict.fromkeys(_KEPT_AS_WRITTEN, "kept with the annotation"),
         },
         ignores={"prompt": "an id of the database that it came from"},
     ),

@@ -122,9 +122,22 @@ def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
     first = beginning.lstrip()[:1]
     if first == "[":
         return _json(stream)
+    if _BEGINS_ONE_OBJECT.match(beginning):
+        return _one_object(stream)
     if first == "{" or name.lower().endswith((".jsonl", ".ndjson", ".json")):
         return _json_lines(stream)
     return _csv(stream)
+
+
+_BEGINS_ONE_OBJECT = re.compile(r"\s*\{\s*\n|\s*\{[^\n]*[\[{,]\s*\n")
+"""A line that ends within an object: the file is one object on many lines, as promptfoo writes its results."""
+
+
+def _one_object(stream: IO[str]) -> Iterator[NumberedRow]:
+    document = stream.read(LONGEST_ROW)
+    if stream.read(1):
+        raise Refusal(_("The file is one object, and too long. Write a list of objects."), field="file")
+    yield 1, _object(document)
 
 
 def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
