@@ -321,7 +321,7 @@ class JobState(models.TextChoices):
 class ImportState(models.TextChoices):
     """Life of a file that is brought in: uploaded → waiting → running → finished or failed; → undoing → undone."""
 
-    UPLOADED = "uploaded", _("uploaded: look it through")
+    UPLOADED = "uploaded", _("uploaded, not imported yet")
     WAITING = "waiting", _("waiting for a worker")
     RUNNING = "running", _("running")
     FINISHED = "finished", _("finished")

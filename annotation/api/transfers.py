@@ -30,6 +30,7 @@ from annotation.exchange.file_exports import Export
 from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, accounts_of, preview_of
+from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport
 
@@ -343,6 +344,20 @@ class StartView(OfImport):
         record = self.record(pk)
         _require_file(record)
         start_import(record=record, skip_bad=read_body(StartSerializer, request)["skip_bad"], user=self.user)
+        return Response(ImportSerializer(record).data, status=202)
+
+
+class UndoView(OfImport):
+    """The undoing of an import. For managers."""
+
+    @extend_schema(
+        operation_id="imports_undo", tags=["transfers"], request=None, responses={202: ImportSerializer}
+    )
+    def post(self, request: Request, slug: str, pk: int) -> Response:
+        """Delete what an import brought, while nobody has annotated it or builds on it. Poll its `state`."""
+        record = self.record(pk)
+        request_undo(record=record, user=self.user)
+        record.refresh_from_db()
         return Response(ImportSerializer(record).data, status=202)
 
 

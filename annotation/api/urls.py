@@ -100,6 +100,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{_PROJECT}imports/<int:pk>/", transfers.ImportView.as_view(), name="api-import"),
     path(f"{_PROJECT}imports/<int:pk>/preview/", transfers.PreviewView.as_view(), name="api-import-preview"),
     path(f"{_PROJECT}imports/<int:pk>/start/", transfers.StartView.as_view(), name="api-import-start"),
+    path(f"{_PROJECT}imports/<int:pk>/undo/", transfers.UndoView.as_view(), name="api-import-undo"),
     path(f"{_PROJECT}exports/<slug:format_name>/", transfers.ExportView.as_view(), name="api-export"),
     path(
         f"{_PROJECT}exports/<slug:format_name>/manifest/",

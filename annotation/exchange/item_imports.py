@@ -42,6 +42,8 @@ class ItemCounts:
     """Counts of imported items. All but `already_there` and `left_out` were added."""
 
     prompts: int = 0
+    prompts_already_there: int = 0
+    """Items whose prompt the project, or an item before them, has: they add no prompt."""
     comparisons: int = 0
     waiting: int = 0
     """Comparisons that nobody judged yet: they wait for people."""
@@ -86,7 +88,7 @@ class ItemImport:
             prompts=[item for _, item in items],
             file_import=self._file_import,
         )
-        counts = ItemCounts(prompts=len(new))
+        counts = ItemCounts(prompts=len(new), prompts_already_there=len(items) - len(new))
         judged = []
         tasks = []
         for (number, item), prompt in zip(items, prompts, strict=True):

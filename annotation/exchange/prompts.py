@@ -1,7 +1,7 @@
 """Prompts come in from files."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from django.db import transaction
 from django.utils import timezone
@@ -125,11 +125,7 @@ def add_prompts(
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     digests = [content_hash(parsed.messages, parsed.context) for parsed in prompts]
     known = _known(project, set(digests))
-    # The first of several with the same content is the one that is stored.
-    new = {digest: parsed for digest, parsed in zip(digests, prompts, strict=True) if digest not in known}
-    for digest, parsed in zip(reversed(digests), reversed(prompts), strict=True):
-        if digest in new:
-            new[digest] = parsed
+    new = _together(prompts, digests, known)
     openings = {digest: opening_hash(parsed.messages, parsed.context) for digest, parsed in new.items()}
     stated = {digest: Split(parsed.split) for digest, parsed in new.items() if parsed.split}
     splits = assign_splits(project=project, openings=openings, stated=stated)
@@ -155,7 +151,57 @@ def add_prompts(
             for digest, parsed in new.items()
         ),
     )
+    _add_references(prompts, digests, known)
     return [known.get(digest) or ids[digest] for digest in digests], set(ids.values())
+
+
+def _together(
+    prompts: Sequence[ImportedItem], digests: Sequence[str], known: Collection[str]
+) -> dict[str, ImportedItem]:
+    """The new prompts by digest: the first of several with the same content, with the references of all."""
+    new: dict[str, ImportedItem] = {}
+    for digest, parsed in zip(digests, prompts, strict=True):
+        first = new.get(digest)
+        if digest in known:
+            continue
+        if first is None:
+            new[digest] = parsed
+        elif more := _lacking(parsed, first.references, first.tags):
+            references, tags = more
+            new[digest] = replace(
+                first, references=[*first.references, *references], tags=[*first.tags, *tags]
+            )
+    return new
+
+
+def _lacking(
+    parsed: ImportedItem, references: Sequence[str], tags: Sequence[str]
+) -> tuple[list[str], list[str]] | None:
+    """The references and tags of a prompt that are not among these; None without any."""
+    more = [text for text in parsed.references if text not in references]
+    more_tags = [tag for tag in parsed.tags if tag not in tags]
+    return (more, more_tags) if more or more_tags else None
+
+
+def _add_references(
+    prompts: Sequence[ImportedItem], digests: Sequence[str], known: Mapping[str, int]
+) -> None:
+    """Give prompts that are there the references and tags that they lack."""
+    there = {
+        known[digest]: parsed
+        for digest, parsed in zip(digests, prompts, strict=True)
+        if digest in known and (parsed.references or parsed.tags)
+    }
+    if not there:
+        return
+    rows = {prompt.pk: prompt for prompt in Prompt.objects.filter(pk__in=there).only("references", "tags")}
+    changed: dict[int, Prompt] = {}
+    for digest, parsed in zip(digests, prompts, strict=True):
+        prompt = rows.get(known.get(digest, 0))
+        if prompt is not None and (more := _lacking(parsed, prompt.references, prompt.tags)):
+            prompt.references, prompt.tags = [*prompt.references, *more[0]], [*prompt.tags, *more[1]]
+            changed[prompt.pk] = prompt
+    Prompt.objects.bulk_update(changed.values(), ["references", "tags"], batch_size=500)
 
 
 def _store(project: Project, batch: list[ImportedItem]) -> tuple[int, int]:

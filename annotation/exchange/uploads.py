@@ -17,6 +17,7 @@ from annotation.exchange.file_imports import import_rows, plan_of, plan_values, 
 from annotation.exchange.formats.plans import Plan, Stated, require_answers
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.previews import accounts_of, preview_values
+from annotation.exchange.undo import undo
 from annotation.exchange.upload_limits import count_upload
 from annotation.exchange.uploaded_files import uploaded_files
 from annotation.models import FileImport, Project, User
@@ -171,6 +172,9 @@ def do_import(import_id: int) -> None:
 
 def _import(record: FileImport, heartbeat: Heartbeat) -> str:
     heartbeat()
+    if record.state == ImportState.UNDOING:
+        undo(record, heartbeat)
+        return ""
     _require_few_rows(record)
     import_rows(record, path_of(record), unpack=False)
     return ""

@@ -83,6 +83,14 @@ class ShownColumn:
     values: list[tuple[int, str, int, list[tuple[str, str, bool]]]]
     """Of a winner: number of the field, value, rows, and the meanings to choose from."""
 
+    @property
+    def remark(self) -> str:
+        """What the chosen role does not say: the reading of a format's own column, a rule, or a question."""
+        account = self.account
+        if account.kind == "read" and account.role:
+            return account.reading.partition(": ")[2] or account.reading.partition(", ")[2]
+        return account.reading
+
 
 def shown_columns(preview: Preview) -> list[ShownColumn]:
     """Return the columns of a file as the page shows them."""

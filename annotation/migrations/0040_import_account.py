@@ -68,7 +68,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='fileimport',
             name='state',
-            field=models.CharField(choices=[('uploaded', 'uploaded: look it through'), ('waiting', 'waiting for a worker'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed'), ('undoing', 'being undone'), ('undone', 'undone')], default='uploaded', max_length=10),
+            field=models.CharField(choices=[('uploaded', 'uploaded, not imported yet'), ('waiting', 'waiting for a worker'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed'), ('undoing', 'being undone'), ('undone', 'undone')], default='uploaded', max_length=10),
         ),
         migrations.AddConstraint(
             model_name='fileimport',

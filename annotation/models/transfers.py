@@ -4,7 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
 
 from annotation.choices import ImportState, JobState
@@ -21,7 +21,9 @@ class FileImport(Claimable):
     PAGE = "transfers"
 
     # An import without a stored file is a command's, and no worker's.
-    UNFINISHED = Q(state__in=(ImportState.WAITING, ImportState.RUNNING)) & ~Q(stored_as="")
+    UNFINISHED = Q(state__in=(ImportState.WAITING, ImportState.RUNNING)) & ~Q(stored_as="") | Q(
+        state=ImportState.UNDOING
+    )
 
     # No index of its own: the constraint below begins with it.
     project = models.ForeignKey(
@@ -42,11 +44,12 @@ class FileImport(Claimable):
     )
     size = models.PositiveBigIntegerField(default=0, help_text="In bytes.")
     format = models.CharField(max_length=40, blank=True)
-    mapping = models.JSONField(
-        default=dict, blank=True, help_text="Role → column of the file, or columns."
-    )
+    mapping = models.JSONField(default=dict, blank=True, help_text="Role → column of the file, or columns.")
     leave_out = models.JSONField(
-        default=list, db_default=[], blank=True, help_text="Columns that are not read because somebody said so."
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Columns that are not read because somebody said so.",
     )
     meanings = models.JSONField(
         default=dict, db_default={}, blank=True, help_text="Value of the column of winners → what it means."
@@ -92,7 +95,9 @@ class FileImport(Claimable):
     @classmethod
     def claim_values(cls) -> dict[str, Any]:
         """Return the columns of an import that runs: errors of the try before it go."""
-        return {"state": ImportState.RUNNING, "errors": [], "errors_total": 0}
+        undoing = When(state=ImportState.UNDOING, then=Value(ImportState.UNDOING))
+        state = Case(undoing, default=Value(ImportState.RUNNING), output_field=models.CharField())
+        return {"state": state, "errors": [], "errors_total": 0}
 
     def end_values(self, state: str, text: str) -> dict[str, Any]:
         """Return the columns of an import that ended; why it failed follows the errors of its rows."""
@@ -104,8 +109,12 @@ class FileImport(Claimable):
                     "errors": errors,
                     "errors_total": max(len(errors), self.errors_total),
                 }
+            case JobState.FINISHED if self.state == ImportState.UNDOING:
+                return {"state": ImportState.UNDONE, "finished_at": Now()}
             case JobState.FINISHED:
                 return {"state": state, "finished_at": Now()}
+            case _ if self.state == ImportState.UNDOING:
+                return {"state": ImportState.UNDOING}
             case _:
                 return {"state": state}
 

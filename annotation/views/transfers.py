@@ -13,6 +13,7 @@ from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.previews import accounts_of, preview_of
+from annotation.exchange.undo import may_undo, request_undo
 from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
 from annotation.forms.columns import ColumnChoices, shown_columns
 from annotation.models import FileImport, Project
@@ -88,6 +89,9 @@ def _execute(request: Request, record: FileImport) -> HttpResponse | None:
             user=request.user,
         )
         record.refresh_from_db()
+    if action == "undo":
+        request_undo(record=record, user=request.user)
+        return redirect("transfer", slug, record.pk)
     if action == "start":
         start_import(record=record, skip_bad="skip_bad" in request.POST, user=request.user)
     return redirect("transfer", slug, record.pk) if action in ("correct", "start") else None
@@ -99,6 +103,7 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
         "record": record,
         "goes_on": record.state in BUSY,
         "finished": record.state == ImportState.FINISHED,
+        "may_undo": record.state in (ImportState.FINISHED, ImportState.FAILED) and may_undo(record),
     }
 
 
@@ -106,7 +111,7 @@ def _preview_context(record: FileImport) -> dict[str, Any]:
     """Return the first rows, raw and as read, and the columns to choose from."""
     preview = preview_of(record)
     if preview is None:
-        return {"readable": False}
+        return {"readable": False, "columns": accounts_of(record.account)}
     return {
         "readable": True,
         "formats": [(name, reader.sentence) for name, reader in READERS.items()],

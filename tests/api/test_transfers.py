@@ -67,7 +67,7 @@ def test_a_file_is_looked_through_corrected_and_brought_in(project: Project, as_
 
 def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
     made = upload(
-        as_carol, 'prompt,answer_1,answer_2,winner\nTea?,Green.,Black.,7\n"","Hm.","Ah.",1\n'
+        as_carol, 'prompt,answer_1,answer_2,winner\nTea?,Green.,Black.,nobody\n"","Hm.","Ah.",1\n'
     ).json()
     as_carol.post(f"{IMPORTS}{made['id']}/start/")
     uploads.do_import(made["id"])

@@ -5,18 +5,18 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from annotation.exchange import uploads
-from annotation.models import FileImport, Judgment, Project, User
+from annotation.models import Comparison, FileImport, Judgment, Project, Prompt, User
 from tests.browser.conftest import Axe, Open
 
 VOTES = (
-    "asked,response_a,response_b,verdict_of_rater\n"
-    'How long should green tea steep?,Two minutes at 70 °C.,"Ten hours, at a full boil.",A\n'
-    "Is coffee a tea?,No.,Yes.,A\n"
-    "What is mate?,A tea of leaves.,A herbal drink.,tie\n"
+    "asked,response_a,response_b,verdict_of_rater,domain\n"
+    'How long should green tea steep?,Two minutes at 70 °C.,"Ten hours, at a full boil.",A,brewing\n'
+    "Is coffee a tea?,No.,Yes.,A,facts\n"
+    "What is mate?,A tea of leaves.,A herbal drink.,neither,facts\n"
 )
 
 
-def test_a_manager_brings_a_table_in(
+def test_a_manager_brings_a_table_in_and_undoes_it(
     project: Project, carol: User, open_as: Open, barriers: Axe, tmp_path: Path, settings
 ):
     settings.RONDO_IMPORTS = tmp_path / "imports"
@@ -28,14 +28,34 @@ def test_a_manager_brings_a_table_in(
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="votes.csv")).to_be_visible()
     # The guess found the answers; what was asked and the verdict have names that nobody can guess.
-    page.get_by_text("Columns under other names").scroll_into_view_if_needed()
-    page.get_by_label("prompt", exact=True).select_option("asked")
-    page.get_by_label("winner", exact=True).select_option("verdict_of_rater")
+    expect(page.get_by_text("1 column may hold a verdict")).to_be_visible()
+    expect(page.get_by_label("domain", exact=True)).to_have_value("metadata")
+    page.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("alert")).to_contain_text("column verdict_of_rater")
+    page.get_by_label("asked", exact=True).select_option("prompt")
+    page.get_by_label("verdict_of_rater", exact=True).select_option("winner")
+    page.get_by_role("button", name="Refresh preview").click()
+    page.get_by_text("Meaning of each value").click()
+    expect(page.get_by_label("a 2")).to_have_value("response_a")
+    page.get_by_label("neither 1").select_option("both_bad")
     assert barriers(page) == []
     page.get_by_role("button", name="Import").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Waiting for a worker")).to_be_visible()
-    uploads.do_import(FileImport.objects.get().pk)
+    record = FileImport.objects.get()
+    uploads.do_import(record.pk)
     expect(page.get_by_text("3 annotations and 3 prompts were added")).to_be_visible()
     assert barriers(page) == []
-    assert Judgment.objects.count() == 3
+    assert sorted(Judgment.objects.values_list("verdict", flat=True)) == ["both_bad", "ranked", "ranked"]
+    comparison = Comparison.objects.filter(metadata__domain="brewing").get()
+    page.goto(page.url.split("/projects/")[0] + f"/projects/tea/items/{comparison.pk}/")
+    page.get_by_text("Metadata", exact=True).click()
+    expect(page.get_by_text("brewing")).to_be_visible()
+    assert barriers(page) == []
+    page.goto(page.url.split("/projects/")[0] + f"/projects/tea/transfers/{record.pk}/")
+    page.get_by_role("button", name="Undo import").click()
+    expect(page.get_by_role("heading", name="Being undone")).to_be_visible()
+    uploads.do_import(record.pk)
+    expect(page.get_by_role("heading", name="Undone")).to_be_visible()
+    assert not Judgment.objects.exists()
+    assert not Prompt.objects.exists()

@@ -32,7 +32,7 @@ def chat_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
     name = "prompt" if row.get("prompt") not in (None, "") else "messages"
     value = row.get(name)
     if value is None:
-        raise FieldError("prompt", f"is missing; map one of {', '.join(sorted(row))} to it")
+        raise FieldError("prompt", "is missing; say which column is the prompt (--map prompt=COLUMN)")
     chat = fields.messages(value, name)
     if more := fields.optional_text(row.get("input"), "input").strip("\n"):
         if not isinstance(value, str) or len(chat) > 1 or chat[0]["role"] != "user":

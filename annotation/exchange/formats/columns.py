@@ -53,6 +53,9 @@ TARGETS = (
 )
 """Roles that a person may give a column. `label` is the older name of `rating` for thumbs."""
 
+ROLES = frozenset(TARGETS) | {
+    f"{name}_{number}" for name in NUMBERED for number in range(1, MOST_ANSWERS + 1)
+}
 _SYNONYMS = {
     "prompt": (
         *("question", "instruction", "query", "user_prompt", "task", "problem", "post", "input_text"),
@@ -98,9 +101,18 @@ _WINNERS = (
 )
 """Names of the column that says which answer is better; the earlier goes before the later."""
 _STRENGTHS = ("strength", "preference_strength")
+_SCALE = re.compile(r"preference|strength|judg|scale|verdict|rating|comparison")
+"""Names of columns in which numbers beyond those of the answers are degrees."""
 _LABELS = ("label", "labels", "kto_tag")
 """A number there may say that the first answer is better (SHP) as well as which one is."""
-_AFTER = re.compile(rf"(?:{verdicts.NOUNS})s?_?([a-z]|\d{{1,2}})|(?:human_)?ref_([a-z]|\d{{1,2}})")
+_AFTER = re.compile(
+    rf"(?:[a-z0-9]+_)*(?:{verdicts.NOUNS})s?_?([a-z]|\d{{1,2}})|(?:human_)?ref_([a-z]|\d{{1,2}})"
+)
+_ABOUT_AN_ANSWER = re.compile(
+    r"reason|comment|feedback|explanation|note|critique|source|model|id|length|len|tokens?|time|prompt|question|"
+    r"tag|category|error"
+)
+"""Words before the noun that make a column speak of an answer, in place of holding it."""
 _BETWEEN = re.compile(
     r"(?:model|system|option)_?([a-z]|\d{1,2})_(?:answer|response|output|completion|text)"
     r"|([a-z]|\d{1,2})_(?:answer|response|output|completion|text)"
@@ -220,13 +232,14 @@ class _Guess:
             for name, snake in self._free():
                 match = None if _NO_ANSWER.fullmatch(snake) else _AFTER.fullmatch(snake)
                 match = match or _BETWEEN.fullmatch(snake)
-                if match and self._profile[name].kinds <= {"text", "list", "object"}:
+                if match and _holds_answer(snake) and self._profile[name].kinds <= {"text", "list", "object"}:
                     mark = next(group for group in match.groups() if group is not None)
                     place = match.start(next(n for n, g in enumerate(match.groups(), 1) if g is not None))
                     stem = f"{snake[:place]}*{snake[place + len(mark) :]}"
                     groups.setdefault(stem, {}).setdefault(_mark(mark), name)
             if groups:
-                chosen = max(groups.values(), key=len)
+                # Of two groups of as many, the one with the plainer name.
+                chosen = groups[max(groups, key=lambda stem: (len(groups[stem]), -stem.count("_")))]
                 if len(chosen) > 1 or next(iter(chosen)) in ("0", "1", "a"):
                     ordered = sorted(chosen, key=_by_number)[:MOST_ANSWERS]
                     stated = {f"answer_{n}": chosen[mark] for n, mark in enumerate(ordered, start=1)}
@@ -303,29 +316,38 @@ class _Guess:
             column, snake = self._profile[name], self._snakes[name]
             if column.kinds & {"list", "object"}:
                 continue
-            reading = verdicts.read_column(column.distinct, self._answers, answered=self._meanings)
             numeric = column.kinds <= {"number", "boolean"} or all(_is_number(v) for v in column.distinct)
-            if snake in _LABELS and numeric:
+            if snake in _LABELS and numeric and not self._meanings:
                 self._questions[name] = (
                     "holds numbers that may name the better answer, or say that the first is better; map it "
                     "as winner, with what its values mean"
                 )
+            elif snake in _STRENGTHS and not any(_is_negative(value) for value in column.distinct):
                 continue
-            if snake in _STRENGTHS and not any(_is_negative(value) for value in column.distinct):
-                continue
-            if ranked and (reading.question or reading.unclear):
-                continue
-            self._columns[name] = "winner"
-            self._read_winner(name)
-            break
+            elif not (ranked and self._is_unclear(name)):
+                self._columns[name] = "winner"
+                self._read_winner(name)
+                break
         strength = next((n for n, s in self._free() if s in _STRENGTHS), None)
         if strength is not None and self._taken("winner"):
             self._columns[strength] = "strength"
 
+    def _is_unclear(self, name: str) -> bool:
+        reading = self._reading(name)
+        return bool(reading.question or reading.unclear)
+
+    def _reading(self, name: str) -> ColumnReading:
+        return verdicts.read_column(
+            self._profile[name].distinct,
+            self._answers,
+            answered=self._meanings,
+            may_be_scale=name in self._stated or bool(_SCALE.search(self._snakes[name])),
+        )
+
     def _read_winner(self, name: str) -> None:
         column = self._profile[name]
         try:
-            self._winner = verdicts.read_column(column.distinct, self._answers, answered=self._meanings)
+            self._winner = self._reading(name)
         except ValueError as error:
             self._questions[name] = (
                 f"has no answer {str(error)[:60]!r}; write one of {', '.join(self._answers)}, equal, "
@@ -430,6 +452,13 @@ class _Guess:
             return DESIRABLE
         parts = _marked(snake) if role != RATING else None
         return key_of((parts[1].strip("_") if parts else snake) or RATING)
+
+
+def _holds_answer(snake: str) -> bool:
+    """True for `gpt_response_a`, false for `score_of_response_a` and `reason_for_answer_1`."""
+    words = snake.split("_")
+    before = [word for word in words[:-1] if not re.fullmatch(rf"(?:{verdicts.NOUNS})s?", word)]
+    return not any(_ABOUT_AN_ANSWER.fullmatch(word) or VERDICT_LIKE.fullmatch(word) for word in before)
 
 
 def _marked(snake: str) -> tuple[str, str, str] | None:

@@ -19,6 +19,7 @@ from annotation.exchange.formats.columns import (
     METADATA,
     PROSE,
     RATING,
+    ROLES,
     VERDICT_LIKE,
     Roles,
     by_name,
@@ -26,7 +27,7 @@ from annotation.exchange.formats.columns import (
     roles_of,
     words_of,
 )
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, has_zone
 from annotation.exchange.formats.items import READINGS, Kind, Part, Reader, Row
 from annotation.exchange.formats.profiles import INNER, MOST_VALUES, Column, Profile
 from annotation.exchange.formats.storable import refuse_unstorable
@@ -37,7 +38,9 @@ Stated = Mapping[str, str | Sequence[str]]
 """Role → the column of the file, or the columns, that a person gave it."""
 LONGEST_METADATA = 20_000
 """Characters of one value of metadata; a longer one is left where it is, and told."""
-_MOST_VALUES_SHOWN = 12
+_MOST_VALUES_SHOWN = 40
+_LONG_TEXT = 15
+"""A column of texts that all differ is none of verdicts, if some are longer than this."""
 PartReadings = Mapping[tuple[str, tuple[str, ...]], ColumnReading | RatingReading | None]
 """Part and the names of its answers → what its values mean; None where it is left out."""
 
@@ -87,6 +90,12 @@ class Plan:
     """What the values of parts mean, for the reader."""
 
     @property
+    def _unread(self) -> set[str]:
+        """Columns called as a role is that no column has."""
+        kept = set(self.metadata) | {column.name for column in self.questions}
+        return kept - set(self.roles.columns.values())
+
+    @property
     def mapping(self) -> dict[str, str | list[str]]:
         """Role → column of the file, or columns, of every column whose role has another name."""
         mapping: dict[str, str | list[str]] = {}
@@ -114,7 +123,7 @@ class Plan:
         return values, self._metadata(row)
 
     def _with_verdicts(self, row: Row) -> Row:
-        values = dict(row)
+        values = {name: value for name, value in row.items() if name not in self._unread}
         winner = values.get("winner")
         if winner not in (None, "") and self.roles.winner is not None:
             values["winner"] = self._winner(winner, values)
@@ -313,7 +322,9 @@ def _accounted(
         if name == reader.inner:
             continue
         role = roles.columns.get(name, "")
-        reading = inner.get(name) or reader.reading_of(role or name)
+        # A column called `rating` that is no rating is not read as one.
+        wanted = role if role or (reader.is_tabular and name in ROLES) else name
+        reading = inner.get(name) or reader.reading_of(wanted)
         values = _values_shown(plan, name, column) if reader.is_tabular else ()
         kind: Kind = "metadata"
         if role == LEAVE_OUT:
@@ -322,8 +333,9 @@ def _accounted(
             kind, reading = "question", roles.questions[name]
         elif role == METADATA:
             reading = ""
-        elif reading:
-            kind = "read"
+        elif reading or not reader.reads:
+            # A reader of another package may not say what it reads.
+            kind, reading = "read", reading or "a column of the format"
         elif (reason := reader.ignoring(name)) and not stated.get(name):
             kind, reading = "not_read", reason
         elif stated.get(name) and reader.is_tabular:
@@ -338,6 +350,14 @@ def _accounted(
             kind, reading = "question", doubt
         elif not column.rows:
             kind, reading = "not_read", "it has no value"
+        if (
+            kind == "read"
+            and role == "created_at"
+            and not all(map(has_zone, column.distinct or [column.example]))
+        ):
+            reading += ", in UTC where it says no time zone"
+        if kind == "read" and (note := _note(roles, name)):
+            reading += f": {note}"
         if kind == "metadata" and column.longest > LONGEST_METADATA:
             reading = f"values of more than {LONGEST_METADATA} characters are not"
         account.append(
@@ -391,6 +411,13 @@ def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
     }
 
 
+def _note(roles: Roles, name: str) -> str:
+    """The rule by which the numbers of a winner or of ratings are read."""
+    if roles.columns.get(name) == "winner" and roles.winner is not None:
+        return roles.winner.note
+    return roles.ratings[name].note if name in roles.ratings else ""
+
+
 def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int, str], ...]:
     counts: dict[str, int] = {}
     for value, rows in (column.values or {}).items():
@@ -435,7 +462,9 @@ def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) 
 
 def _is_prose(column: Column) -> bool:
     """True for a column of long texts, or of more different ones than a verdict has."""
-    return column.kinds == {"text"} and column.values is None
+    if column.kinds != {"text"} or column.values is None:
+        return column.kinds == {"text"}
+    return column.rows > 2 and len(column.values) == column.rows and column.longest > _LONG_TEXT
 
 
 @dataclass(slots=True)

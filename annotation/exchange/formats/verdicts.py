@@ -162,11 +162,16 @@ def _index(marks: Sequence[str], mark: str) -> int | None:
 
 
 def read_column(
-    values: Iterable[Any], names: Sequence[str], *, answered: Mapping[str, str] | None = None
+    values: Iterable[Any],
+    names: Sequence[str],
+    *,
+    answered: Mapping[str, str] | None = None,
+    may_be_scale: bool = True,
 ) -> ColumnReading:
     """Read a column of winners from all its values.
 
     names: the file's names of the answers, first to last. answered: meaning of values that a person gave.
+    may_be_scale: whether 1 to 5 may be degrees; in a column called `winner` a 5 is a mistake.
     """
     words = _Words(names)
     answers = {spelled(value): meaning for value, meaning in (answered or {}).items()}
@@ -195,7 +200,7 @@ def read_column(
     if has_degrees:
         readings = {value: _graded(value, reading) for value, reading in readings.items()}
     spoken = any(reading.place is not None for value, reading in readings.items() if value not in answers)
-    note, question, counted = _numbers(numbers, words, spoken=spoken)
+    note, question, counted = _numbers(numbers, words, spoken=spoken, may_be_scale=may_be_scale)
     return ColumnReading(
         values={**readings, **counted},
         unclear=(*unclear, *(numbers if question else ())),
@@ -256,7 +261,7 @@ def _answered(meaning: str, words: _Words) -> Reading:
 
 
 def _numbers(
-    numbers: Mapping[str, int], words: _Words, *, spoken: bool
+    numbers: Mapping[str, int], words: _Words, *, spoken: bool, may_be_scale: bool
 ) -> tuple[str, str, dict[str, Reading]]:
     """Read numbers as places or as a scale: the rule, or the question, and the meaning of each."""
     if not numbers:
@@ -266,7 +271,7 @@ def _numbers(
         return "", "it has names and numbers side by side", {}
     if words.numbered and {str(number) for number in seen} <= set(words.marks):
         return "", "", {value: Reading(place=words.marks.index(str(n))) for value, n in numbers.items()}
-    if size == 2 and (min(seen) < 0 or max(seen) > 2):
+    if size == 2 and (min(seen) < 0 or (max(seen) > 2 and may_be_scale)):
         return _scale(numbers)
     if min(seen) < 0 or max(seen) > size or (0 in seen and max(seen) >= size):
         return "", f"its numbers go from {min(seen)} to {max(seen)}, for {size} answers", {}

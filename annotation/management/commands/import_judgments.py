@@ -132,6 +132,11 @@ class Command(BaseCommand):
             f"With them came {counts['prompts']} prompts and {counts['comparisons']} comparisons; "
             f"{counts['waiting']} comparisons wait for people."
         )
+        if repeated := counts.get("prompts_already_there"):
+            self.stdout.write(
+                f"{repeated} of {record.rows_total} rows repeat a prompt of the file or of the project, which has "
+                "it once."
+            )
         if broken := counts["rankings_with_broken_ties"]:
             self.stdout.write(
                 f"{broken} rankings have ties that are not transitive. Every decided pair stands; these ties "

@@ -5,6 +5,7 @@ own. Before a reviewer's decision nothing names an annotator or tells who came f
 the review's own order.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,7 +57,7 @@ class ComparisonPage:
         self.review = review
         self.is_blind = is_blind
         completions = [
-            candidate.completion for candidate in comparison.candidates.select_related("completion")
+            candidate.completion for candidate in comparison.candidates.select_related("completion__source")
         ]
         if is_blind and review is not None:
             order = list(completion_ids_by_name(review).values())
@@ -71,6 +72,20 @@ class ComparisonPage:
         return [
             (message["role"], render_markdown(message["content"]))
             for message in self.comparison.prompt.messages
+        ]
+
+    @cached_property
+    def metadata(self) -> list[tuple[str, str]]:
+        """Name and value of each column of the file it came in with that nothing else reads.
+
+        A value that names the model of a response is not shown: a manager may label, too.
+        """
+        values = {**(self.comparison.prompt.metadata or {}), **(self.comparison.metadata or {})}
+        models = {completion.source.name for completion in self.completions}
+        return [
+            (name, _("(names the model of a response)") if text in models else text)
+            for name, value in values.items()
+            for text in [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
         ]
 
     @cached_property

@@ -54,8 +54,10 @@ def test_a_file_is_looked_through_corrected_and_brought_in(
     text = manager.get(page).content.decode()
     assert "Coffee?" in text
     assert not Judgment.objects.exists()
-    mapping = {"map_prompt": "asked", "map_answer_1": "response_a", "map_answer_2": "response_b"}
-    corrected = {**mapping, "map_winner": "label", "format": "table"}
+    roles = {"asked": "prompt", "response_a": "answer_1", "response_b": "answer_2", "label": "winner"}
+    corrected = {"format": "table"}
+    for number, (name, role) in enumerate(roles.items()):
+        corrected |= {f"name-{number}": name, f"role-{number}": role}
     assert manager.post(page, {**corrected, "action": "correct"}).status_code == 302
     record.refresh_from_db()
     assert record.mapping["prompt"] == "asked"
@@ -82,7 +84,7 @@ def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
     uploads.start_import(record=record, skip_bad=False, user=carol)
     tasks.do_import(record.pk)
     page = reverse("transfer", args=[project.slug, record.pk])
-    assert "row 3, field answer_1: is empty" in manager.get(page).content.decode()
+    assert "row 3, field response_a: is empty" in manager.get(page).content.decode()
     assert not Judgment.objects.exists()
     record.refresh_from_db()
     uploads.start_import(record=record, skip_bad=True, user=carol)
@@ -179,11 +181,16 @@ def test_a_file_that_is_no_text_with_rows_is_refused_as_what_it_is(
     assert (stored_files(), FileImport.objects.count()) == ([], 0)
 
 
-def test_a_file_that_can_no_longer_be_read_is_told_on_its_page(manager: Client, project: Project):
+def test_a_file_that_can_no_longer_be_read_is_told_on_its_page(
+    manager: Client, project: Project, sent: list[Any]
+):
     upload(manager, project, VOTES)
     stored_files()[0].write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00")
-    page = manager.get(reverse("transfer", args=[project.slug, FileImport.objects.get().pk]))
+    page = manager.post(
+        reverse("transfer", args=[project.slug, FileImport.objects.get().pk]), {"action": "start"}
+    )
     assert page.status_code == 422
+    assert not sent
     assert "The file is binary (PNG)" in page.content.decode()
 
 

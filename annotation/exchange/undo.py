@@ -1,0 +1,187 @@
+"""An import is undone: what it brought is deleted, as long as nobody has judged it or builds on it.
+
+Deleted are its judgments, comparisons, completions and prompts, and the categories and criteria that it made and
+nothing uses. What was there before it stays, and so do the accounts of its annotators.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from django.db import models, transaction
+from django.db.models import Count, F, ProtectedError, Q, QuerySet
+from django.db.models.functions import Greatest
+from django.utils.translation import gettext as _
+
+from annotation.choices import AssignmentState, ImportState, Role, SourceKind, TaskName
+from annotation.errors import NotAllowed, Refusal
+from annotation.models import (
+    Assignment,
+    Category,
+    Comparison,
+    Completion,
+    ConversationTurn,
+    Criterion,
+    FileImport,
+    Judgment,
+    Prompt,
+    User,
+)
+from annotation.selectors import access
+from annotation.services import audit
+from annotation.services.jobs import messages
+
+_BATCH = 500
+"""Rows deleted in one transaction: nobody who labels waits for longer than a moment."""
+
+
+def request_undo(*, record: FileImport, user: User) -> None:
+    """Have a worker undo an import. Refuses one that is not in, and one that people build on."""
+    if not access.may(user, record.project, Role.MANAGER):
+        raise NotAllowed(_("Only a manager of the project imports files."))
+    with transaction.atomic():
+        record = FileImport.objects.select_for_update().select_related("project").get(pk=record.pk)
+        require_undoable(record)
+        FileImport.objects.filter(pk=record.pk).update(
+            state=ImportState.UNDOING, worker="", heartbeat_at=None, errors=[], errors_total=0
+        )
+        audit.record(
+            action="import.undo",
+            subject=record,
+            actor=user,
+            project=record.project,
+            details={"name": record.name, "counts": record.counts},
+        )
+        messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
+
+
+def may_undo(record: FileImport) -> bool:
+    """Return True where an import can be undone now."""
+    try:
+        require_undoable(record)
+    except Refusal:
+        return False
+    return True
+
+
+def require_undoable(record: FileImport) -> None:
+    """Refuse an import that is not in, or of which something is in use."""
+    if record.state not in (ImportState.FINISHED, ImportState.FAILED):
+        raise Refusal(_("Only an import that has ended can be undone."), field="state")
+    judgments, comparisons, prompts = _judgments(record), record.comparisons.all(), record.prompts.all()
+    others = Judgment.objects.filter(comparison__in=comparisons).exclude(pk__in=judgments)
+    if others.exists() or Judgment.objects.filter(supersedes__in=judgments).exists():
+        raise Refusal(_("Somebody has annotated what this import brought."), field="judgments")
+    held = Assignment.objects.filter(comparison__in=comparisons).exclude(judgments__in=judgments)
+    if held.exclude(state__in=(AssignmentState.RELEASED, AssignmentState.EXPIRED)).exists():
+        raise Refusal(_("Somebody is annotating what this import brought, or skipped it."), field="judgments")
+    if ConversationTurn.objects.filter(Q(comparison__in=comparisons) | Q(prompt__in=prompts)).exists():
+        raise Refusal(_("The import brought conversations, which cannot be undone."), field="conversations")
+    later = Comparison.objects.filter(prompt__in=prompts).exclude(pk__in=comparisons)
+    sampled = Completion.objects.filter(prompt__in=prompts).exclude(source__kind=SourceKind.IMPORT)
+    if later.exists() or sampled.exists():
+        raise Refusal(_("Responses to prompts of this import were added later."), field="prompts")
+    completions = Completion.objects.filter(prompt__in=prompts)
+    for rows in (judgments, comparisons, prompts, completions):
+        if (user := _used_outside(rows)) is not None:
+            raise Refusal(
+                _("What this import brought is used: %(by)s. It stays for the record.") % {"by": user},
+                field="used",
+            )
+
+
+def _judgments(record: FileImport) -> QuerySet[Judgment]:
+    return Judgment.objects.filter(comparison__project=record.project_id, imported_from__import=record.pk)
+
+
+def _used_outside(rows: QuerySet[Any]) -> str | None:
+    """The kind of rows of other applications, such as snapshots, that stand on some of these."""
+    for relation in rows.model._meta.get_fields(include_hidden=True):
+        if not relation.auto_created or relation.concrete or not relation.is_relation:
+            continue
+        model = relation.related_model
+        if not isinstance(model, type) or model._meta.app_label == rows.model._meta.app_label:
+            continue
+        if rows.model is Prompt and (relation.many_to_many or model._meta.auto_created):
+            # A set of prompts may lose one.
+            continue
+        name = relation.field.name
+        if model._meta.auto_created:
+            # The table between two models, such as snapshots and judgments.
+            owner = model._meta.auto_created
+            model_name = owner._meta.verbose_name_plural
+        else:
+            model_name = model._meta.verbose_name_plural
+        if model._base_manager.filter(**{f"{name}__in": rows.values("pk")}).exists():
+            return str(model_name)
+    return None
+
+
+def undo(record: FileImport, beat: Callable[[], object]) -> None:
+    """Delete what an import brought, some rows at a time. The caller holds the claim on the record.
+
+    One that was cut off goes on where it stopped. Raises `Refusal` where something is in use after all.
+    """
+    try:
+        for ids in _batches(_judgments(record), beat):
+            _delete_judgments(ids)
+        for ids in _batches(record.comparisons.all(), beat):
+            _delete_comparisons(ids)
+        for ids in _batches(record.prompts.all(), beat):
+            with transaction.atomic():
+                Prompt.objects.filter(pk__in=ids).delete()
+        _delete_unused(record)
+    except ProtectedError:
+        raise Refusal(
+            _("Something of this import came into use while it was undone. What is in use stays."),
+            field="used",
+        ) from None
+
+
+def _batches(rows: QuerySet[Any], beat: Callable[[], object]) -> Iterator[Sequence[int]]:
+    while ids := list(rows.order_by("pk").values_list("pk", flat=True)[:_BATCH]):
+        beat()
+        yield ids
+
+
+@transaction.atomic
+def _delete_judgments(ids: Sequence[int]) -> None:
+    """Delete judgments with their assignments; a comparison gets back the places that were added for them."""
+    rows = Judgment.objects.filter(pk__in=ids)
+    assignments = list(rows.values_list("assignment", flat=True))
+    taken = rows.values("comparison").annotate(number=Count("pk")).values_list("comparison", "number")
+    numbers: dict[int, list[int]] = {}
+    for comparison, number in taken:
+        numbers.setdefault(number, []).append(comparison)
+    # Through the base manager: a judgment is written once, and leaves only with the import that brought it.
+    Judgment._base_manager.filter(pk__in=ids).delete()
+    Assignment.objects.filter(pk__in=assignments).delete()
+    for number, comparisons in numbers.items():
+        Comparison.objects.filter(pk__in=comparisons).update(
+            overlap=Greatest(F("overlap") - number, F("open_slots"), 1), agreement=None
+        )
+
+
+@transaction.atomic
+def _delete_comparisons(ids: Sequence[int]) -> None:
+    """Delete comparisons, and the imported completions that stand in no other."""
+    completions = list(
+        Completion.objects.filter(candidacies__comparison__in=ids).values_list("pk", flat=True)
+    )
+    Comparison.objects.filter(pk__in=ids).delete()
+    alone = Completion.objects.filter(
+        pk__in=completions, candidacies__isnull=True, source__kind=SourceKind.IMPORT
+    )
+    Completion._base_manager.filter(pk__in=alone.values("pk")).delete()
+
+
+def _delete_unused(record: FileImport) -> None:
+    """Delete the categories and criteria that the import made and nothing uses."""
+    made: dict[str, type[models.Model]] = {"categories": Category, "criteria": Criterion}
+    for name, model in made.items():
+        for pk in record.made.get(name, []):
+            try:
+                with transaction.atomic():
+                    model._base_manager.filter(pk=pk, project=record.project_id).delete()
+            except ProtectedError:
+                continue
+    FileImport.objects.filter(pk=record.pk).update(made={})
