@@ -180,12 +180,17 @@ def plan_of(
     reader = READERS.get(format_name) or plan_for(profile, mapping=mapping, meanings=meanings).reader
     if reader.survey is None:
         return plan_for(profile, name=format_name, **choices)
-    parts = Parts()
     columns = resolved(mapping or {}, [], profile)
+    parts = Parts()
     for _, row in read_rows(path, unpack=unpack, split=split):
-        if not isinstance(row, FieldError):
+        if isinstance(row, FieldError):
+            continue
+        try:
             for part in reader.survey(renamed(row, columns)):
                 parts.add(part)
+        except _MISSHAPEN:
+            # Its reading raises the same error, which then names the row.
+            continue
     return plan_for(profile, name=reader.name, parts=parts, **choices)
 
 
