@@ -201,7 +201,10 @@ def plan_values(plan: Plan, leave_out: Sequence[str]) -> dict[str, Any]:
         "mapping": {role: names for role, names in plan.mapping.items() if role != LEAVE_OUT},
         "leave_out": list(dict.fromkeys([*plan.roles.named(LEAVE_OUT), *leave_out])),
         "meanings": dict(plan.meanings),
-        "account": [asdict(column) for column in plan.account],
+        # As the database gives it back: an import that was cut off goes on where all of this is the same.
+        "account": [
+            {**asdict(column), "values": [list(value) for value in column.values]} for column in plan.account
+        ],
     }
 
 

@@ -53,7 +53,7 @@ from annotation.exchange.formats.items import (
     placed,
 )
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
-from annotation.exchange.formats.verdicts import named_place
+from annotation.exchange.formats.verdicts import named_place, no_winner
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
 _SPANS = ("labels", "hypertextlabels")
@@ -202,13 +202,8 @@ class _Reading:
                 return
         elif kind == "rating" and not is_region and (place := self._place(result, at)) is not None:
             self._ratings.append(_rating(result, value, place, at))
-        elif kind == "choices" and not is_region and (word := _choice(value)) and len(self._names) > 1:
-            name, names = _part_name(result), tuple(self._names)
-            self.parts.append(Part(name, word, "read", _READINGS[kind], answers=names))
-            if (reading := winner_of(self._row, name, word, names)) is None:
-                self._unread.append(_kept(result))
-            else:
-                self._decision.say(reading, at)
+        elif kind == "choices" and not is_region and self._is_decision(word := _choice(value)):
+            self._choose(result, word, at)
             return
         elif kind == "textarea":
             lines = value.get("text")
@@ -222,6 +217,18 @@ class _Reading:
             self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
             return
         self.parts.append(Part(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
+
+    def _is_decision(self, word: str) -> bool:
+        """True for a choice that may be a preference; of a single answer only that it cannot be judged."""
+        return bool(word) and (len(self._names) > 1 or no_winner(word) == Verdict.CANNOT_JUDGE)
+
+    def _choose(self, result: Mapping[str, Any], word: str, at: str) -> None:
+        name, names = _part_name(result), tuple(self._names)
+        self.parts.append(Part(name, word, "read", _READINGS["choices"], answers=names))
+        if (reading := winner_of(self._row, name, word, names)) is None:
+            self._unread.append(_kept(result))
+        else:
+            self._decision.say(reading, at)
 
     def _keep(self, result: Mapping[str, Any], kind: Kind, why: str) -> None:
         """A result that is not read: it stays with the judgment."""

@@ -15,6 +15,7 @@ from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.formats.transcripts import transcript
+from annotation.exchange.item_checks import checked
 from annotation.models import Prompt
 from tests.annotation.exchange.formats.reading import read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to, project_with
@@ -110,7 +111,7 @@ def test_a_ranking_of_three_is_three_votes_and_its_tie_is_one_of_them():
 
 @pytest.mark.parametrize(
     ("stamp", "message"),
-    [("today", "seconds since 1970 are expected"), (1e300, "are no time"), (True, "not true or false")],
+    [("today", "'today' is no time"), (1e300, "is no time"), (True, "'True' is no time")],
 )
 def test_an_arena_vote_at_no_time_is_refused(stamp: Any, message: str):
     (row,), _ = written("chatbot-arena", record("a", "b", ranks=(1, 2)))

@@ -234,7 +234,7 @@ def test_flat_messages_become_the_trees_that_they_came_from():
     for row in rows[1:3]:
         row["message_tree_id"] = "1"
     reader = READERS["openassistant"]
-    assert plan_for(rows).reader is reader
+    assert plan_rows(rows).reader is reader
     trees = list(reader.group(iter(enumerate(rows, start=1))))
     assert [number for number, _ in trees] == [1, 4]
     items = [item for _, tree in trees for item in reader.read(tree)]
