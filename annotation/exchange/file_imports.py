@@ -96,7 +96,7 @@ def import_file(
     record.errors, record.errors_total = [], 0
     record.save()
     try:
-        import_rows(record, path, split=split, unpack=unpack, on_progress=on_progress)
+        import_rows(record, path, split=split, unpack=unpack, on_progress=on_progress, plan=plan)
     except Refusal as refusal:
         text = "" if isinstance(refusal, ImportErrors) else refusal.message
         release(record, **record.end_values(JobState.FAILED, text))
@@ -113,10 +113,14 @@ def import_rows(
     split: str = "",
     unpack: bool = True,
     on_progress: OnProgress | None = None,
+    plan: Plan | None = None,
 ) -> None:
-    """Look a file through and write it, as its record says. The caller holds the claim on the record."""
+    """Look a file through and write it, as its record says. The caller holds the claim on the record.
+
+    plan: what `plan_of` gives for the record, where the caller has it.
+    """
     try:
-        plan = plan_of(
+        plan = plan or plan_of(
             path,
             name=record.name,
             format_name=record.format,

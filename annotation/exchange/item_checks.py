@@ -20,6 +20,7 @@ from annotation.exchange.formats.items import (
 from annotation.text.edits import applied
 from annotation.text.rewrites import is_faithful
 
+_VERDICTS = frozenset(Verdict.values)
 _NO_ORDER = (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED)
 _NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 
@@ -139,7 +140,7 @@ def _refuse_doubles(where: str, keys: Sequence[Any]) -> None:
 
 def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
     ranks = judgment.ranks
-    if judgment.verdict not in Verdict.values:
+    if judgment.verdict not in _VERDICTS:
         raise FieldError(
             "verdict", f"{judgment.verdict!r} is not known; known are {', '.join(Verdict.values)}"
         )

@@ -29,7 +29,7 @@ from annotation.selectors import access
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
 
-BATCH = 2_000
+BATCH = 1_000
 _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")
 """Namespace of the idempotency keys of what any format's reader gives."""
 _MOST_ANONYMOUS = 1_000
@@ -131,12 +131,11 @@ class ItemImport:
                 if key in known or (person is not None and places.has(comparison, person)):
                     counts.already_there += 1
                     continue
-                content = _content(judgment, ids)
                 annotator = people[judgment.annotator, judgment.is_machine]
                 if not judgment.annotator:
                     annotator = self._somebody(judgment, annotator, comparison, places)
                 if places.has(comparison, annotator):
-                    if places.says(comparison, annotator, content):
+                    if places.says(comparison, annotator, judgment, ids):
                         counts.already_there += 1
                         continue
                     counts.left_out.append(
@@ -151,7 +150,7 @@ class ItemImport:
                         comparison=comparison,
                         completions=ids,
                         annotator=annotator,
-                        slot=places.take(comparison, annotator, content),
+                        slot=places.take(comparison, annotator, judgment, ids),
                         key=key,
                         origin=self._origin(number, judgment, more),
                     )
@@ -162,7 +161,7 @@ class ItemImport:
             bool(row.judgment.more.get("broken_ties")) for row in accepted
         )
         write_accepted(self._scene, accepted)
-        record_agreement(comparisons={row.comparison for row in accepted})
+        record_agreement(comparisons=places.judged_by_several & {row.comparison for row in accepted})
 
     def _keys(self, item: ImportedItem) -> list[uuid.UUID]:
         """The same content in the same project has the same key, wherever in a file it stands; the second of
@@ -218,7 +217,7 @@ class _Places:
         self._ids = {digest: pk for pk, digest, *_ in rows}
         self._overlap = {pk: overlap for pk, _, overlap, _ in rows}
         self._metadata: dict[int, Mapping[str, Any]] = {pk: metadata or {} for pk, *_, metadata in rows}
-        self._said: dict[tuple[int, int], bytes] = {}
+        self._said: dict[tuple[int, int], tuple[ImportedJudgment, Sequence[int]]] = {}
         self._before = dict(self._overlap)
         self._judged: set[tuple[int, int]] = set(
             Assignment.objects.filter(comparison__in=self._overlap, retest_of__isnull=True)
@@ -247,29 +246,34 @@ class _Places:
         """Return True where this person has, or had, the comparison."""
         return (comparison, annotator) in self._judged
 
-    def says(self, comparison: int, annotator: int, content: "_Content") -> bool:
+    def says(
+        self, comparison: int, annotator: int, judgment: ImportedJudgment, ids: Sequence[int]
+    ) -> bool:
         """Return True where this person has said the very same of the comparison."""
-        said = self._said.get((comparison, annotator))
-        if said is not None:
-            return said == content.digest
-        judgment = (
+        content = _content(judgment, ids)
+        if said := self._said.get((comparison, annotator)):
+            return _content(*said) == content
+        row = (
             Judgment.objects.current()
             .filter(comparison=comparison, annotator=annotator)
             .prefetch_related("ranks")
             .first()
         )
-        return (
-            judgment is not None
-            and not content.has_parts
-            and (judgment.verdict, judgment.strength, judgment.comment)
-            == (content.verdict, content.strength, content.comment)
-            and {row.completion_id: row.rank for row in judgment.ranks.all()} == content.ranks
-        )
+        if row is None or content.parts:
+            return False
+        ranks = {ranked.completion_id: ranked.rank for ranked in row.ranks.all()}
+        stored = (row.verdict, row.strength, row.comment, ranks)
+        return stored == (content.verdict, content.strength, content.comment, content.ranks)
 
-    def take(self, comparison: int, annotator: int, content: "_Content") -> int:
+    @property
+    def judged_by_several(self) -> set[int]:
+        """Comparisons that more than one person may have judged: of others there is no agreement."""
+        return {pk for pk, overlap in self._overlap.items() if overlap > 1}
+
+    def take(self, comparison: int, annotator: int, judgment: ImportedJudgment, ids: Sequence[int]) -> int:
         """The place of one more judgment."""
         self._judged.add((comparison, annotator))
-        self._said[comparison, annotator] = content.digest
+        self._said[comparison, annotator] = (judgment, ids)
         self._overlap[comparison] += 1
         return self._overlap[comparison] - 1
 
@@ -304,27 +308,25 @@ class _Content:
     strength: int | None
     comment: str
     ranks: Mapping[int, int]
-    has_parts: bool
-    digest: bytes
+    parts: str
+    """Its spans, ratings and the like, with the completions that they name; empty without any."""
 
 
 def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> _Content:
-    ranks = {pk: rank for pk, rank in zip(ids, judgment.ranks, strict=False) if rank}
     values = _without_defaults(judgment)
-    for name in ("more", "created_at", "active_seconds", "display_order", "ranks"):
+    for name in (
+        *("verdict", "ranks", "strength", "comment", "annotator", "is_machine"),
+        *("more", "created_at", "active_seconds", "display_order"),
+    ):
         values.pop(name, None)
-    by_place = json.dumps(values, sort_keys=True, default=_without_defaults, ensure_ascii=False)
-    parts = values.keys() - {"verdict", "annotator", "is_machine", "strength", "comment"}
-    # Parts name answers by their place in the row.
-    places = list(ids) if parts else []
-    digest = hashlib.sha256(f"{sorted(ranks.items())}{places}{by_place}".encode()).digest()
+    # Parts name completions by their place in the row.
+    parts = json.dumps([list(ids), values], sort_keys=True, default=_without_defaults) if values else ""
     return _Content(
         verdict=str(judgment.verdict),
         strength=judgment.strength,
         comment=judgment.comment,
-        ranks=ranks,
-        has_parts=bool(parts),
-        digest=digest,
+        ranks={pk: rank for pk, rank in zip(ids, judgment.ranks, strict=False) if rank},
+        parts=parts,
     )
 
 

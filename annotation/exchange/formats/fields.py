@@ -179,7 +179,7 @@ def chat_in_text(value: Any) -> Any:
     A text that is JSON but no chat is a text: an answer may be a piece of JSON. Raises `FieldError` for what
     begins as a chat and cannot be read as one.
     """
-    if not isinstance(value, str) or not _CHAT.match(value):
+    if not isinstance(value, str) or value[:1] not in "[{ \t\r\n" or not _CHAT.match(value):
         return value
     document = listed_in_text(value)
     messages = [document] if isinstance(document, dict) else document

@@ -88,12 +88,8 @@ class Plan:
     meanings: Mapping[str, str] = field(default_factory=dict)
     readings: PartReadings = field(default_factory=dict)
     """What the values of parts mean, for the reader."""
-
-    @property
-    def _unread(self) -> set[str]:
-        """Columns called as a role is that no column has."""
-        kept = set(self.metadata) | {column.name for column in self.questions}
-        return kept - set(self.roles.columns.values())
+    hidden: frozenset[str] = frozenset()
+    """Columns that nobody reads, and that are called as a role is: no reader may take them for it."""
 
     @property
     def mapping(self) -> dict[str, str | list[str]]:
@@ -116,14 +112,14 @@ class Plan:
     def prepare(self, row: Row) -> tuple[Row, dict[str, Any]]:
         """Return the row as its reader takes it, and its metadata. Raises `FieldError`."""
         values = renamed(row, self.roles.columns)
-        if self.reader.is_tabular:
+        if self.hidden or self.roles.winner is not None or self.roles.ratings:
             values = self._with_verdicts(values)
         if self.readings:
             values = {**values, READINGS: self.readings}
-        return values, self._metadata(row)
+        return values, self._metadata(row) if self.metadata else {}
 
     def _with_verdicts(self, row: Row) -> Row:
-        values = {name: value for name, value in row.items() if name not in self._unread}
+        values = {name: value for name, value in row.items() if name not in self.hidden}
         winner = values.get("winner")
         if winner not in (None, "") and self.roles.winner is not None:
             values["winner"] = self._winner(winner, values)
@@ -372,6 +368,8 @@ def _accounted(
             )
         )
     kept = tuple(column.name for column in account if column.kind == "metadata")
+    unread = {column.name for column in account if column.kind in ("metadata", "question")}
+    hidden = (unread & ROLES) - set(roles.columns.values()) if reader.is_tabular else ()
     of_parts, readings = _parts_account(parts, left_out, plan.meanings)
     account += of_parts
     return Plan(
@@ -382,6 +380,7 @@ def _accounted(
         rows=plan.rows,
         meanings=plan.meanings,
         readings=readings,
+        hidden=frozenset(hidden),
     )
 
 
